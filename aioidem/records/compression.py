@@ -1,0 +1,237 @@
+"""The five codecs of Kafka, each in the framing that Java's client reads and writes, with bounded
+decompression.
+
+* gzip: RFC 1952.
+* snappy: xerial's blocks of 32 KiB (magic ``82 SNAPPY 00``); raw snappy is read too, as Java does.
+* lz4: the frame format (KIP-57) with independent blocks of 64 KiB: Java's reader refuses linked
+  ones.
+* zstd: RFC 8878 (KIP-110).
+
+Invariants: `decompress` never returns, nor holds, more than its limit and a block; whatever is
+wrong with the bytes ends in `ProtocolError`. The libraries are imported on first use, so one that
+is missing costs nobody else.
+Rejected: decompressing in one call (a header's claim of the size would be allocated unseen), and
+sending a batch uncompressed when compression does not pay: a topic that insists on a codec would
+make the broker recompress.
+"""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import importlib
+import io
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Final
+
+from aioidem.errors import ConfigError, ProtocolError, UnsupportedCodecError
+
+# Java reads a batch of any size; 64 MiB is 64 times what a broker accepts by default.
+DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK: Final = 32 * 1024
+# zstd's own default for readers; level 22 uses all of it.
+_ZSTD_MAX_WINDOW: Final = 1 << 27
+
+
+class Codec(enum.IntEnum):
+    """Compression of a batch; the value is what the batch's attributes hold."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def from_name(cls, name: str) -> Codec:
+        """The codec that the option ``compression.type`` names. Raises ConfigError for any other name."""
+        for codec in cls:
+            if codec.name.lower() == name:
+                return codec
+        names = ", ".join(codec.name.lower() for codec in cls)
+        raise ConfigError(f"compression_type={name!r}: must be one of {names}")
+
+
+# KIP-390: compression.gzip.level, compression.lz4.level, compression.zstd.level.
+LEVELS: Final[Mapping[Codec, range]] = MappingProxyType(
+    {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131072, 23)}
+)
+
+_LIBRARIES: Final[Mapping[Codec, tuple[str, str]]] = MappingProxyType(
+    {
+        Codec.SNAPPY: ("cramjam", "aioidem[snappy]"),
+        Codec.LZ4: ("lz4.frame", "lz4"),
+        Codec.ZSTD: ("zstandard", "zstandard"),
+    }
+)
+
+
+def require(codec: Codec) -> None:
+    """Raise UnsupportedCodecError, naming what to install, when the codec's library is missing."""
+    if codec in _LIBRARIES:
+        _library(codec)
+
+
+def _library(codec: Codec) -> ModuleType:
+    module, package = _LIBRARIES[codec]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UnsupportedCodecError(
+            f"{codec.name.lower()} needs a library that is not installed: pip install '{package}'"
+        ) from error
+
+
+def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
+    """``data`` compressed; ``level`` None is the codec's default, the same as Java's.
+
+    Raises UnsupportedCodecError without the library, ConfigError for a level out of `LEVELS`;
+    codecs without levels ignore it.
+    """
+    if level is not None and codec in LEVELS and level not in LEVELS[codec]:
+        allowed = LEVELS[codec]
+        raise ConfigError(
+            f"compression_level={level}: {codec.name.lower()} takes {allowed[0]} to {allowed[-1]}"
+        )
+    return _COMPRESS[codec](data, level)
+
+
+def _no_compress(data: bytes, level: int | None) -> bytes:
+    return data
+
+
+def _gzip_compress(data: bytes, level: int | None) -> bytes:
+    # Not gzip.compress: it puts the time of day into the header, and the same records must give the same bytes.
+    deflater = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return deflater.compress(data) + deflater.flush()
+
+
+def _snappy_compress(data: bytes, level: int | None) -> bytes:
+    compress_raw = _library(Codec.SNAPPY).snappy.compress_raw
+    pieces = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = bytes(compress_raw(data[start : start + _XERIAL_BLOCK]))
+        pieces += (len(block).to_bytes(4, "big"), block)
+    return b"".join(pieces)
+
+
+def _lz4_compress(data: bytes, level: int | None) -> bytes:
+    lz4 = _library(Codec.LZ4)
+    # Java's default level, 9, is its name for the fast compressor; the others are those of the high compressor.
+    compressed: bytes = lz4.compress(
+        data,
+        compression_level=0 if level is None else min(level, 16),
+        block_size=lz4.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return compressed
+
+
+def _zstd_compress(data: bytes, level: int | None) -> bytes:
+    compressor = _library(Codec.ZSTD).ZstdCompressor(level=3 if level is None else level)
+    compressed: bytes = compressor.compress(data)
+    return compressed
+
+
+_COMPRESS: Final[Mapping[Codec, Callable[[bytes, int | None], bytes]]] = MappingProxyType(
+    {
+        Codec.NONE: _no_compress,
+        Codec.GZIP: _gzip_compress,
+        Codec.SNAPPY: _snappy_compress,
+        Codec.LZ4: _lz4_compress,
+        Codec.ZSTD: _zstd_compress,
+    }
+)
+
+
+def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> bytes:
+    """``data`` decompressed, at most ``limit`` bytes of it.
+
+    Raises ProtocolError when the bytes are malformed, end early, are followed by others or hold
+    more than ``limit``; UnsupportedCodecError without the library.
+    """
+    name = codec.name.lower()
+    decompressor = _DECOMPRESS[codec]
+    try:
+        plain = decompressor(data, limit)
+    except (ProtocolError, UnsupportedCodecError):
+        raise
+    except (
+        Exception
+    ) as error:  # each library has its own exceptions, and all of them mean the same here
+        raise ProtocolError(f"a batch's {name} data is malformed: {error}") from error
+    if len(plain) > limit:
+        raise ProtocolError(f"a batch's {name} data holds more than {limit} bytes")
+    return plain
+
+
+def _no_decompress(data: bytes, limit: int) -> bytes:
+    return data
+
+
+def _gzip_decompress(data: bytes, limit: int) -> bytes:
+    inflater = zlib.decompressobj(31)
+    plain = inflater.decompress(data, limit + 1)
+    if inflater.eof and not inflater.unused_data:
+        return plain
+    # Several members, which RFC 1952 allows, or malformed: the slow reader knows both.
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        return file.read(limit + 1)
+
+
+def _snappy_decompress(data: bytes, limit: int) -> bytes:
+    snappy = _library(Codec.SNAPPY).snappy
+    if not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(snappy, data, limit)
+    pos = len(_XERIAL_HEADER)
+    if len(data) < pos:
+        raise ProtocolError("a batch's snappy data ends in its header")
+    pieces: list[bytes] = []
+    while pos < len(data):
+        start = pos + 4
+        pos = start + int.from_bytes(data[pos:start], "big")
+        if pos > len(data) or start > len(data):
+            raise ProtocolError("a batch's snappy data ends in a block")
+        pieces.append(_snappy_block(snappy, data[start:pos], limit))
+        limit -= len(pieces[-1])
+    return b"".join(pieces)
+
+
+def _snappy_block(snappy: ModuleType, block: bytes, limit: int) -> bytes:
+    size = snappy.decompress_raw_len(block)
+    if size > limit:
+        raise ProtocolError(f"a batch's snappy data holds more than {limit} bytes beyond its start")
+    return bytes(snappy.decompress_raw(block))
+
+
+def _lz4_decompress(data: bytes, limit: int) -> bytes:
+    decompressor = _library(Codec.LZ4).LZ4FrameDecompressor()
+    plain: bytes = decompressor.decompress(data, max_length=limit + 1)
+    if len(plain) <= limit and (not decompressor.eof or decompressor.unused_data):
+        raise ProtocolError("a batch's lz4 data is not one whole frame")
+    return plain
+
+
+def _zstd_decompress(data: bytes, limit: int) -> bytes:
+    zstandard = _library(Codec.ZSTD)
+    inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+    with inflater.stream_reader(data, read_across_frames=True) as reader:
+        plain: bytes = reader.read(limit + 1)
+    return plain
+
+
+_DECOMPRESS: Final[Mapping[Codec, Callable[[bytes, int], bytes]]] = MappingProxyType(
+    {
+        Codec.NONE: _no_decompress,
+        Codec.GZIP: _gzip_decompress,
+        Codec.SNAPPY: _snappy_decompress,
+        Codec.LZ4: _lz4_decompress,
+        Codec.ZSTD: _zstd_decompress,
+    }
+)
