@@ -22,7 +22,7 @@ MIN_RECORD_SIZE = 7
 
 
 class ReadRecord(NamedTuple):
-    """A record as read; ``timestamp_ms`` is its own, or that of the append where the topic says so."""
+    """A record as read; ``timestamp_ms`` is the append time where the topic says so."""
 
     offset: int
     timestamp_ms: int
@@ -73,7 +73,7 @@ def _headers(data: bytes, pos: int, count: int) -> tuple[tuple[tuple[str, bytes 
     return tuple(headers), pos
 
 
-def iter_records(  # noqa: PLR0917  (a generator called once per batch; keywords cost mypyc its speed)
+def iter_records(
     data: bytes,
     count: int,
     base_offset: int,

@@ -1,5 +1,4 @@
-"""Builds record batches, and changes what may change of a built one: its identity, offset, leader
-epoch, append time.
+"""Builds record batches, and changes what may change of a built one.
 
 Invariants: the same arguments give the same bytes (a retry is byte-identical); a batch's records
 never depend on its identity, so ``restamp(build_batch(x, id1), id2) == build_batch(x, id2)``; the
@@ -47,11 +46,10 @@ class BuiltBatch:
 def record_size_bound(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """The most bytes that this record can take in a batch, uncompressed; the batch adds
-    BATCH_OVERHEAD.
+    """The most bytes that this record can take in a batch, uncompressed.
 
-    Raises RecordError when key, value or headers are not of their types or a header key has no
-    UTF-8 form.
+    The batch adds BATCH_OVERHEAD. Raises RecordError when key, value or headers are not of their
+    types or a header key has no UTF-8 form.
     """
     try:
         return MAX_RECORD_OVERHEAD + payload_size(key, value, headers)
@@ -117,10 +115,10 @@ def build_batch(
 
 
 def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The same records under another identity; everything else stays. ``data`` is one batch of
-    `build_batch`.
+    """The same records under another identity; everything else stays.
 
-    Raises InternalError when it is not, or when a number does not fit its field.
+    ``data`` is one batch of `build_batch`. Raises InternalError when it is not, or when a number
+    does not fit its field.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise InternalError("restamp needs one whole batch of magic 2")
@@ -137,11 +135,11 @@ def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence
 def assign_offsets(
     data: bytes, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
 ) -> bytes:
-    """What a broker does to a batch it appends: offset, leader epoch and, if the topic says so, its
-    own time.
+    """What a broker does to a batch it appends.
 
-    The CRC covers only the time, so without one it stays as it was, right or wrong: check it
-    before. Raises ProtocolError when ``data`` is not exactly one batch of magic 2.
+    It sets offset, leader epoch and, if the topic says so, its own time. The CRC covers only the
+    time, so without one it stays as it was, right or wrong: check it before. Raises ProtocolError
+    when ``data`` is not exactly one batch of magic 2.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise ProtocolError("not a record batch of magic 2")

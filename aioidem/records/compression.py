@@ -1,5 +1,4 @@
-"""The five codecs of Kafka, each in the framing that Java's client reads and writes, with bounded
-decompression.
+"""The five codecs of Kafka, each in the framing that Java's client reads and writes.
 
 * gzip: RFC 1952.
 * snappy: xerial's blocks of 32 KiB (magic ``82 SNAPPY 00``); raw snappy is read too, as Java does.
@@ -49,7 +48,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def from_name(cls, name: str) -> Codec:
-        """The codec that the option ``compression.type`` names. Raises ConfigError for any other name."""
+        """The codec of a ``compression.type``. Raises ConfigError for any other name."""
         for codec in cls:
             if codec.name.lower() == name:
                 return codec
@@ -101,17 +100,17 @@ def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
     return _COMPRESS[codec](data, level)
 
 
-def _no_compress(data: bytes, level: int | None) -> bytes:
+def _no_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
     return data
 
 
 def _gzip_compress(data: bytes, level: int | None) -> bytes:
-    # Not gzip.compress: it puts the time of day into the header, and the same records must give the same bytes.
+    # Not gzip.compress: it may write the time of day, and a retry must be byte-identical.
     deflater = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
     return deflater.compress(data) + deflater.flush()
 
 
-def _snappy_compress(data: bytes, level: int | None) -> bytes:
+def _snappy_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
     compress_raw = _library(Codec.SNAPPY).snappy.compress_raw
     pieces = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK):
@@ -122,7 +121,7 @@ def _snappy_compress(data: bytes, level: int | None) -> bytes:
 
 def _lz4_compress(data: bytes, level: int | None) -> bytes:
     lz4 = _library(Codec.LZ4)
-    # Java's default level, 9, is its name for the fast compressor; the others are those of the high compressor.
+    # Java's default, called 9, is the fast compressor; all others are levels of the high one.
     compressed: bytes = lz4.compress(
         data,
         compression_level=0 if level is None else min(level, 16),
@@ -162,16 +161,15 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_
         plain = decompressor(data, limit)
     except (ProtocolError, UnsupportedCodecError):
         raise
-    except (
-        Exception
-    ) as error:  # each library has its own exceptions, and all of them mean the same here
+    # Each library has its own exceptions, and all of them mean the same here.
+    except Exception as error:
         raise ProtocolError(f"a batch's {name} data is malformed: {error}") from error
     if len(plain) > limit:
         raise ProtocolError(f"a batch's {name} data holds more than {limit} bytes")
     return plain
 
 
-def _no_decompress(data: bytes, limit: int) -> bytes:
+def _no_decompress(data: bytes, limit: int) -> bytes:  # noqa: ARG001
     return data
 
 

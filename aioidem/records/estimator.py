@@ -1,5 +1,4 @@
-"""Guesses how well the next batch of a topic will compress (as Java's CompressionRatioEstimator
-does).
+"""Guesses how well a topic's next batch will compress, as Java's CompressionRatioEstimator does.
 
 A ratio is compressed over uncompressed bytes of a batch's records. The guess is pessimistic: it
 falls slowly and rises at once, because a batch that turns out too large costs a round trip and a
@@ -51,7 +50,7 @@ class CompressionRatioEstimator:
         return current
 
     def reset_after_split(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Start over after a batch was refused as too large: its actual ratio, at least 1.0. Returns it."""
+        """Start over from the ratio of a batch refused as too large, at least 1.0. Returns it."""
         current = max(INITIAL_ESTIMATE, ratio)
         self._estimates[topic, codec] = current
         return current

@@ -34,7 +34,7 @@ BATCH_OVERHEAD: Final = 61
 # What precedes the CRC'd part, then the CRC'd part of the header.
 LEAD: Final = Struct(">qiibI")
 TAIL: Final = Struct(">hiqqqhii")
-# Base offset and batch length: what is needed to cut a batch out of a stream. The length counts from its end.
+# Base offset and batch length: enough to cut a batch out of a stream. The length counts from here.
 PREAMBLE: Final = Struct(">qi")
 IDENTITY: Final = Struct(">qhi")
 CRC: Final = Struct(">I")

@@ -21,18 +21,17 @@ from aioidem.records import layout
 from aioidem.records._select import ReadRecord, iter_records
 from aioidem.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 
-# Records and headers of one batch: Python objects weigh far more than the seven bytes a record may have.
+# Records and headers of one batch: as objects they weigh far more than their 7 or 2 bytes.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
 _SEQUENCES: Final = 2**31
 
 
 @final
 class RecordBatch:
-    """One batch as read: the header decoded, the records on demand. Do not change it; equal when
-    the bytes are.
+    """One batch as read: the header decoded, the records on demand.
 
-    Times are milliseconds since the epoch; ``batch_length`` counts from the byte after itself, as
-    on the wire.
+    Do not change it; batches are equal when their bytes are. Times are milliseconds since the
+    epoch; ``batch_length`` counts from the byte after itself, as on the wire.
     """
 
     __slots__ = (
@@ -54,6 +53,20 @@ class RecordBatch:
         "producer_id",
         "raw",
     )
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
 
     def __init__(
         self,
@@ -92,7 +105,7 @@ class RecordBatch:
             raise ProtocolError(f"a batch has magic {self.magic}; only 2 is supported")
         if self.count < 0 or self.last_offset_delta < 0:
             raise ProtocolError(
-                f"a batch has {self.count} records and the last offset delta {self.last_offset_delta}"
+                f"a batch has {self.count} records, the last at delta {self.last_offset_delta}"
             )
         codec = self.attributes & layout.CODEC_MASK
         if codec > Codec.ZSTD:
@@ -111,7 +124,7 @@ class RecordBatch:
 
     @property
     def log_append(self) -> bool:
-        """Whether the broker's append time (the batch's maximum timestamp) stands for every record's."""
+        """Whether the maximum timestamp, set by the broker, stands for every record's."""
         return bool(self.attributes & layout.LOG_APPEND_TIME)
 
     @property
