@@ -1,0 +1,11 @@
+"""aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that keeps partitions full.
+
+This module holds the public names and nothing else. Importing it must stay cheap and free of side
+effects: no event loop, no socket, and no optional dependency is touched before it is used.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0.dev0"
+
+__all__ = ["__version__"]
