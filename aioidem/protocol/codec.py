@@ -1,23 +1,24 @@
 """Bytes to Kafka messages and back, for every schema kio knows and for our own.
 
-Writing is kio's (`kio.serial.entity_writer`). Reading is ours, over the same generated dataclasses,
-because a client reads what a stranger sends: kio's native reader aborts the process on a hostile
-array count, and raises KeyError, ValueError or worse on unknown tags, error codes and odd timestamps.
+Writing is kio's (`kio.serial.entity_writer`). Reading is ours, over the same generated
+dataclasses, because a client reads what a stranger sends: kio's native reader aborts the process
+on a hostile array count, and raises KeyError, ValueError or worse on unknown tags, error codes
+and odd timestamps.
 
 Invariants:
 
 - Only `ProtocolError` escapes `decode`, whatever the bytes are.
-- Nothing is allocated for a count before the bytes that could hold that many items are there: it is
-  at most (bytes left) / (the least an item can take), and at most `MAX_ARRAY_ITEMS`.
+- Nothing is allocated for a count before the bytes that could hold that many items are there: it
+  is at most (bytes left) / (the least an item can take), and at most `MAX_ARRAY_ITEMS`.
 - The depth of recursion is that of the schema, never of the input.
 - Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
-  come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts as
-  absent instead when its value is malformed.
+  come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
+  as absent instead when its value is malformed.
 - What a newer broker may rightly say stays readable: an error code kio does not list becomes a
   `RawErrorCode`, which is an int.
 
-Rejected: generating source text instead of closures. It is about twice as fast, but a produce answer
-takes 6 us as it is, and closures can be read and stepped through.
+Rejected: generating source text instead of closures. It is about twice as fast, but a produce
+answer takes 6 us as it is, and closures can be read and stepped through.
 """
 
 from __future__ import annotations
@@ -442,7 +443,7 @@ _ZEROES: Final[Mapping[str, Any]] = {
 
 
 def _implied_default(field: dataclasses.Field[Any]) -> Any:
-    """What an absent tagged field means where kio names no default: zero, empty, a struct of those."""
+    """What an absent tagged field means where kio names no default: zero or a struct of zeroes."""
     if field.default is not dataclasses.MISSING:
         return field.default
     kind, nullable = _without_none(field.type)
