@@ -1,0 +1,44 @@
+"""The command line: `aioidem perf` and `aioidem broker`.
+
+Invariants:
+
+* `import aioidem.cli` needs nothing but the standard library. Typer, rich and the histogram belong
+  to the extra `cli` and are imported by `main`; without them it says so in one line.
+* `main` returns the exit status and never raises for what a user can cause: 0 done, 1 not
+  everything was acknowledged or the run could not be made, 2 bad usage, 128 + signal when
+  interrupted. Every message about usage is one line on standard error.
+
+Rejected: letting Typer run in its standalone mode. It prints usage errors as a box of several
+lines, which scripts cannot match and a log cannot hold.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_OPTIONAL = frozenset({"typer", "rich", "hdrh"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; `None` takes them from `sys.argv`.
+
+    Returns:
+        The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
+    """
+    try:
+        from aioidem.cli.app import run  # noqa: PLC0415 (an extra: see above)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OPTIONAL:
+            raise
+        print(
+            f"aioidem: the command line needs {missing}: pip install aioidem[cli]", file=sys.stderr
+        )
+        return 1
+    return run(list(sys.argv[1:] if argv is None else argv))

@@ -1,0 +1,308 @@
+"""The commands and their flags, as Typer sees them; what they mean is decided in the plans.
+
+Invariants:
+
+* A command only gathers its flags, has them checked by a plan and runs it. None means "not given",
+  so that the plan can tell a contradiction from a default.
+* Whatever a user can get wrong ends here as one line on standard error and status 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import typer.main
+
+from aioidem import __version__
+from aioidem.cli import plan as plans
+from aioidem.cli.plan import UsageError, spread_values
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="aioidem",
+    help="An idempotent Kafka producer that keeps long links full: load test and test broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def run(argv: list[str]) -> int:
+    """Parse and run; see `aioidem.cli.main`."""
+    command = typer.main.get_command(app)
+    name = "aioidem"
+    if argv and not argv[0].startswith("-"):
+        name = f"aioidem {argv[0]}"
+    try:
+        status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
+    except typer.TyperException as error:
+        return _refuse(name, error.format_message(), error.exit_code)
+    except UsageError as error:
+        return _refuse(name, str(error), 2)
+    except typer.Abort:
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`). Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _refuse(name: str, message: str, status: int) -> int:
+    line = " ".join(message.split())
+    # No arguments at all: Typer has printed the help and has nothing to add.
+    if line:
+        print(f"{name}: {line}", file=sys.stderr)
+    return status
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"aioidem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def aioidem(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
+    ] = False,
+) -> None:
+    """An idempotent Kafka producer that keeps long links full: load test and test broker."""
+
+
+_LOAD = "Load"
+_PRODUCER = "Producer"
+_TARGET = "Target"
+_OUTPUT = "Output"
+
+
+@app.command()
+def perf(
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Topic to write to; needed with --bootstrap-server. On the embedded cluster, the"
+            " prefix of one topic per run.",
+            show_default=plans.DEFAULT_TOPIC,
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    num_records: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Records per run.", rich_help_panel=_LOAD),
+    ] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Seconds per run, instead of --num-records.",
+            show_default=f"{plans.DEFAULT_DURATION:g} on the embedded cluster",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    record_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Size of a record's value.",
+            show_default=str(plans.DEFAULT_RECORD_SIZE),
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    payload_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take the values from a file, in turn, instead of --record-size.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    payload_delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What separates the values in --payload-file.",
+            show_default=r"\n",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    throughput: Annotated[
+        float,
+        typer.Option(
+            metavar="N",
+            help="Records per second not to exceed; -1 for no limit.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = -1,
+    in_flight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="max.in.flight.requests.per.connection, one run for each, e.g. 1,5,20.",
+            show_default=str(plans.DEFAULT_IN_FLIGHT),
+            rich_help_panel=_PRODUCER,
+        ),
+    ] = None,
+    producer_props: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE...",
+            help="Producer properties by their Java names, several after one flag:"
+            " linger.ms=5 batch.size=65536.",
+            rich_help_panel=_PRODUCER,
+        ),
+    ] = None,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Refused: this version has no transactions.",
+            rich_help_panel=_PRODUCER,
+        ),
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Servers to use. Without it, an embedded cluster is started.",
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    rtt: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            help="Embedded cluster: round trip of its links.",
+            show_default="0",
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    retain: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Embedded cluster: producer.state.batches.to.retain, the window it announces.",
+            show_default=str(plans.DEFAULT_RETAIN),
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Embedded cluster: number of brokers.",
+            show_default="1",
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Embedded cluster: partitions of a topic.",
+            show_default="1",
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the results as a list of objects.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html",
+            help="Draw the results as a page. Needs plotly, the extra report.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    print_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--print-metrics",
+            help="Print the producer's statistics after each run.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+) -> None:
+    """Measure how fast records are acknowledged.
+
+    Takes the flags of kafka-producer-perf-test. Without --bootstrap-server it starts an embedded
+    cluster, whose links can be as long as you like:
+
+    aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20
+
+    Exit status: 0 when every record was acknowledged, 1 when not, 2 on bad usage, 130 on Ctrl-C.
+    """
+    plan = plans.plan_perf(
+        topic=topic,
+        num_records=num_records,
+        duration=duration,
+        record_size=record_size,
+        payload_file=payload_file,
+        payload_delimiter=payload_delimiter,
+        throughput=throughput,
+        producer_props=producer_props or (),
+        transactional_id=transactional_id,
+        print_metrics=print_metrics,
+        bootstrap_server=bootstrap_server,
+        rtt_ms=rtt,
+        retain=retain,
+        brokers=brokers,
+        partitions=partitions,
+        in_flight=in_flight,
+        json_file=json_file,
+        report_file=report,
+    )
+    # Imported late: bad usage and --help answer before a producer and a broker are loaded.
+    from aioidem.cli.perf import perf as run_perf  # noqa: PLC0415
+
+    raise typer.Exit(run_perf(plan))
+
+
+@app.command()
+def broker(
+    brokers: Annotated[int, typer.Option(metavar="N", help="Number of brokers.")] = 1,
+    retain: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="producer.state.batches.to.retain, the window it announces."
+        ),
+    ] = plans.DEFAULT_RETAIN,
+    rtt: Annotated[float, typer.Option(metavar="MS", help="Round trip of its links.")] = 0.0,
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", help="Port of the first broker, the others follow; 0 for free ones."
+        ),
+    ] = 0,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:PARTITIONS]", help="Topic to create; may be repeated."),
+    ] = None,
+) -> None:
+    """Run an embedded cluster until Ctrl-C, for tests and demonstrations.
+
+    Prints its bootstrap address. It keeps its records in memory, a bounded number of them.
+    """
+    from aioidem.cli.broker import plan_broker, serve  # noqa: PLC0415
+
+    plan = plan_broker(brokers=brokers, retain=retain, rtt_ms=rtt, port=port, topics=topic or ())
+    try:
+        status = serve(plan)
+    except OSError as error:
+        print(f"aioidem broker: {error.strerror or error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    raise typer.Exit(status)

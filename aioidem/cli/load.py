@@ -1,0 +1,181 @@
+"""The load loop: queue records as fast as the producer takes them, and see each one end.
+
+Invariants:
+
+* `send_nowait` until the producer has no room, then `wait_for_room`: the loop never awaits a
+  single record, so it measures the producer and not itself.
+* It ends: by count or by the clock, also while it waits for room; then `flush`, whose timeout is
+  past every record's own deadline.
+* A failure of the client ends the run and is returned, never raised: what was measured until then
+  is still a result.
+
+Rejected: a task per record, and `send_many` (its outcomes are per call, the latencies here are per
+record).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import Protocol
+
+import anyio
+import anyio.lowlevel
+
+from aioidem.cli.measure import Tally
+from aioidem.errors import BufferFullError, KafkaError
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Clock", "LoadDelivery", "LoadProducer", "Pace", "Workload", "run_load"]
+
+Clock = Callable[[], float]
+
+# A producer with much room would otherwise keep the loop here for its whole buffer, with the
+# network idle. Few enough to be brief, many enough not to send the batches half full.
+_TURN_RECORDS = 1000
+_SHORTEST_NAP = 0.001
+
+
+class LoadDelivery(Protocol):
+    """What the loop needs of `aioidem.Delivery`."""
+
+    @property
+    def status(self) -> DeliveryStatus:
+        """What is known of the record."""
+
+    def exception(self) -> BaseException | None:
+        """Why it was not acknowledged."""
+
+    def add_done_callback(self, callback: Callable[..., object], /) -> object:
+        """Call with the delivery once it has ended."""
+
+
+class LoadProducer(Protocol):
+    """What the loop needs of `aioidem.Producer`."""
+
+    def send_nowait(self, topic: str, value: bytes) -> LoadDelivery:
+        """Queue a record; BufferFullError when there is no room."""
+
+    async def wait_for_room(self) -> object:
+        """Return when there may be room."""
+
+    async def flush(self, timeout: float | None = None) -> object:
+        """Return when every record queued so far has ended."""
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic, asked for where not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """An even rate: record number n is due at start + n / rate.
+
+    Attributes:
+        records_per_sec: the rate, `math.inf` for as fast as possible.
+        start: time of the first record, in seconds.
+    """
+
+    records_per_sec: float
+    start: float
+
+    def delay(self, sent: int, now: float) -> float:
+        """Seconds until the next record is due after `sent` of them; 0 when it is.
+
+        Waits too short for a timer are one millisecond, and what falls due meanwhile goes at once.
+        """
+        if self.records_per_sec == math.inf:
+            return 0.0
+        wait = self.start + sent / self.records_per_sec - now
+        return max(wait, _SHORTEST_NAP) if wait > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one run sends: `values` in turn, until `num_records` or `duration` seconds are over."""
+
+    topic: str
+    values: Sequence[bytes]
+    num_records: int | None
+    duration: float | None
+    throughput: float
+    flush_timeout: float
+
+
+async def run_load(
+    producer: LoadProducer, work: Workload, tally: Tally, clock: Clock
+) -> KafkaError | None:
+    """Send the workload and wait until every record has ended.
+
+    Args:
+        producer: a started producer that knows `work.topic`.
+        tally: told of every record and outcome.
+        clock: seconds, the clock `tally` was started by.
+
+    Returns:
+        None, or the error that ended the run early. Outcomes of records are the tally's, not an
+        error of the run.
+    """
+    failure: KafkaError | None = None
+    first = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_close_first_batch, first, tally)
+        # Caught inside: leaving the task group, it would be wrapped in an exception group.
+        try:
+            await _fill(producer, work, tally, clock, first)
+            await producer.flush(timeout=work.flush_timeout)
+        except KafkaError as error:
+            failure = error
+        tasks.cancel_scope.cancel()
+    return failure
+
+
+async def _close_first_batch(first: anyio.Event, tally: Tally) -> None:
+    """A batch completes its records without a turn of the event loop between them."""
+    await first.wait()
+    tally.first_batch_over()
+
+
+async def _fill(
+    producer: LoadProducer, work: Workload, tally: Tally, clock: Clock, first: anyio.Event
+) -> None:
+    start = clock()
+    end = math.inf if work.duration is None else start + work.duration
+    count = math.inf if work.num_records is None else work.num_records
+    pace = Pace(work.throughput, start)
+    values: Iterator[bytes] = cycle(work.values)
+    value = next(values)
+    while tally.records < count and (now := clock()) < end:
+        if delay := pace.delay(tally.records, now):
+            await anyio.sleep(min(delay, end - now))
+            continue
+        try:
+            delivery = producer.send_nowait(work.topic, value)
+        except BufferFullError:
+            with anyio.move_on_after(None if end == math.inf else end - now):
+                await producer.wait_for_room()
+            continue
+        tally.queued()
+        delivery.add_done_callback(partial(_done, tally, first, clock, len(value), now))
+        value = next(values)
+        if tally.records % _TURN_RECORDS == 0:
+            await anyio.lowlevel.checkpoint()
+
+
+def _done(
+    tally: Tally,
+    first: anyio.Event,
+    clock: Clock,
+    size: int,
+    sent_at: float,
+    delivery: LoadDelivery,
+) -> None:
+    status = delivery.status
+    if status is not DeliveryStatus.ACKED:
+        tally.failed(status, delivery.exception(), clock())
+        return
+    tally.acknowledged(size, sent_at, clock())
+    if tally.acked == 1:
+        first.set()

@@ -1,0 +1,354 @@
+"""What a run amounted to: outcomes, latencies and rates, as plain data.
+
+Invariants:
+
+* `Tally` is told everything, times included; it reads no clock and does nothing but count. One
+  record costs a few microseconds and no memory of its own.
+* Every record queued ends in exactly one of acked, not_written and unknown. What is still open
+  when the run is over counts as unknown: nobody can say that it was not written.
+* The steady rate runs from the first acknowledgement to the last and leaves out the records of the
+  first batch: the time before it went into connecting, learning the window and the first round
+  trip, so counting its records without its time would flatter a short run.
+
+Rejected: a sorted list of latencies (8 bytes and a sort per record; HDR histograms keep three
+digits in constant memory), and recognising the first batch by a time tolerance (a large batch
+takes longer to complete than several small ones at zero RTT; the caller knows when its event loop
+turned, and says so with `first_batch_over`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hdrh.histogram import HdrHistogram
+
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["TIMELINE_STEP", "Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
+
+_HIGHEST_MICROSECONDS = 3_600_000_000
+_DIGITS = 3
+_MIB = 1 << 20
+
+TIMELINE_STEP = 0.1
+"""Seconds per point of a result's timeline."""
+
+_CURVE_PERCENTILES = (
+    0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Time from queueing a record to its acknowledgement, in milliseconds."""
+
+    avg: float
+    p50: float
+    p95: float
+    p99: float
+    p999: float
+    max: float
+
+    def as_json(self) -> dict[str, float]:
+        """The values by name, to the microsecond."""
+        return {
+            "avg": round(self.avg, 3),
+            "p50": round(self.p50, 3),
+            "p95": round(self.p95, 3),
+            "p99": round(self.p99, 3),
+            "p999": round(self.p999, 3),
+            "max": round(self.max, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One interval of a run that goes on; rates in records or MiB per second, times in ms."""
+
+    elapsed: float
+    records: int
+    acked: int
+    failed: int
+    records_per_sec: float
+    mb_per_sec: float
+    avg_ms: float | None
+    max_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabel:
+    """What was run: everything about a result that is known before its first record."""
+
+    client: str
+    version: str
+    in_flight: int
+    record_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One row: what was run and what came of it.
+
+    `None` stands for what cannot be known: a rate without two acknowledgements to measure it by, a
+    window the client does not report, a span nobody counted. `seconds` runs from the first record
+    queued to the last outcome. MB are 2**20 bytes, as in Kafka's own tool.
+    """
+
+    label: RunLabel
+    window: int | None
+    rtt_ms: float | None
+    records: int
+    acked: int
+    not_written: int
+    unknown: int
+    seconds: float
+    records_per_sec: float
+    steady_records_per_sec: float | None
+    mb_per_sec: float
+    latency: Latency | None
+    max_span: int | None
+    timeline: tuple[int, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+    failure: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run went through and every record of it was acknowledged."""
+        return self.failure is None and 0 < self.records == self.acked
+
+    def as_json(self) -> dict[str, object]:
+        """The documented object, keys in the documented order."""
+        steady = self.steady_records_per_sec
+        return {
+            "client": self.label.client,
+            "version": self.label.version,
+            "in_flight": self.label.in_flight,
+            "window": self.window,
+            "rtt_ms": None if self.rtt_ms is None else round(self.rtt_ms, 3),
+            "records": self.records,
+            "record_size": self.label.record_size,
+            "acked": self.acked,
+            "not_written": self.not_written,
+            "unknown": self.unknown,
+            "seconds": round(self.seconds, 6),
+            "records_per_sec": round(self.records_per_sec, 3),
+            "steady_records_per_sec": None if steady is None else round(steady, 3),
+            "mb_per_sec": round(self.mb_per_sec, 3),
+            "latency_ms": None if self.latency is None else self.latency.as_json(),
+            "max_span": self.max_span,
+        }
+
+
+class Tally:
+    """Counts one run.
+
+    Args:
+        started: when the run began, in seconds of the clock used for every other time.
+    """
+
+    __slots__ = (
+        "_acked_bytes",
+        "_failure",
+        "_finished",
+        "_first_batch_acked",
+        "_first_batch_at",
+        "_first_batch_over",
+        "_histogram",
+        "_interval_acked",
+        "_interval_at",
+        "_interval_bytes",
+        "_interval_max",
+        "_interval_sum",
+        "_last_ack",
+        "_latency_max",
+        "_latency_sum",
+        "_started",
+        "_timeline",
+        "acked",
+        "not_written",
+        "records",
+        "unknown",
+    )
+
+    def __init__(self, started: float) -> None:
+        self.records = 0
+        self.acked = 0
+        self.not_written = 0
+        self.unknown = 0
+        self._started = started
+        self._finished = started
+        self._failure: str | None = None
+        self._acked_bytes = 0
+        self._last_ack: float | None = None
+        self._first_batch_over = False
+        self._first_batch_acked = 0
+        self._first_batch_at = started
+        self._histogram = HdrHistogram(1, _HIGHEST_MICROSECONDS, _DIGITS)
+        self._latency_sum = 0.0
+        self._latency_max = 0.0
+        self._timeline: dict[int, int] = {}
+        self._interval_at = started
+        self._interval_acked = 0
+        self._interval_bytes = 0
+        self._interval_sum = 0.0
+        self._interval_max = 0.0
+
+    @property
+    def open(self) -> int:
+        """Records queued whose outcome is not known yet."""
+        return self.records - self.acked - self.not_written - self.unknown
+
+    @property
+    def failure(self) -> str | None:
+        """The first failure, in words."""
+        return self._failure
+
+    def queued(self) -> None:
+        """A record was handed to the client."""
+        self.records += 1
+
+    def acknowledged(self, size: int, sent_at: float, now: float) -> None:
+        """A record of `size` bytes, queued at `sent_at`, was acknowledged at `now`."""
+        self.acked += 1
+        self._acked_bytes += size
+        self._last_ack = self._finished = now
+        if not self._first_batch_over:
+            self._first_batch_acked += 1
+            self._first_batch_at = now
+        latency = max(0.0, now - sent_at)
+        # Outside its range the histogram drops a value without a word; clamped, it stays counted.
+        microseconds = min(max(1, round(latency * 1e6)), _HIGHEST_MICROSECONDS)
+        self._histogram.record_value(microseconds)
+        self._latency_sum += latency
+        self._latency_max = max(self._latency_max, latency)
+        step = int((now - self._started) / TIMELINE_STEP)
+        self._timeline[step] = self._timeline.get(step, 0) + 1
+        self._interval_acked += 1
+        self._interval_bytes += size
+        self._interval_sum += latency
+        self._interval_max = max(self._interval_max, latency)
+
+    def failed(self, status: DeliveryStatus, error: BaseException | None, now: float) -> None:
+        """A record ended without an acknowledgement at `now`."""
+        if status is DeliveryStatus.NOT_WRITTEN:
+            self.not_written += 1
+        else:
+            self.unknown += 1
+        self._finished = now
+        if error is not None:
+            self.note_failure(error)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Keep the first failure; the ones after it are mostly its consequences."""
+        if self._failure is None:
+            name, text = type(error).__name__, " ".join(str(error).split())
+            # Our own errors and aiokafka's name their class in their text, others do not.
+            self._failure = text if name in text else f"{name}: {text}".removesuffix(": ")
+
+    def first_batch_over(self) -> None:
+        """The event loop turned: what was acknowledged so far was the first batch.
+
+        Does nothing before the first acknowledgement and after the first call that follows it.
+        """
+        if self.acked:
+            self._first_batch_over = True
+
+    def progress(self, now: float) -> Progress:
+        """What happened since the last call, and a new interval."""
+        seconds = now - self._interval_at
+        acked, size = self._interval_acked, self._interval_bytes
+        progress = Progress(
+            elapsed=now - self._started,
+            records=self.records,
+            acked=self.acked,
+            failed=self.not_written + self.unknown,
+            records_per_sec=_rate(acked, seconds),
+            mb_per_sec=_rate(size, seconds) / _MIB,
+            avg_ms=1000 * self._interval_sum / acked if acked else None,
+            max_ms=1000 * self._interval_max if acked else None,
+        )
+        self._interval_at = now
+        self._interval_acked = self._interval_bytes = 0
+        self._interval_sum = self._interval_max = 0.0
+        return progress
+
+    def result(
+        self,
+        label: RunLabel,
+        *,
+        window: int | None = None,
+        rtt_ms: float | None = None,
+        max_span: int | None = None,
+    ) -> RunResult:
+        """The run as a row; records still open become unknown."""
+        seconds = self._finished - self._started
+        return RunResult(
+            label=label,
+            window=window,
+            rtt_ms=rtt_ms,
+            records=self.records,
+            acked=self.acked,
+            not_written=self.not_written,
+            unknown=self.unknown + self.open,
+            seconds=seconds,
+            records_per_sec=_rate(self.acked, seconds),
+            steady_records_per_sec=self._steady(),
+            mb_per_sec=_rate(self._acked_bytes, seconds) / _MIB,
+            latency=self._latency(),
+            max_span=max_span,
+            timeline=self._timeline_points(),
+            curve=self._curve(),
+            failure=self._failure,
+        )
+
+    def _steady(self) -> float | None:
+        counted = self.acked - self._first_batch_acked
+        if self._last_ack is None or counted == 0:
+            return None
+        seconds = self._last_ack - self._first_batch_at
+        return counted / seconds if seconds > 0 else None
+
+    def _latency(self) -> Latency | None:
+        if not self.acked:
+            return None
+        return Latency(
+            avg=1000 * self._latency_sum / self.acked,
+            p50=self._percentile(50.0),
+            p95=self._percentile(95.0),
+            p99=self._percentile(99.0),
+            p999=self._percentile(99.9),
+            max=1000 * self._latency_max,
+        )
+
+    def _percentile(self, percentile: float) -> float:
+        # The histogram answers with the upper edge of a bucket, which can lie above the largest
+        # value seen: without the bound p999 would exceed max.
+        microseconds: float = self._histogram.get_value_at_percentile(percentile)
+        return min(microseconds / 1000, 1000 * self._latency_max)
+
+    def _curve(self) -> tuple[tuple[float, float], ...]:
+        if not self.acked:
+            return ()
+        return tuple((at, self._percentile(at)) for at in _CURVE_PERCENTILES)
+
+    def _timeline_points(self) -> tuple[int, ...]:
+        if not self._timeline:
+            return ()
+        return tuple(self._timeline.get(step, 0) for step in range(max(self._timeline) + 1))
+
+
+def speed_ups(results: Sequence[RunResult]) -> list[float | None]:
+    """Each row's steady rate over the first row's; None where either is not known."""
+    if not results:
+        return []
+    base = results[0].steady_records_per_sec
+    return [
+        row.steady_records_per_sec / base if base and row.steady_records_per_sec else None
+        for row in results
+    ]
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return amount / seconds if seconds > 0 and math.isfinite(seconds) else 0.0
