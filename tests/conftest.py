@@ -1,0 +1,102 @@
+"""What all tests share: the three event loops, and guards against what a test may leave behind.
+
+Invariants: an async test runs on asyncio, uvloop and trio alike, from one source; on CI
+(``CI=true``) a missing component fails the test that needs it, elsewhere it is skipped with a
+reason that pytest's summary shows; a property that fails prints the blob that reproduces it.
+
+The guards are for every test: no library code blocks the event loop, and no listening port outlives
+the test that opened it. Unclosed sockets and forgotten producers need no guard of ours: they raise
+ResourceWarning, and warnings are errors here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import BlockBuster
+from hypothesis import settings
+
+CI = os.environ.get("CI", "").lower() == "true"
+
+# No deadline: on a shared machine it measures the neighbours. A seed is printed by pytest-randomly.
+settings.register_profile("aioidem", deadline=None, print_blob=True)
+settings.load_profile("aioidem")
+
+
+def _backend(name: str, needs: str, backend: str, **options: Any) -> Any:
+    missing = importlib.util.find_spec(needs) is None
+    marks = [pytest.mark.skip(reason=f"{needs} is not installed")] if missing and not CI else []
+    return pytest.param((backend, options), id=name, marks=marks)
+
+
+@pytest.fixture(
+    params=[
+        _backend("asyncio", "asyncio", "asyncio", use_uvloop=False),
+        _backend("uvloop", "uvloop", "asyncio", use_uvloop=True),
+        _backend("trio", "trio", "trio"),
+    ]
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Run each ``@pytest.mark.anyio`` test on every event loop aioidem promises."""
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
+
+
+@pytest.fixture(scope="session")
+def _blockbuster() -> BlockBuster:
+    # The command line runs its own loop and writes its reports when the load is over.
+    return BlockBuster(scanned_modules=["aioidem"], excluded_modules=["aioidem.cli"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_blocks_the_loop(
+    request: pytest.FixtureRequest, _blockbuster: BlockBuster
+) -> Iterator[None]:
+    """Fail a blocking call (file, lock, sleep, DNS) made by library code on an asyncio loop."""
+    if "anyio_backend" not in request.fixturenames:
+        yield
+        return
+    _blockbuster.activate()
+    try:
+        yield
+    finally:
+        _blockbuster.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def _no_port_outlives_its_test() -> Iterator[None]:
+    """Fail a test that leaves a server listening: the next one would talk to it."""
+    before = _listening_ports()
+    yield
+    left = _listening_ports() - before
+    assert not left, f"still listening on {sorted(left)}"
+
+
+def _listening_ports() -> set[int]:
+    """Return this process's listening TCP ports; empty where there is no /proc (not Linux)."""
+    fds = Path("/proc/self/fd")
+    if not fds.is_dir():
+        return set()
+    inodes = {inode for fd in fds.iterdir() if (inode := _socket_inode(fd))}
+    ports: set[int] = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        if not Path(table).exists():  # no IPv6 here
+            continue
+        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    return ports
+
+
+def _socket_inode(fd: Path) -> str | None:
+    try:
+        target = str(fd.readlink())
+    except OSError:  # closed since it was listed
+        return None
+    return target[8:-1] if target.startswith("socket:[") else None
