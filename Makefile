@@ -1,0 +1,41 @@
+# Everything here runs in .venv, which the first target to need it makes: `make demo` on a fresh
+# machine needs Python 3.11 or newer and nothing else. `make PYTHON=python3.13 ...` picks another one.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check static everyday
+.DELETE_ON_ERROR:
+
+help: ## Show what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)
+
+demo: $(READY) ## What the window is worth: 1, 5 and 20 batches in flight over 150 ms
+	$(BIN)/aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20 --duration 3 --record-size 1000 \
+		--producer-props late.sealing=false batch.size=16384
+
+test: static ## Everything that can be checked on one machine
+	$(BIN)/python -m pytest tests
+
+check: static everyday ## The quick part of it: what to run before each commit
+
+everyday: $(READY)
+	$(BIN)/python -m pytest tests -m "not slow"
+
+static: $(READY) ## Style, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright --verifytypes aioidem --ignoreexternal
+	$(BIN)/lint-imports --no-logo
+
+# Quiet, so that logs carry results and not download chatter. The stamp is last: an interrupted
+# install is taken up again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioidem needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (once, and after changes of pyproject.toml)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
