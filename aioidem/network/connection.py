@@ -1,0 +1,419 @@
+"""One pipelined connection to one broker: a pump between a byte stream and whole frames.
+
+It moves bytes and checks order; what a request means, when it is late and whether to reconnect is
+the Sender's business.
+
+Invariants:
+
+- Frames leave in the order of `write`. A response is accepted only if it is the next one due and
+  carries that request's correlation id; anything else ends the connection (an answer taken for
+  the wrong request would acknowledge the wrong records).
+- A request is due an answer once it has *started*, that is, once it was handed to the stream. It
+  is never said not to have started when a byte of it may have left: `started` stays answerable
+  after the end, because "not started" is what lets a batch be called never sent.
+- `run` ends with a cause, once, and the stream is closed by then. Frames that were complete
+  before the end were delivered; after `close_soon` none is.
+- Whatever is cancelled, the stream is closed: closing is shielded, and bounded.
+- Before the peer has shown that it is a broker, it gets 1 MiB and the setup timeout, and what it
+  speaks is named if it is not Kafka.
+
+Rejected: a future per request here (the engine has the state of each batch; a second copy would
+differ from it some day); a lock around `send` (one writer task needs none, and it is what lets
+frames of one moment go out together).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import anyio
+from anyio.abc import ByteStream
+
+from aioidem.errors import InternalError, KafkaConnectionError, NotKafkaError, ProtocolError
+from aioidem.network.transport import Connector, address
+from aioidem.protocol.frames import FrameSplitter, recognise
+from aioidem.protocol.messages import correlation_id_of
+from aioidem.protocol.versions import ApiVersionTable, VersionNegotiation
+
+__all__ = ["Connection", "OnFrame", "OnProgress"]
+
+OnFrame = Callable[[int, bytes], None]
+"""Takes a response: its correlation id and the whole frame without its length, header included."""
+
+OnProgress = Callable[[int, int], None]
+"""Takes the bytes just written and just read; one of them is 0."""
+
+_HANDSHAKE_FRAME_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
+_SEND_BYTES: Final = 1 << 17
+_CLOSE_SECONDS: Final = 1.0
+_LAST_CORRELATION_ID: Final = 2**31 - 1
+
+_STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+class Connection:
+    """A connection on which requests may be outstanding in any number. Make one with `open`.
+
+    Belongs to one event loop; no method may be called from another thread.
+    """
+
+    __slots__ = (
+        "_cause",
+        "_crash",
+        "_done_reading",
+        "_due",
+        "_ended",
+        "_last_id",
+        "_queue",
+        "_ran",
+        "_scope",
+        "_splitter",
+        "_stopped",
+        "_stream",
+        "_unstarted",
+        "_wake",
+        "host",
+        "port",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        host: str,
+        port: int,
+        *,
+        versions: ApiVersionTable,
+        splitter: FrameSplitter,
+        last_correlation_id: int = -1,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.versions = versions
+        self._stream = stream
+        self._splitter = splitter
+        self._last_id = last_correlation_id
+        self._queue: deque[tuple[bytes, int, bool]] = deque()
+        self._unstarted: set[int] = set()
+        self._due: deque[int] = deque()
+        self._wake = anyio.Event()
+        self._ended: anyio.Event | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._cause: KafkaConnectionError | ProtocolError | None = None
+        self._crash: Exception | None = None
+        self._ran = False
+        self._stopped = False
+        self._done_reading = anyio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        connector: Connector,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None,
+        setup_timeout: float,
+        max_frame_bytes: int,
+    ) -> Connection:
+        """Connect, and agree on versions.
+
+        :param setup_timeout: seconds for all of it.
+        :param max_frame_bytes: the largest response taken from then on.
+        :raises NotKafkaError: the peer speaks something else, named if it can be recognised.
+        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time.
+        :raises IncompatibleBrokerVersion: there is no version in common.
+        :raises BrokerResponseError: the broker refused to tell its versions.
+        :raises ProtocolError: its answer is malformed.
+        """
+        stream: ByteStream | None = None
+        where = address(host, port)
+        with anyio.move_on_after(setup_timeout):
+            stream = await connector.connect(host, port)
+            try:
+                return await cls._greet(stream, host, port, client_id, max_frame_bytes)
+            except BaseException as error:
+                await _close(stream)
+                if isinstance(error, Exception):
+                    raise _placed(error, where) from error
+                raise
+        waited_for = "a connection" if stream is None else "its answer to ApiVersions"
+        raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for {waited_for}")
+
+    @classmethod
+    async def _greet(
+        cls, stream: ByteStream, host: str, port: int, client_id: str | None, max_frame_bytes: int
+    ) -> Connection:
+        splitter = FrameSplitter(min(max_frame_bytes, _HANDSHAKE_FRAME_BYTES))
+        negotiation = VersionNegotiation(client_id, ("aioidem", _own_version()))
+        versions: ApiVersionTable | None = None
+        correlation_id = -1
+        while versions is None:
+            correlation_id += 1
+            await stream.send(negotiation.request(correlation_id))
+            frame = await _only_frame(stream, splitter)
+            if correlation_id_of(frame) != correlation_id:
+                raise NotKafkaError(f"answered ApiVersions with {frame[:16]!r}, which is not Kafka")
+            versions = negotiation.answer(frame)
+        splitter.max_frame_bytes = max_frame_bytes
+        return cls(
+            stream,
+            host,
+            port,
+            versions=versions,
+            splitter=splitter,
+            last_correlation_id=correlation_id,
+        )
+
+    def __repr__(self) -> str:
+        state = f"ended: {self._cause}" if self._cause else "open"
+        counts = f"{len(self._due)} due, {len(self._queue)} queued"
+        return f"<Connection {address(self.host, self.port)}, {counts}, {state}>"
+
+    @property
+    def cause(self) -> KafkaConnectionError | ProtocolError | None:
+        """Why it ended or is about to; None while it is open."""
+        return self._cause
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._cause is not None
+
+    def next_correlation_id(self) -> int:
+        """An id no request on this connection has (until 2^31 of them were made)."""
+        self._last_id = 0 if self._last_id == _LAST_CORRELATION_ID else self._last_id + 1
+        return self._last_id
+
+    def write(self, frame: bytes, *, correlation_id: int, expects_response: bool = True) -> None:
+        """Queue a request; `run` sends it.
+
+        :param frame: with its length.
+        :param correlation_id: the one inside the frame, from `next_correlation_id`.
+        :param expects_response: False for what a broker does not answer (Produce with acks=0).
+        :raises KafkaConnectionError: the connection has ended; nothing of the frame was or will be
+            sent.
+        """
+        if self._cause is not None:
+            raise KafkaConnectionError(f"nothing can be sent: {self._cause.args[0]}")
+        self._queue.append((frame, correlation_id, expects_response))
+        self._unstarted.add(correlation_id)
+        self._wake.set()
+
+    def started(self, correlation_id: int) -> bool:
+        """Whether any byte of this request may have left.
+
+        False only for a request that was written here and is, or was at the end, still queued.
+        """
+        return correlation_id not in self._unstarted
+
+    async def run(
+        self, on_frame: OnFrame, on_progress: OnProgress
+    ) -> KafkaConnectionError | ProtocolError:
+        """Send and receive until the connection ends; return why it did. Call it once.
+
+        The stream is closed when this returns or raises. A `ProtocolError` or a
+        `KafkaConnectionError` raised by a callback ends the connection with that as its cause; any
+        other exception of a callback is raised from here.
+
+        :raises InternalError: it was called before.
+        """
+        if self._ran:
+            raise InternalError("Connection.run was called twice")
+        self._ran = True
+        if self._ended is not None and self._cause is not None:
+            return self._cause
+        self._ended = anyio.Event()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._scope = tasks.cancel_scope
+                if self._cause is not None:
+                    self._scope.cancel()
+                tasks.start_soon(self._send, on_progress)
+                tasks.start_soon(self._receive, on_frame, on_progress)
+        finally:
+            cause = self._end(KafkaConnectionError(f"{self._where}: the task in it was cancelled"))
+            self._queue.clear()
+            await _close(self._stream)
+            self._ended.set()
+        if self._crash is not None:
+            raise self._crash
+        return cause
+
+    def close_soon(self, reason: str) -> None:
+        """End the connection with this reason, without waiting: `run` returns soon.
+
+        What is queued is not sent and no further response is delivered.
+        """
+        self._end(KafkaConnectionError(f"{self._where}: {reason}"))
+        self._stop()
+
+    async def aclose(self) -> None:
+        """End the connection and wait until the stream is closed. It may be called again."""
+        self.close_soon("closed by this side")
+        if self._ended is None:
+            self._ended = anyio.Event()
+            self._queue.clear()
+            await _close(self._stream)
+            self._ended.set()
+        else:
+            await self._ended.wait()
+
+    @property
+    def _where(self) -> str:
+        return address(self.host, self.port)
+
+    def _end(
+        self, cause: KafkaConnectionError | ProtocolError
+    ) -> KafkaConnectionError | ProtocolError:
+        """Take no more requests; the first cause stays. Returns it."""
+        if self._cause is None:
+            self._cause = cause
+        return self._cause
+
+    def _stop(self) -> None:
+        """Deliver no more responses and let `run` return."""
+        self._stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        """End because of what a loop ran into."""
+        cause = _placed(error, self._where)
+        if isinstance(cause, KafkaConnectionError | ProtocolError):
+            self._end(cause)
+        else:
+            self._crash = error
+            self._end(KafkaConnectionError(f"{self._where}: closed after {error!r} on this side"))
+
+    async def _send(self, on_progress: OnProgress) -> None:
+        try:
+            await self._send_queued(on_progress)
+        except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
+            self._fail(error)
+            if isinstance(error, _STREAM_ERRORS):
+                # What the peer answered before it hung up may still be on its way to the reader.
+                with anyio.move_on_after(_CLOSE_SECONDS):
+                    await self._done_reading.wait()
+        self._stop()
+
+    async def _send_queued(self, on_progress: OnProgress) -> None:
+        while True:
+            while self._queue:
+                data = self._start_next()
+                for at in range(0, len(data), _SEND_BYTES):
+                    # A long frame goes in pieces, so that its progress shows before its end.
+                    piece = data[at : at + _SEND_BYTES] if len(data) > _SEND_BYTES else data
+                    await self._stream.send(piece)
+                    on_progress(len(piece), 0)
+            self._wake = anyio.Event()
+            await self._wake.wait()
+
+    def _start_next(self) -> bytes:
+        """Take as many frames off the queue as go well into one send, and mark them started."""
+        taken: list[bytes] = []
+        size = 0
+        while self._queue and (not taken or size + len(self._queue[0][0]) <= _SEND_BYTES):
+            frame, correlation_id, expects_response = self._queue.popleft()
+            self._unstarted.discard(correlation_id)
+            if expects_response:
+                self._due.append(correlation_id)
+            taken.append(frame)
+            size += len(frame)
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    async def _receive(self, on_frame: OnFrame, on_progress: OnProgress) -> None:
+        try:
+            await self._read_frames(on_frame, on_progress)
+        except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
+            self._fail(error)
+        self._done_reading.set()
+        self._stop()
+
+    async def _read_frames(self, on_frame: OnFrame, on_progress: OnProgress) -> None:
+        while True:
+            try:
+                data = await self._stream.receive(_READ_BYTES)
+            except anyio.EndOfStream:
+                raise self._hung_up() from None
+            on_progress(0, len(data))
+            for frame in self._splitter.feed(data):
+                if self._stopped:
+                    return
+                on_frame(self._due_next(frame), frame)
+            if self._splitter.error is not None:
+                raise self._splitter.error
+
+    def _due_next(self, frame: bytes) -> int:
+        """The correlation id of a response, which must be the one that is due."""
+        came = correlation_id_of(frame)
+        if not self._due:
+            raise ProtocolError(f"response {came} came, but none is due")
+        due = self._due.popleft()
+        if came != due:
+            raise ProtocolError(f"response {came} came where {due} is due")
+        return due
+
+    def _hung_up(self) -> KafkaConnectionError:
+        part = " in the middle of a frame" if self._splitter.pending else ""
+        return KafkaConnectionError(
+            f"the broker hung up{part}; {len(self._due)} responses were due"
+        )
+
+
+async def _only_frame(stream: ByteStream, splitter: FrameSplitter) -> bytes:
+    """The answer of a peer that was asked one thing."""
+    while True:
+        try:
+            data = await stream.receive(_READ_BYTES)
+        except anyio.EndOfStream:
+            raise _hung_up_at_once(splitter.pending) from None
+        frames = splitter.feed(data)
+        if len(frames) > 1 or splitter.error is not None:
+            raise ProtocolError("it sent more than it was asked for")
+        if frames:
+            return frames[0]
+
+
+def _hung_up_at_once(sent: bytes) -> KafkaConnectionError:
+    name = recognise(sent)
+    if name is not None:
+        return NotKafkaError(f"the peer is not a plaintext Kafka listener: it speaks {name}")
+    after = f"after {sent[:16]!r}" if sent else "without a word"
+    return KafkaConnectionError(
+        f"it hung up {after} when asked for its API versions; the broker may be going down, "
+        "or the listener wants TLS or SASL, or it is not Kafka"
+    )
+
+
+async def _close(stream: ByteStream) -> None:
+    # Shielded: a cancelled task must not leave a socket behind. Bounded: TLS says goodbye first.
+    with (
+        anyio.move_on_after(_CLOSE_SECONDS, shield=True),
+        suppress(*_STREAM_ERRORS),
+    ):
+        await stream.aclose()
+
+
+def _placed(error: Exception, where: str) -> Exception:
+    """The error as users see it: connection trouble typed, and ours with the peer's address."""
+    if isinstance(error, _STREAM_ERRORS):
+        reason = str(error.__cause__ or error) or type(error).__name__
+        return KafkaConnectionError(f"{where}: the connection was lost: {reason}")
+    if type(error) in {KafkaConnectionError, NotKafkaError, ProtocolError}:
+        return type(error)(f"{where}: {error.args[0]}")
+    return error
+
+
+@cache
+def _own_version() -> str:
+    try:
+        return version("aioidem")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,71 @@
+"""How a byte stream to a broker is made: the seam where TLS and SASL will go.
+
+`Connection` asks a `Connector` for a stream and knows nothing else about it. Today's is
+`TcpConnector`. TLS will be a connector that wraps another one (its host name check needs the
+advertised host, which is why `connect` is given names, not sockets). SASL is Kafka requests on
+the stream, so it will run between `connect` and the first request of `Connection`, for any
+connector. The embedded cluster's in-memory transport and a fault proxy are connectors too.
+
+Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
+the address and the reason of every attempt; an impossible address is refused before anything is
+looked up, because the empty host would mean this machine.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+from aioidem.errors import KafkaConnectionError
+
+__all__ = ["Connector", "TcpConnector", "address"]
+
+
+class Connector(Protocol):
+    """Opens byte streams to brokers."""
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """Open a stream to this address, given as the cluster advertises it.
+
+        The caller bounds the time by cancelling.
+
+        :raises KafkaConnectionError: it cannot be reached.
+        """
+        ...
+
+
+class TcpConnector:
+    """Plain TCP: tries every address of the host (RFC 8305) and sends small frames at once."""
+
+    __slots__ = ()
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """See `Connector.connect`."""
+        if not host or not 0 < port < 65536:
+            raise KafkaConnectionError(f"{address(host, port)} is not an address to connect to")
+        try:
+            stream = await anyio.connect_tcp(host, port)
+        except (OSError, ValueError) as error:
+            # ValueError: a host name that cannot be put into a DNS question.
+            raise KafkaConnectionError(
+                f"cannot connect to {address(host, port)}: {_reason(error)}"
+            ) from error
+        raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return stream
+
+
+def address(host: str, port: int) -> str:
+    """``host:port`` for people, with brackets around IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reason(error: Exception) -> str:
+    attempts = error.__cause__
+    if isinstance(attempts, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(str(each) for each in attempts.exceptions))
+    return str(error) or type(error).__name__
