@@ -4,7 +4,8 @@ Self-contained on purpose: builtins, plain functions and module-level tables onl
 Cython compiles this file as it is (`_select` prefers ``_encode_compiled`` where that is installed).
 
 Invariants: the offset delta of record ``i`` is ``i``; timestamps are deltas to the *first* record's
-and may be negative; a table is never asked for a negative index.
+and may be negative; a table is never asked for a negative index; a timestamp is -1 (none) or not
+negative, as in Java's builder.
 Rejected, all measured in CPython 3.11: one growing ``bytearray`` (17 to 25 % slower than a list and
 one ``join``, which sizes its result once), ``%``-formatting a record (30 to 60 % slower), a
 ``try`` around the tables instead of a comparison (same speed, and it hides errors), a table of
@@ -119,6 +120,8 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
                 first = maximum = timestamp
             elif timestamp > maximum:
                 maximum = timestamp
+            if timestamp < -1:
+                raise ValueError(f"the timestamp {timestamp} is negative")
             previous = timestamp
             delta = timestamp - first
             lead = _ATTRIBUTES_TIME[delta] if 0 <= delta < small else b"\x00" + varint(delta)
@@ -166,6 +169,8 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
                 tail,
             )
         offset += 1
+    if maximum > _INT64_MAX:
+        raise OverflowError(f"the timestamp {maximum} does not fit 64 bits")
     return b"".join(pieces), offset, first, maximum
 
 

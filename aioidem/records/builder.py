@@ -139,7 +139,7 @@ def assign_offsets(
 
     It sets offset, leader epoch and, if the topic says so, its own time. The CRC covers only the
     time, so without one it stays as it was, right or wrong: check it before. Raises ProtocolError
-    when ``data`` is not exactly one batch of magic 2.
+    when ``data`` is not exactly one batch of magic 2, InternalError when a number does not fit.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise ProtocolError("not a record batch of magic 2")
@@ -147,14 +147,15 @@ def assign_offsets(
     _, length = layout.PREAMBLE.unpack_from(batch)
     if length != len(batch) - layout.PREAMBLE.size:
         raise ProtocolError(f"a batch of {len(batch)} bytes has the length {length}")
-    layout.BASE_OFFSET.pack_into(batch, 0, base_offset)
-    layout.LEADER_EPOCH.pack_into(batch, layout.LEADER_EPOCH_AT, leader_epoch)
-    if log_append_time_ms is None:
-        return bytes(batch)
-    (attributes,) = layout.ATTRIBUTES.unpack_from(batch, layout.ATTRIBUTES_AT)
-    attributes |= layout.LOG_APPEND_TIME
-    layout.ATTRIBUTES.pack_into(batch, layout.ATTRIBUTES_AT, attributes)
-    layout.TIMESTAMP.pack_into(batch, layout.MAX_TIMESTAMP_AT, log_append_time_ms)
+    try:
+        layout.BASE_OFFSET.pack_into(batch, 0, base_offset)
+        layout.LEADER_EPOCH.pack_into(batch, layout.LEADER_EPOCH_AT, leader_epoch)
+        if log_append_time_ms is None:
+            return bytes(batch)
+        layout.TIMESTAMP.pack_into(batch, layout.MAX_TIMESTAMP_AT, log_append_time_ms)
+    except struct.error as error:
+        raise InternalError(f"a batch's place cannot be encoded: {error}") from error
+    batch[layout.ATTRIBUTES_AT + 1] |= layout.LOG_APPEND_TIME
     return _sealed(batch)
 
 

@@ -40,7 +40,6 @@ IDENTITY: Final = Struct(">qhi")
 CRC: Final = Struct(">I")
 LEADER_EPOCH: Final = Struct(">i")
 BASE_OFFSET: Final = Struct(">q")
-ATTRIBUTES: Final = Struct(">h")
 TIMESTAMP: Final = Struct(">q")
 
 LEADER_EPOCH_AT: Final = 12
