@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
     """
     try:
-        from aioidem.cli.app import run  # noqa: PLC0415 (an extra: see above)
+        from aioidem.cli.app import run
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _OPTIONAL:

@@ -267,7 +267,7 @@ def perf(
         report_file=report,
     )
     # Imported late: bad usage and --help answer before a producer and a broker are loaded.
-    from aioidem.cli.perf import perf as run_perf  # noqa: PLC0415
+    from aioidem.cli.perf import perf as run_perf
 
     raise typer.Exit(run_perf(plan))
 
@@ -297,7 +297,7 @@ def broker(
 
     Prints its bootstrap address. It keeps its records in memory, a bounded number of them.
     """
-    from aioidem.cli.broker import plan_broker, serve  # noqa: PLC0415
+    from aioidem.cli.broker import plan_broker, serve
 
     plan = plan_broker(brokers=brokers, retain=retain, rtt_ms=rtt, port=port, topics=topic or ())
     try:

@@ -19,21 +19,21 @@ turned, and says so with `first_batch_over`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hdrh.histogram import HdrHistogram
 
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["TIMELINE_STEP", "Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
+__all__ = ["Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
 
 _HIGHEST_MICROSECONDS = 3_600_000_000
 _DIGITS = 3
 _MIB = 1 << 20
 
-TIMELINE_STEP = 0.1
-"""Seconds per point of a result's timeline."""
+_TIMELINE_STEP = 0.1
+_TIMELINE_POINTS = 2_000
 
 _CURVE_PERCENTILES = (
     0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0,
@@ -93,7 +93,8 @@ class RunResult:
 
     `None` stands for what cannot be known: a rate without two acknowledgements to measure it by, a
     window the client does not report, a span nobody counted. `seconds` runs from the first record
-    queued to the last outcome. MB are 2**20 bytes, as in Kafka's own tool.
+    queued to the last outcome. MB are 2**20 bytes, as in Kafka's own tool. `timeline` counts the
+    acknowledgements of each `timeline_step` seconds, `curve` pairs percentiles with milliseconds.
     """
 
     label: RunLabel
@@ -110,6 +111,7 @@ class RunResult:
     latency: Latency | None
     max_span: int | None
     timeline: tuple[int, ...] = ()
+    timeline_step: float = _TIMELINE_STEP
     curve: tuple[tuple[float, float], ...] = ()
     failure: str | None = None
 
@@ -166,6 +168,7 @@ class Tally:
         "_latency_sum",
         "_started",
         "_timeline",
+        "_timeline_step",
         "acked",
         "not_written",
         "records",
@@ -188,7 +191,8 @@ class Tally:
         self._histogram = HdrHistogram(1, _HIGHEST_MICROSECONDS, _DIGITS)
         self._latency_sum = 0.0
         self._latency_max = 0.0
-        self._timeline: dict[int, int] = {}
+        self._timeline: list[int] = []
+        self._timeline_step = _TIMELINE_STEP
         self._interval_at = started
         self._interval_acked = 0
         self._interval_bytes = 0
@@ -223,8 +227,7 @@ class Tally:
         self._histogram.record_value(microseconds)
         self._latency_sum += latency
         self._latency_max = max(self._latency_max, latency)
-        step = int((now - self._started) / TIMELINE_STEP)
-        self._timeline[step] = self._timeline.get(step, 0) + 1
+        self._mark(now - self._started)
         self._interval_acked += 1
         self._interval_bytes += size
         self._interval_sum += latency
@@ -284,6 +287,7 @@ class Tally:
     ) -> RunResult:
         """The run as a row; records still open become unknown."""
         seconds = self._finished - self._started
+        curve = self._curve()
         return RunResult(
             label=label,
             window=window,
@@ -296,10 +300,11 @@ class Tally:
             records_per_sec=_rate(self.acked, seconds),
             steady_records_per_sec=self._steady(),
             mb_per_sec=_rate(self._acked_bytes, seconds) / _MIB,
-            latency=self._latency(),
+            latency=self._latency(curve),
             max_span=max_span,
-            timeline=self._timeline_points(),
-            curve=self._curve(),
+            timeline=tuple(self._timeline),
+            timeline_step=self._timeline_step,
+            curve=tuple(curve.items()),
             failure=self._failure,
         )
 
@@ -310,33 +315,39 @@ class Tally:
         seconds = self._last_ack - self._first_batch_at
         return counted / seconds if seconds > 0 else None
 
-    def _latency(self) -> Latency | None:
+    def _curve(self) -> dict[float, float]:
+        """Percentiles in milliseconds; empty without an acknowledgement."""
         if not self.acked:
+            return {}
+        found = self._histogram.get_percentile_to_value_dict(list(_CURVE_PERCENTILES))
+        # The histogram answers with the upper edge of a bucket, which can lie above the largest
+        # value seen: without the bound p999 would exceed max.
+        return {at: min(found[at] / 1000, 1000 * self._latency_max) for at in _CURVE_PERCENTILES}
+
+    def _latency(self, curve: Mapping[float, float]) -> Latency | None:
+        if not curve:
             return None
         return Latency(
             avg=1000 * self._latency_sum / self.acked,
-            p50=self._percentile(50.0),
-            p95=self._percentile(95.0),
-            p99=self._percentile(99.0),
-            p999=self._percentile(99.9),
+            p50=curve[50.0],
+            p95=curve[95.0],
+            p99=curve[99.0],
+            p999=curve[99.9],
             max=1000 * self._latency_max,
         )
 
-    def _percentile(self, percentile: float) -> float:
-        # The histogram answers with the upper edge of a bucket, which can lie above the largest
-        # value seen: without the bound p999 would exceed max.
-        microseconds: float = self._histogram.get_value_at_percentile(percentile)
-        return min(microseconds / 1000, 1000 * self._latency_max)
-
-    def _curve(self) -> tuple[tuple[float, float], ...]:
-        if not self.acked:
-            return ()
-        return tuple((at, self._percentile(at)) for at in _CURVE_PERCENTILES)
-
-    def _timeline_points(self) -> tuple[int, ...]:
-        if not self._timeline:
-            return ()
-        return tuple(self._timeline.get(step, 0) for step in range(max(self._timeline) + 1))
+    def _mark(self, elapsed: float) -> None:
+        """Count one acknowledgement on the timeline, which coarsens rather than grow on."""
+        index = max(0, int(elapsed / self._timeline_step))
+        while index >= _TIMELINE_POINTS:
+            points = self._timeline + [0] * (len(self._timeline) % 2)
+            self._timeline = [a + b for a, b in zip(points[::2], points[1::2], strict=True)]
+            self._timeline_step *= 2
+            index = int(elapsed / self._timeline_step)
+        missing = index + 1 - len(self._timeline)
+        if missing > 0:
+            self._timeline.extend([0] * missing)
+        self._timeline[index] += 1
 
 
 def speed_ups(results: Sequence[RunResult]) -> list[float | None]:

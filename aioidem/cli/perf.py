@@ -149,7 +149,7 @@ def _write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -
             render.write_json(plan.json_file, results)
         if plan.report_file is not None:
             # Only here: its library is an extra of its own.
-            from aioidem.cli.report import write_report  # noqa: PLC0415
+            from aioidem.cli.report import write_report
 
             write_report(plan.report_file, results)
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 from plotly import graph_objects  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-from aioidem.cli.measure import TIMELINE_STEP, RunResult
+from aioidem.cli.measure import RunResult
 from aioidem.cli.render import results_columns, write_whole
 
 __all__ = ["report_html", "write_report"]
@@ -126,7 +126,7 @@ def _latencies(results: Sequence[RunResult]) -> Any:
 def _timelines(results: Sequence[RunResult]) -> Any:
     figure = _figure("Acknowledged over time", "seconds", "records per second")
     for name, row in zip(run_names(results), results, strict=True):
-        seconds = [step * TIMELINE_STEP for step in range(len(row.timeline))]
-        rates = [count / TIMELINE_STEP for count in row.timeline]
+        seconds = [step * row.timeline_step for step in range(len(row.timeline))]
+        rates = [count / row.timeline_step for count in row.timeline]
         figure.add_scatter(x=seconds, y=rates, name=name, line_shape="hv")
     return figure

@@ -1,0 +1,280 @@
+"""The load loop and one whole run, against a producer made of a list and a clock.
+
+`FakeProducer` has the public API of `aioidem.Producer` that the command line uses, a buffer counted
+in records and a link with a round trip: whenever it is awaited, time jumps to the next answer. So
+the rates are exact and nothing here waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem.cli.load import Pace, Workload, run_load
+from aioidem.cli.measure import RunLabel, RunResult, Tally
+from aioidem.errors import (
+    BufferFullError,
+    DeliveryTimeoutError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerClosed,
+)
+from aioidem.structs import DeliveryStatus
+
+pytestmark = pytest.mark.anyio
+
+LABEL = RunLabel(client="aioidem", version="0", in_flight=5, record_size=1000)
+
+
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeDelivery:
+    """A record's outcome."""
+
+    def __init__(self) -> None:
+        self.status = DeliveryStatus.PENDING
+        self.error: BaseException | None = None
+        self._callbacks: list[Callable[..., object]] = []
+
+    def exception(self) -> BaseException | None:
+        return self.error
+
+    def add_done_callback(self, callback: Callable[..., object], /) -> None:
+        self._callbacks.append(callback)
+
+    def end(self, status: DeliveryStatus, error: BaseException | None = None) -> None:
+        self.status, self.error = status, error
+        for callback in self._callbacks:
+            callback(self)
+
+
+@dataclass
+class FakeProducer:
+    """Answers the oldest `batch * window` records per round trip; the first answer is one batch."""
+
+    clock: FakeClock
+    room: int = 1000
+    batch: int = 16
+    window: int = 5
+    rtt: float = 0.15
+    fail_at: dict[int, KafkaError] = field(default_factory=dict)
+    stuck: bool = False
+    sent: list[bytes] = field(default_factory=list)
+    queue: deque[FakeDelivery] = field(default_factory=deque)
+    waits: int = 0
+    answered: bool = False
+
+    def send_nowait(self, topic: str, value: bytes) -> FakeDelivery:
+        assert topic == "t"
+        if error := self.fail_at.get(len(self.sent)):
+            raise error
+        if len(self.queue) >= self.room:
+            raise BufferFullError("no room")
+        delivery = FakeDelivery()
+        self.sent.append(value)
+        self.queue.append(delivery)
+        return delivery
+
+    async def wait_for_room(self) -> None:
+        self.waits += 1
+        await self._round_trip()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        assert timeout is not None
+        while self.queue:
+            await self._round_trip()
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        return {0} if topic == "t" else set()
+
+    async def _round_trip(self) -> None:
+        if self.stuck:
+            await anyio.sleep_forever()
+        self.clock.now += self.rtt
+        count = self.batch * (self.window if self.answered else 1)
+        self.answered = True
+        for _ in range(min(count, len(self.queue))):
+            self.queue.popleft().end(DeliveryStatus.ACKED)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()  # the task that closes the first batch had its turn
+
+
+def workload(**changes: Any) -> Workload:
+    values: dict[str, Any] = {
+        "topic": "t",
+        "values": (b"x" * 1000,),
+        "num_records": None,
+        "duration": None,
+        "throughput": math.inf,
+        "flush_timeout": 10.0,
+        **changes,
+    }
+    return Workload(**values)
+
+
+async def loaded(producer: FakeProducer, work: Workload) -> tuple[RunResult, KafkaError | None]:
+    tally = Tally(producer.clock.now)
+    with anyio.fail_after(10):
+        failure = await run_load(producer, work, tally, producer.clock)
+    return tally.result(LABEL), failure
+
+
+async def test_a_count_is_sent_exactly_and_every_record_is_seen_to_end() -> None:
+    producer = FakeProducer(FakeClock())
+    result, failure = await loaded(producer, workload(num_records=5000))
+    assert failure is None
+    assert len(producer.sent) == result.records == result.acked == 5000
+    assert result.complete
+
+
+@pytest.mark.parametrize("window", [1, 5, 20])
+async def test_the_steady_rate_is_window_times_batch_over_rtt(window: int) -> None:
+    producer = FakeProducer(FakeClock(), window=window)
+    result, _ = await loaded(producer, workload(num_records=16 + 16 * window * 12))
+    assert result.steady_records_per_sec == pytest.approx(16 * window / 0.15)
+    assert result.acked == result.records
+
+
+async def test_a_duration_ends_the_sending_and_the_rest_is_drained() -> None:
+    producer = FakeProducer(FakeClock())
+    result, failure = await loaded(producer, workload(duration=3.0))
+    assert failure is None
+    assert result.complete
+    # 1000 records of room are gone after 13 more round trips.
+    assert 3.0 <= result.seconds <= 3.0 + 0.15 * 14
+
+
+async def test_a_duration_ends_also_while_there_is_no_room() -> None:
+    producer = FakeProducer(FakeClock(), room=3, stuck=True)
+    tally = Tally(producer.clock.now)
+    with anyio.move_on_after(10) as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await run_load(producer, workload(duration=0.001), tally, producer.clock)
+
+            tasks.start_soon(run)
+            while not producer.waits:
+                await anyio.lowlevel.checkpoint()
+            producer.clock.now += 1
+            producer.stuck = False
+    assert not scope.cancelled_caught
+    assert tally.acked == 3
+
+
+async def test_the_values_are_sent_in_turn() -> None:
+    producer = FakeProducer(FakeClock())
+    await loaded(producer, workload(num_records=5, values=(b"a", b"b")))
+    assert producer.sent == [b"a", b"b", b"a", b"b", b"a"]
+
+
+async def test_the_loop_gives_way_while_there_is_room() -> None:
+    producer = FakeProducer(FakeClock(), room=10**9)
+    turns = 0
+
+    async def bystander() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bystander)
+        await loaded(producer, workload(num_records=20_000))
+        tasks.cancel_scope.cancel()
+    assert turns >= 20
+
+
+@pytest.mark.parametrize("error", [MessageSizeTooLargeError("large"), ProducerClosed("closed")])
+async def test_a_failing_client_ends_the_run_and_keeps_what_was_measured(
+    error: KafkaError,
+) -> None:
+    producer = FakeProducer(FakeClock(), room=10, fail_at={40: error})
+    result, failure = await loaded(producer, workload(num_records=100))
+    assert failure is error
+    assert result.records == 40
+    assert result.acked >= 30
+    assert result.acked + result.unknown == 40
+
+
+async def test_outcomes_other_than_acknowledged_are_counted_and_the_first_reason_kept() -> None:
+    producer = FakeProducer(FakeClock())
+    tally = Tally(producer.clock.now)
+
+    class Failing(FakeProducer):
+        async def _round_trip(self) -> None:
+            late = DeliveryTimeoutError("120 s are over")
+            self.queue.popleft().end(DeliveryStatus.NOT_WRITTEN, late)
+            self.queue.popleft().end(DeliveryStatus.UNKNOWN, KafkaError("other"))
+            self.queue.popleft().end(DeliveryStatus.ACKED)
+            await anyio.lowlevel.checkpoint()
+
+    failing = Failing(producer.clock)
+    assert await run_load(failing, workload(num_records=3), tally, producer.clock) is None
+    result = tally.result(LABEL)
+    assert (result.acked, result.not_written, result.unknown) == (1, 1, 1)
+    assert result.failure == "DeliveryTimeoutError: 120 s are over"
+
+
+async def test_records_cut_off_by_a_cancellation_are_unknown() -> None:
+    producer = FakeProducer(FakeClock(), room=7, stuck=True)
+    tally = Tally(producer.clock.now)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await run_load(producer, workload(num_records=100), tally, producer.clock)
+
+            tasks.start_soon(run)
+            while not producer.waits:
+                await anyio.lowlevel.checkpoint()
+            scope.cancel()
+    result = tally.result(LABEL)
+    assert (result.records, result.acked, result.unknown) == (7, 0, 7)
+
+
+async def test_the_throughput_is_kept() -> None:
+    producer = FakeProducer(FakeClock(), room=10**6)
+    tally = Tally(0.0)
+    start = anyio.current_time()
+    failure = await run_load(
+        producer, workload(num_records=21, throughput=200.0), tally, anyio.current_time
+    )
+    assert failure is None
+    assert tally.records == 21
+    assert anyio.current_time() - start >= 20 / 200
+
+
+# --- pace -----------------------------------------------------------------------------------------
+
+
+@given(rate=st.floats(0.01, 1e6), sent=st.integers(0, 10**6), late=st.floats(0, 1e3))
+def test_a_record_is_due_at_its_time_and_never_before(rate: float, sent: int, late: float) -> None:
+    pace = Pace(rate, 50.0)
+    due = 50.0 + sent / rate
+    assert pace.delay(sent, due + late) == 0
+    early = due - 0.5 / rate
+    wait = pace.delay(sent, early)
+    assert wait >= 0.001 or early == due
+    assert wait == pytest.approx(max(due - early, 0.001)) or early == due
+
+
+def test_without_a_limit_everything_is_due() -> None:
+    assert Pace(math.inf, 5.0).delay(10**9, 0.0) == 0

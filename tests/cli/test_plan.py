@@ -1,0 +1,358 @@
+"""The flags of `aioidem perf` become a plan, or one line that says why not."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem.cli import plan as plans
+from aioidem.cli.plan import (
+    PerfPlan,
+    UsageError,
+    parse_in_flight,
+    parse_properties,
+    plan_perf,
+    read_payloads,
+    spread_values,
+)
+
+REMOTE: dict[str, Any] = {"bootstrap_server": "h:9092", "topic": "t", "num_records": 1}
+
+
+def refused(**flags: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        plan_perf(**flags)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# --- several values after one flag ----------------------------------------------------------------
+
+
+def test_several_values_after_one_flag_are_the_flag_repeated() -> None:
+    words = ["perf", "--producer-props", "a=1", "b=2", "--topic", "t"]
+    expected = ["perf", "--producer-props", "a=1", "--producer-props", "b=2", "--topic", "t"]
+    assert spread_values(words) == expected
+
+
+def test_a_repeated_flag_stays_as_it_is() -> None:
+    words = ["--producer-props", "a=1", "--producer-props", "b=2"]
+    assert spread_values(words) == words
+
+
+def test_a_flag_without_values_is_left_for_the_parser_to_refuse() -> None:
+    words = ["--producer-props", "--topic", "t"]
+    assert spread_values(words) == words
+    assert spread_values(["--producer-props"]) == ["--producer-props"]
+
+
+def test_nothing_is_spread_after_the_end_of_options() -> None:
+    words = ["--", "--producer-props", "a=1", "b=2"]
+    assert spread_values(words) == words
+
+
+@given(st.lists(st.sampled_from(["--producer-props", "a=1", "b", "--x", "-1", "--", "--x=--y"])))
+def test_spreading_loses_and_invents_no_other_word(words: list[str]) -> None:
+    def others(line: list[str]) -> list[str]:
+        return [word for word in line if word != "--producer-props"]
+
+    spread = spread_values(words)
+    assert others(spread) == others(words)
+    assert spread_values(spread) == spread
+
+
+# --- lists and pairs ------------------------------------------------------------------------------
+
+
+def test_in_flight_is_a_list_in_the_order_given() -> None:
+    assert parse_in_flight("1,5,20") == (1, 5, 20)
+    assert parse_in_flight(" 5 , 5 ") == (5, 5)
+
+
+@given(st.lists(st.integers(1, plans.MAX_IN_FLIGHT), min_size=1, max_size=plans.MAX_RUNS))
+def test_in_flight_round_trips(runs: list[int]) -> None:
+    assert parse_in_flight(",".join(map(str, runs))) == tuple(runs)
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,10}(,[0-9]{1,3}){0,3}", fullmatch=True))
+def test_in_flight_is_numbers_in_range_or_a_usage_error(text: str) -> None:
+    numbers = [word.strip() for word in text.split(",")]
+    if all(re.fullmatch(r"0*[1-9][0-9]{0,5}", word) and len(word) <= 9 for word in numbers):
+        assert parse_in_flight(text) == tuple(map(int, numbers))
+    else:
+        with pytest.raises(UsageError, match="--in-flight: "):
+            parse_in_flight(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "1,", "1,,5", "0", "-1", "1.5", "x", "1 5", "9" * 5000, "٣", "1_0", "+1"]
+)
+def test_a_malformed_in_flight_list_is_refused_by_name_and_shortly(text: str) -> None:
+    with pytest.raises(UsageError, match="--in-flight") as caught:
+        parse_in_flight(text)
+    assert len(str(caught.value)) < 6000
+    assert refused(in_flight=text) == str(caught.value)
+
+
+def test_too_many_runs_are_refused() -> None:
+    with pytest.raises(UsageError, match="65 runs, at most 64"):
+        parse_in_flight(",".join(["1"] * 65))
+
+
+def test_a_property_value_may_hold_equals_signs() -> None:
+    assert parse_properties(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+@pytest.mark.parametrize("item", ["", "batch.size", "=5", " =5"])
+def test_a_property_is_name_and_value(item: str) -> None:
+    with pytest.raises(UsageError, match="is not name=value"):
+        parse_properties([item])
+
+
+def test_a_property_given_two_values_is_refused_and_twice_the_same_is_not() -> None:
+    with pytest.raises(UsageError, match=r"batch\.size was given twice, '1' and '2'"):
+        parse_properties(["batch.size=1", "batch.size=2"])
+    assert parse_properties(["a=1", "a=1"]) == {"a": "1"}
+
+
+# --- defaults -------------------------------------------------------------------------------------
+
+
+def test_without_flags_it_is_a_short_run_on_the_embedded_cluster() -> None:
+    plan = plan_perf()
+    assert plan.bootstrap is None
+    assert plan.topic == "perf"
+    assert plan.in_flight == (5,)
+    assert plan.num_records is None
+    assert plan.duration == plans.DEFAULT_DURATION
+    assert plan.record_size == 1000
+    assert plan.throughput == math.inf
+    assert (plan.rtt, plan.retain, plan.brokers, plan.partitions) == (0.0, 5, 1, 1)
+
+
+def test_the_demo_of_the_readme_is_a_plan() -> None:
+    plan = plan_perf(
+        rtt_ms=150,
+        retain=20,
+        in_flight="1,5,20",
+        duration=3,
+        record_size=1000,
+        producer_props=["late.sealing=false", "batch.size=16384"],
+    )
+    assert plan.rtt == pytest.approx(0.15)
+    assert [plan.config(n, "h:1").max_in_flight_requests_per_connection for n in (1, 5, 20)] == [
+        1,
+        5,
+        20,
+    ]
+    assert not plan.config(1, "h:1").late_sealing
+
+
+def test_java_s_spelling_of_the_servers_is_understood() -> None:
+    plan = plan_perf(producer_props=["bootstrap.servers=h:1"], topic="t", num_records=5)
+    assert plan.bootstrap == "h:1"
+    assert plan.config(5, "h:1").bootstrap_servers == (("h", 1),)
+
+
+def test_java_s_spelling_of_in_flight_is_understood() -> None:
+    name = "max.in.flight.requests.per.connection"
+    assert plan_perf(producer_props=[f"{name}=7"]).in_flight == (7,)
+    assert plan_perf(producer_props=[f"{name}=7"], in_flight="7").in_flight == (7,)
+    assert "one number" in refused(producer_props=[f"{name}=7,8"])
+
+
+def test_random_values_are_the_same_in_every_run_and_not_all_alike() -> None:
+    first, second = plan_perf(record_size=100), plan_perf(record_size=100)
+    assert first.values == second.values
+    assert len(set(first.values)) > 1
+    assert {len(value) for value in first.values} == {100}
+
+
+def test_large_values_do_not_fill_the_memory() -> None:
+    plan = plan_perf(
+        record_size=900_000, producer_props=["max.request.size=1048576", "buffer.memory=33554432"]
+    )
+    assert sum(map(len, plan.values)) <= 4 << 20
+
+
+# --- contradictions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"num_records": 5, "duration": 3.0}, ["--num-records", "--duration"]),
+        ({"record_size": 5, "payload_file": Path("x")}, ["--record-size", "--payload-file"]),
+        ({"payload_delimiter": ","}, ["--payload-delimiter", "--payload-file"]),
+        ({**REMOTE, "rtt_ms": 5.0}, ["--rtt", "--bootstrap-server"]),
+        ({**REMOTE, "retain": 20}, ["--retain", "--bootstrap-server"]),
+        ({**REMOTE, "brokers": 1}, ["--brokers", "--bootstrap-server"]),
+        ({**REMOTE, "partitions": 1}, ["--partitions", "--bootstrap-server"]),
+        ({**REMOTE, "rtt_ms": 0.0, "retain": 5}, ["--rtt, --retain"]),
+        ({**REMOTE, "producer_props": ["bootstrap.servers=g:1"]}, ["h:9092", "g:1"]),
+        ({"bootstrap_server": "h:1", "num_records": 1}, ["--topic"]),
+        ({"bootstrap_server": "h:1", "topic": "t"}, ["--num-records", "--duration"]),
+        ({"transactional_id": "x"}, ["--transactional-id"]),
+        ({"producer_props": ["transactional.id=x"]}, ["transactional.id"]),
+        (
+            {
+                "in_flight": "5",
+                "producer_props": ["max.in.flight.requests.per.connection=4"],
+            },
+            ["--in-flight 5", "=4"],
+        ),
+    ],
+)
+def test_flags_that_contradict_each_other_are_named(
+    flags: dict[str, Any], words: list[str]
+) -> None:
+    message = refused(**flags)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("flags", "flag"),
+    [
+        ({"num_records": 0}, "--num-records"),
+        ({"num_records": -1}, "--num-records"),
+        ({"num_records": 2**63}, "--num-records"),
+        ({"duration": 0.0}, "--duration"),
+        ({"duration": -1.0}, "--duration"),
+        ({"duration": math.nan}, "--duration"),
+        ({"duration": math.inf}, "--duration"),
+        ({"record_size": 0}, "--record-size"),
+        ({"record_size": 2**31}, "--record-size"),
+        ({"throughput": 0.0}, "--throughput"),
+        ({"throughput": -2.0}, "--throughput"),
+        ({"throughput": math.nan}, "--throughput"),
+        ({"throughput": math.inf}, "--throughput"),
+        ({"rtt_ms": -1.0}, "--rtt"),
+        ({"rtt_ms": math.nan}, "--rtt"),
+        ({"rtt_ms": 60_001.0}, "--rtt"),
+        ({"retain": 4}, "--retain"),
+        ({"brokers": 0}, "--brokers"),
+        ({"brokers": 17}, "--brokers"),
+        ({"partitions": 0}, "--partitions"),
+        ({"topic": ""}, "--topic"),
+        ({"topic": "a b"}, "--topic"),
+        ({"topic": ".."}, "--topic"),
+        ({"topic": "t" * 250}, "--topic"),
+        ({**REMOTE, "bootstrap_server": "h:99999"}, "--bootstrap-server"),
+        ({**REMOTE, "bootstrap_server": ""}, "--bootstrap-server"),
+        ({"producer_props": ["no.such=1"]}, "--producer-props"),
+        ({"producer_props": ["acks=1"]}, "--producer-props"),
+        ({"producer_props": ["delivery.timeout.ms=1"]}, "--producer-props"),
+        ({"producer_props": ["batch.size=x"]}, "--producer-props"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_its_flag(flags: dict[str, Any], flag: str) -> None:
+    assert refused(**flags).startswith(f"{flag}: ")
+
+
+def test_a_record_no_request_can_carry_is_refused() -> None:
+    assert "max.request.size" in refused(record_size=2_000_000)
+    assert "buffer.memory" in refused(
+        record_size=50_000, producer_props=["buffer.memory=40000", "batch.size=100"]
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_payload_file_is_split_and_its_empty_lines_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"one\n\ntwo\n\xff\n")
+    assert read_payloads(path) == (b"one", b"two", b"\xff")
+    assert plan_perf(payload_file=path).values == (b"one", b"two", b"\xff")
+
+
+@pytest.mark.parametrize(("delimiter", "raw"), [(r"\n", b"\n"), (r"\t", b"\t"), ("--", b"--")])
+def test_a_payload_delimiter_may_be_written_as_an_escape(
+    tmp_path: Path, delimiter: str, raw: bytes
+) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(raw.join([b"one", b"two"]))
+    assert read_payloads(path, delimiter) == (b"one", b"two")
+
+
+def test_the_record_size_of_a_payload_file_is_its_mean(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"aa\nbbbb")
+    assert plan_perf(payload_file=path).record_size == 3
+
+
+def test_a_missing_payload_file_is_refused(tmp_path: Path) -> None:
+    assert "No such file" in refused(payload_file=tmp_path / "none")
+
+
+def test_a_folder_is_no_payload_file(tmp_path: Path) -> None:
+    assert "directory" in refused(payload_file=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n\n\n"])
+def test_an_empty_payload_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(content)
+    assert refused(payload_file=path).endswith("is empty")
+
+
+def test_a_huge_payload_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_PAYLOAD_FILE", 1 << 20)
+    path = tmp_path / "payload"
+    path.write_bytes(b"x" * ((1 << 20) + 1))
+    assert refused(payload_file=path).endswith("is larger than 1 MiB")
+
+
+def test_an_empty_delimiter_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"x")
+    assert refused(payload_file=path, payload_delimiter="").startswith("--payload-delimiter")
+
+
+@pytest.mark.parametrize("flag", ["json_file", "report_file"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, flag: str
+) -> None:
+    assert "is a directory" in refused(**{flag: tmp_path})
+    assert "is not a directory" in refused(**{flag: tmp_path / "none" / "file"})
+
+
+def test_the_missing_extra_of_the_report_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "pip install aioidem[report]" in refused(report_file=tmp_path / "r.html")
+
+
+# --- the buffer -----------------------------------------------------------------------------------
+
+
+def sealed(**flags: Any) -> PerfPlan:
+    props = ["late.sealing=false", *flags.pop("producer_props", [])]
+    return plan_perf(producer_props=props, **flags)
+
+
+@given(st.integers(1, 200), st.integers(1, 20_000), st.integers(1, 4))
+def test_a_timed_sealed_run_queues_more_than_a_window_and_less_than_three(
+    in_flight: int, record_size: int, partitions: int
+) -> None:
+    plan = sealed(record_size=record_size, partitions=partitions, duration=1.0)
+    config = plan.config(in_flight, "h:1")
+    window = in_flight * max(config.batch_size, record_size) * partitions
+    assert config.buffer_memory == 32 << 20 or config.buffer_memory > window
+    assert config.buffer_memory <= max(3 * window, 5 * window // in_flight)
+
+
+def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
+    given_size = sealed(duration=1.0, producer_props=["buffer.memory=5000000"])
+    assert given_size.config(1, "h:1").buffer_memory == 5_000_000
+    assert sealed(num_records=10).config(1, "h:1").buffer_memory == 32 << 20
+    assert plan_perf(duration=1.0).config(1, "h:1").buffer_memory == 32 << 20
