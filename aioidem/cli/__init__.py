@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_OPTIONAL = frozenset({"typer", "rich", "hdrh"})
+_EXTRAS = {"typer": "typer", "rich": "rich", "hdrh": "hdrhistogram"}
+"""What the extra `cli` installs: names to import, names to install."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,14 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
+    # Commands load what they need when they run, so an extra can be missed at either moment.
     try:
         from aioidem.cli.app import run
+
+        return run(words)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in _OPTIONAL:
+        if missing not in _EXTRAS:
             raise
-        print(
-            f"aioidem: the command line needs {missing}: pip install aioidem[cli]", file=sys.stderr
-        )
+        print(f"aioidem: needs {_EXTRAS[missing]}: pip install aioidem[cli]", file=sys.stderr)
         return 1
-    return run(list(sys.argv[1:] if argv is None else argv))

@@ -1,0 +1,172 @@
+"""The command line from outside: statuses, messages, and what it does without its extras."""
+
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioidem import __version__
+from aioidem.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+def refused(capsys: Captured, *words: str) -> str:
+    """Run a command that must be refused: status 2, nothing on stdout, one line on stderr."""
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("perf --no-such-flag", "--no-such-flag"),
+        ("perf stray", "stray"),
+        ("perf --num-records", "--num-records"),
+        ("perf --num-records x", "--num-records"),
+        ("perf --num-records 1.5", "--num-records"),
+        ("perf --duration soon", "--duration"),
+        ("perf --num-records 5 --duration 3", "exclude each other"),
+        ("perf --in-flight 1,,5", "'' in '1,,5' is not a whole number"),
+        ("perf --producer-props", "--producer-props"),
+        ("perf --producer-props batch.size=1 linger", "'linger' is not name=value"),
+        ("perf --producer-props no.such.property=1", "no.such.property"),
+        ("perf --producer-props acks=1", "idempotence"),
+        ("perf --payload-file /no/such/file", "/no/such/file: No such file"),
+        ("perf --bootstrap-server h:1 --rtt 5 --topic t --num-records 1", "--rtt"),
+        ("perf --throughput 0", "--throughput"),
+        ("perf --retain 4", "--retain: 4 is not from 5"),
+        ("perf --transactional-id x", "--transactional-id"),
+        ("broker --brokers 0", "--brokers: 0 is not from 1"),
+        ("broker --retain 4", "--retain: 4 is not from 5"),
+        ("broker --rtt nan", "--rtt: nan"),
+        ("broker --port 65536", "--port: 65536 is not from 0"),
+        ("broker --port 65535 --brokers 2", "--port"),
+        ("broker --topic t:0", "'t:0'"),
+        ("broker --topic t:x", "'t:x'"),
+        ("broker --topic t --topic t:3", "t was given twice"),
+        ("broker --topic ..", "--topic"),
+        ("no-such-command", "no-such-command"),
+    ],
+)
+def test_bad_usage_is_status_2_and_one_line_that_names_it(
+    capsys: Captured, words: str, message: str
+) -> None:
+    line = refused(capsys, *words.split())
+    assert line.startswith("aioidem ")
+    assert message in line
+
+
+def test_the_message_begins_with_the_command(capsys: Captured) -> None:
+    assert refused(capsys, "perf", "--in-flight", "x").startswith("aioidem perf: --in-flight: ")
+    assert refused(capsys, "broker", "--topic", "").startswith("aioidem broker: --topic: ")
+
+
+def test_help_names_every_flag_scripts_depend_on(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["perf", "--help"]) == 0
+    text = capsys.readouterr().out
+    for flag in (
+        "--topic", "--num-records", "--duration", "--record-size", "--throughput",
+        "--producer-props", "--transactional-id", "--payload-file", "--print-metrics",
+        "--bootstrap-server", "--rtt", "--retain", "--brokers", "--in-flight", "--json", "--report",
+    ):  # fmt: skip
+        assert flag in text
+    assert main(["broker", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(flag in text for flag in ("--brokers", "--retain", "--rtt", "--port", "--topic"))
+
+
+def test_no_arguments_print_the_help(capsys: Captured) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert "perf" in captured.out
+    assert captured.err == ""
+
+
+def test_the_version_is_the_package_s(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"aioidem {__version__}\n"
+
+
+def test_python_m_aioidem_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aioidem", "perf", "--in-flight", "0"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("aioidem perf: --in-flight: ")
+
+
+# --- extras ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make a library impossible to import, as if it were not installed."""
+
+    def hide(library: str) -> None:
+        for name in [*sys.modules]:
+            if name.partition(".")[0] == library or name.startswith("aioidem.cli."):
+                monkeypatch.delitem(sys.modules, name)
+        real = builtins.__import__
+
+        def refuse(name: str, *rest: Any) -> Any:
+            if name.partition(".")[0] == library:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            return real(name, *rest)
+
+        monkeypatch.setattr(builtins, "__import__", refuse)
+
+    return hide
+
+
+@pytest.mark.parametrize(
+    ("library", "install"), [("typer", "typer"), ("rich", "rich"), ("hdrh", "hdrhistogram")]
+)
+def test_a_missing_extra_is_one_line_that_says_what_to_install(
+    capsys: Captured, without: Callable[[str], None], library: str, install: str
+) -> None:
+    without(library)
+    assert main(["perf", "--num-records", "1"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"aioidem: needs {install}: pip install aioidem[cli]\n"
+
+
+def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
+    without: Callable[[str], None],
+) -> None:
+    without("kio")
+    with pytest.raises(ModuleNotFoundError, match="kio"):
+        main(["perf", "--num-records", "1"])
+
+
+def test_importing_the_package_and_the_cli_loads_no_extra() -> None:
+    code = (
+        "import sys, aioidem, aioidem.cli;"
+        "print([m for m in ('typer', 'rich', 'hdrh', 'plotly', 'click') if m in sys.modules])"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_script_can_tell_where_an_output_cannot_go(capsys: Captured, tmp_path: Path) -> None:
+    line = refused(capsys, "perf", "--json", str(tmp_path / "none" / "x.json"))
+    assert line.startswith("aioidem perf: --json: ")
