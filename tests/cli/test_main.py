@@ -161,7 +161,7 @@ def test_importing_the_package_and_the_cli_loads_no_extra() -> None:
         "import sys, aioidem, aioidem.cli;"
         "print([m for m in ('typer', 'rich', 'hdrh', 'plotly', 'click') if m in sys.modules])"
     )
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "[]\n"
