@@ -28,7 +28,7 @@ static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright --verifytypes aioidem --ignoreexternal
+	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
 # Quiet, so that logs carry results and not download chatter. The stamp is last: an interrupted

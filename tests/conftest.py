@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,12 @@ def _nothing_blocks_the_loop(
         yield
     finally:
         _blockbuster.deactivate()
+
+
+@pytest.fixture
+def listening_ports() -> Callable[[], set[int]]:
+    """Return a function that lists the TCP ports this process listens on."""
+    return _listening_ports
 
 
 @pytest.fixture(autouse=True)

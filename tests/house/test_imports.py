@@ -1,0 +1,37 @@
+"""Who may import whom, and what importing aioidem costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_import_contracts_hold() -> None:
+    """The contracts in pyproject.toml: layers, and which packages do no IO."""
+    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_importing_the_package_loads_no_optional_dependency() -> None:
+    optional = [
+        *("cramjam", "hdrh", "pyspark", "rich", "trio", "typer", "uvloop"),
+        *("aiokafka", "confluent_kafka", "kafka"),
+    ]
+    program = (
+        "import sys, aioidem, aioidem.config, aioidem.errors, aioidem.structs\n"
+        "print([name for name in sys.argv[1:] if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *optional],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,167 @@
+"""The house rules that a linter has no rule for, checked on the source itself.
+
+Each rule is a plain function from a file's text to what is wrong with it, so that a planted
+violation shows that the rule can fail at all.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+import aioidem
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = sorted((ROOT / "aioidem").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+# Split so that this file does not contain what it looks for.
+_HOSTS = ("files." + "pythonhosted", "py" + "pi.org", "registry." + "npmjs", "repo1." + "maven")
+_MACHINE_PATH = re.compile(r"(?<![\w.])/" + r"(?:work|home|root|Users)/\w")
+
+
+def _committed() -> list[Path]:
+    """Return the files git tracks, or all source files where this is no git checkout (an sdist)."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, text=True
+    )
+    if listing.returncode != 0:
+        return [*LIBRARY, *TESTS]
+    return [ROOT / name for name in listing.stdout.split("\0") if (ROOT / name).is_file()]
+
+
+def missing_header(text: str) -> Iterable[str]:
+    """A module says what it is before anything else."""
+    if not ast.get_docstring(ast.parse(text)):
+        yield "no header docstring"
+
+
+def assert_statements(text: str) -> Iterable[str]:
+    """`python -O` removes asserts, and what input can cause deserves a typed error."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Assert):
+            yield f"line {node.lineno}: assert"
+
+
+def unfinished(text: str) -> Iterable[str]:
+    """Nothing half done is left behind."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.search(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b", line):
+            yield f"line {number}: {line.strip()}"
+
+
+def sleeps(text: str) -> Iterable[str]:
+    """A test waits for an event. A sleep is too long here and too short on a busy machine."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            # sleep(0) and sleep_forever() wait for no clock.
+            if name == "sleep" and [ast.unparse(argument) for argument in node.args] != ["0"]:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def machine_traces(text: str) -> Iterable[str]:
+    """A path or a host of one machine is of no use on another."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _MACHINE_PATH.search(line) or any(host in line for host in _HOSTS):
+            yield f"line {number}: {line.strip()[:100]}"
+
+
+def incomplete_all(text: str) -> Iterable[str]:
+    """`__all__` names every public function and class that its module defines."""
+    tree = ast.parse(text)
+    listed: set[str] | None = None
+    defined: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            listed = set(ast.literal_eval(node.value))
+    if listed is not None:
+        missing = {name for name in defined if not name.startswith("_")} - listed
+        yield from (f"{name} is not in __all__" for name in sorted(missing))
+
+
+RULES: list[tuple[Callable[[str], Iterable[str]], list[Path], str]] = [
+    (missing_header, [*LIBRARY, *TESTS], "x = 1"),
+    (assert_statements, LIBRARY, "'''Doc.'''\nassert x"),
+    (unfinished, LIBRARY, "raise NotImplementedError"),
+    (sleeps, TESTS, "import anyio\nanyio.sleep(0.1)"),
+    (incomplete_all, LIBRARY, "__all__ = []\ndef public(): ..."),
+]
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", "") if callable(value) else ""
+
+
+@pytest.mark.parametrize(("rule", "files", "_planted"), RULES, ids=_name)
+def test_every_file_keeps(
+    rule: Callable[[str], Iterable[str]], files: list[Path], _planted: str
+) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {complaint}"
+        for path in files
+        for complaint in rule(path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("rule", "_files", "planted"), RULES, ids=_name)
+def test_a_planted_violation_is_found_by(
+    rule: Callable[[str], Iterable[str]], _files: list[Path], planted: str
+) -> None:
+    assert list(rule(planted))
+
+
+def test_no_committed_file_has_a_path_or_a_host_of_one_machine() -> None:
+    wrong: list[str] = []
+    for path in _committed():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # binary: golden bytes
+            continue
+        wrong += [f"{path.relative_to(ROOT)}: {trace}" for trace in machine_traces(text)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("planted", ["see /home/me/x", "https://pypi.org/simple", "/work/main"])
+def test_a_planted_path_or_host_is_found(planted: str) -> None:
+    assert list(machine_traces(planted))
+
+
+@pytest.mark.parametrize("harmless", ["a /homely thing", "https://kafka.apache.org/", "net/work/x"])
+def test_what_only_looks_like_a_path_is_not_taken_for_one(harmless: str) -> None:
+    assert not list(machine_traces(harmless))
+
+
+def test_every_name_in_every_all_exists() -> None:
+    for module in pkgutil.walk_packages(aioidem.__path__, "aioidem."):
+        if module.name.endswith("__main__"):  # runs the command line when imported
+            continue
+        loaded = importlib.import_module(module.name)
+        names = getattr(loaded, "__all__", ())
+        assert len(set(names)) == len(names), module.name
+        assert [name for name in names if not hasattr(loaded, name)] == [], module.name
+
+
+def test_the_changelog_names_the_version_being_worked_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == aioidem.__version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]" in changelog
+    assert aioidem.__version__ in changelog
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    opening = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:6]
+    assert any(line.startswith("make demo") for line in opening)
+    assert any(line.startswith("make test") for line in opening)

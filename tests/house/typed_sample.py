@@ -1,0 +1,63 @@
+"""How users write against the public names, for type checkers only: nothing runs this file.
+
+mypy and pyright (strict) check it with everything else. A name that loses its type, or an option a
+checker no longer accepts, fails `make check` here before it fails in a user's editor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_type
+
+from aioidem import errors
+from aioidem.config import ProducerConfig, ProducerOptions
+from aioidem.partitioner import DefaultPartitioner, Partitioner, murmur2
+from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+
+
+def first_partition(
+    _key: bytes | None, all_partitions: Sequence[int], _available: Sequence[int]
+) -> int:
+    """Any function of that shape is a partitioner, whatever its arguments are called."""
+    return all_partitions[0]
+
+
+def configure() -> ProducerConfig:
+    """Addresses in each of their forms, options one by one or together."""
+    ProducerConfig.build([("broker-1", 9092), ("broker-2", 9092)], acks="all", linger=0.005)
+    ProducerConfig.build(["broker-1:9092"], partitioner=first_partition, connections_max_idle=None)
+    options: ProducerOptions = {"compression_type": "zstd", "batch_size": 1 << 20}
+    ProducerConfig.from_properties({"bootstrap.servers": "broker:9092", "linger.ms": "5"})
+    config = ProducerConfig.build("broker:9092,[::1]:9092", **options)
+    assert_type(config.bootstrap_servers, tuple[tuple[str, int], ...])
+    assert_type(config.linger, float)
+    assert_type(config.transactional_id, str | None)
+    return config
+
+
+def refused() -> None:
+    """What a checker must refuse: each ignore is itself an error where it is not needed."""
+    ProducerConfig.build("b", linger_ms=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    ProducerConfig.build("b", compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ProducerConfig.build("b", max_block="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def partition() -> int:
+    """A partitioner called by hand."""
+    partitioner: Partitioner = DefaultPartitioner()
+    assert_type(murmur2(b"key"), int)
+    return partitioner(b"key", [0, 1], [0])
+
+
+def outcome(error: errors.KafkaError, metadata: RecordMetadata) -> DeliveryStatus | None:
+    """Everything known of a record, from its error or its metadata."""
+    if isinstance(error, errors.BrokerResponseError):
+        assert_type(error.errno, int)
+        assert_type(error.message, str)
+    if isinstance(error, errors.NotLeaderForPartitionError | errors.DeliveryTimeoutError):
+        return error.status
+    assert_type(errors.error_for_code(6), type[errors.BrokerResponseError])
+    assert_type(error.retriable, bool)
+    assert_type(metadata.topic_partition, TopicPartition)
+    assert_type(metadata.has_offset, bool)
+    return error.status
