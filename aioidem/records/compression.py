@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import importlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Final
 
@@ -55,9 +55,13 @@ class Codec(enum.IntEnum):
         raise ConfigError(f"compression_type={name!r}: must be one of {names}")
 
 
-# KIP-390: compression.gzip.level, compression.lz4.level, compression.zstd.level.
-LEVELS: Final[Mapping[Codec, range]] = MappingProxyType(
-    {Codec.GZIP: range(1, 10), Codec.LZ4: range(1, 18), Codec.ZSTD: range(-131072, 23)}
+# KIP-390: compression.gzip.level (-1 is its default), compression.lz4.level and .zstd.level.
+LEVELS: Final[Mapping[Codec, Sequence[int]]] = MappingProxyType(
+    {
+        Codec.GZIP: (-1, *range(1, 10)),
+        Codec.LZ4: range(1, 18),
+        Codec.ZSTD: range(-131072, 23),
+    }
 )
 
 _LIBRARIES: Final[Mapping[Codec, tuple[str, str]]] = MappingProxyType(
@@ -92,10 +96,10 @@ def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
     codecs without levels ignore it.
     """
     if level is not None and codec in LEVELS and level not in LEVELS[codec]:
-        allowed = LEVELS[codec]
-        raise ConfigError(
-            f"compression_level={level}: {codec.name.lower()} takes {allowed[0]} to {allowed[-1]}"
+        allowed = (
+            "-1 or 1 to 9" if codec is Codec.GZIP else f"{LEVELS[codec][0]} to {LEVELS[codec][-1]}"
         )
+        raise ConfigError(f"compression_level={level}: {codec.name.lower()} takes {allowed}")
     return _COMPRESS[codec](data, level)
 
 
@@ -152,8 +156,10 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_
     """``data`` decompressed, at most ``limit`` bytes of it.
 
     Raises ProtocolError when the bytes are malformed, end early, are followed by others or hold
-    more than ``limit``; UnsupportedCodecError without the library.
+    more than ``limit``; UnsupportedCodecError without the library. NONE returns ``data``, whole.
     """
+    if codec is Codec.NONE:
+        return data
     name = codec.name.lower()
     decompressor = _DECOMPRESS[codec]
     try:
@@ -166,10 +172,6 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_
     if len(plain) > limit:
         raise ProtocolError(f"a batch's {name} data holds more than {limit} bytes")
     return plain
-
-
-def _no_decompress(data: bytes, limit: int) -> bytes:  # noqa: ARG001
-    return data
 
 
 def _gzip_decompress(data: bytes, limit: int) -> bytes:
@@ -224,7 +226,6 @@ def _zstd_decompress(data: bytes, limit: int) -> bytes:
 
 _DECOMPRESS: Final[Mapping[Codec, Callable[[bytes, int], bytes]]] = MappingProxyType(
     {
-        Codec.NONE: _no_decompress,
         Codec.GZIP: _gzip_decompress,
         Codec.SNAPPY: _snappy_decompress,
         Codec.LZ4: _lz4_decompress,
