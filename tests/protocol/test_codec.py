@@ -11,7 +11,6 @@ import dataclasses
 import tracemalloc
 import typing
 import uuid
-from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import UnionType
@@ -93,12 +92,15 @@ def values(kafka_type: str, seconds_only: bool) -> st.SearchStrategy[Any]:
     return strategies[kafka_type]
 
 
-@cache
-def entities(schema: Hashable, seconds_only: bool = False) -> st.SearchStrategy[Any]:
+def entities(schema: Any, seconds_only: bool = False) -> st.SearchStrategy[Any]:
     """Instances of a schema, every field of it filled in."""
-    kind: Any = schema
-    fields = {each.name: field_values(each, seconds_only) for each in dataclasses.fields(kind)}
-    return st.builds(kind, **fields)
+    return _entities(schema, seconds_only)
+
+
+@cache
+def _entities(schema: Any, seconds_only: bool) -> st.SearchStrategy[Any]:
+    fields = {each.name: field_values(each, seconds_only) for each in dataclasses.fields(schema)}
+    return st.builds(schema, **fields)
 
 
 def field_values(field: dataclasses.Field[Any], seconds_only: bool) -> st.SearchStrategy[Any]:
