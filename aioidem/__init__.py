@@ -6,6 +6,25 @@ effects: no event loop, no socket, and no optional dependency is touched before 
 
 from __future__ import annotations
 
+from aioidem.config import ProducerConfig
+from aioidem.delivery import Deliveries, Delivery
+from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
+from aioidem.producer import Producer
+from aioidem.structs import DeliveryStatus, OffsetAndMetadata, RecordMetadata, TopicPartition
+
 __version__ = "0.1.0.dev0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "ConnectionStatistics",
+    "Deliveries",
+    "Delivery",
+    "DeliveryStatus",
+    "OffsetAndMetadata",
+    "PartitionStatistics",
+    "Producer",
+    "ProducerConfig",
+    "ProducerStatistics",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+]

@@ -1,0 +1,219 @@
+"""Delivery: one record's outcome, as the caller holds it.
+
+It leaves PENDING once. Awaiting it waits for the outcome; cancelling the wait detaches the waiter
+and nothing else: the record goes on. A failed delivery that nobody looked at is reported when the
+producer closes.
+
+Rejected: a future of the event loop. There is none that asyncio and trio share, cancelling one
+reads as "cancel the send", and its "exception was never retrieved" comes at the garbage collector's
+leisure.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, overload
+
+import anyio
+
+from aioidem.engine.accumulator import Settlement
+from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
+from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+
+__all__ = ["Deliveries", "Delivery"]
+
+logger = logging.getLogger("aioidem")
+
+_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+
+
+class Delivery:
+    """The outcome of one record: awaitable, with `status` at any time.
+
+    `await delivery` returns `RecordMetadata`, or raises a `KafkaError` whose `status` is
+    NOT_WRITTEN or UNKNOWN.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_error",
+        "_event",
+        "_failed",
+        "_group",
+        "_metadata",
+        "_seen",
+        "status",
+    )
+
+    def __init__(self, group: Deliveries | None, failed: deque[Delivery]) -> None:
+        self.status = DeliveryStatus.PENDING
+        self._metadata: RecordMetadata | None = None
+        self._error: KafkaError | None = None
+        self._event: anyio.Event | None = None
+        self._callbacks: list[Callable[[Delivery], object]] | None = None
+        self._group = group
+        self._failed = failed
+        self._seen = False
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        """Take the outcome; called once, by the Sender."""
+        appended_at = settlement.log_append_time_ms
+        offset = settlement.base_offset
+        self._metadata = RecordMetadata(
+            settlement.topic,
+            settlement.partition,
+            TopicPartition(settlement.topic, settlement.partition),
+            offset + index if offset >= 0 else -1,
+            appended_at if appended_at >= 0 else settlement.records[index].timestamp_ms,
+            _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
+            settlement.log_start_offset if settlement.log_start_offset >= 0 else None,
+        )
+        error = settlement.error
+        if error is not None:
+            # A copy for each record: a traceback grows on the instance that is raised.
+            self._error = (
+                copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
+            )
+            if not self._seen and self._event is None:
+                self._failed.append(self)
+        self.status = settlement.status
+        if self._event is not None:
+            self._event.set()
+        if self._group is not None:
+            self._group.one_done()
+        if self._callbacks:
+            for callback in self._callbacks:
+                self._call(callback)
+
+    def _call(self, callback: Callable[[Delivery], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            logger.exception("a delivery callback raised")
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.status is not DeliveryStatus.PENDING
+
+    @property
+    def metadata(self) -> RecordMetadata:
+        """Where the record is.
+
+        Raises:
+            KafkaError: it failed; `status` on the error says whether it may be in the log.
+            InternalError: the outcome is not known yet.
+        """
+        self._seen = True
+        if self._error is not None:
+            raise self._error
+        if self._metadata is None:
+            raise InternalError("the outcome is not known yet: await the delivery, or ask done()")
+        return self._metadata
+
+    def exception(self) -> KafkaError | None:
+        """The error it failed with, or None."""
+        self._seen = True
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Call `callback(delivery)` when the outcome is known: at once if it is. It must not block.
+
+        What it raises is logged. It may call `send_nowait`.
+        """
+        self._seen = True
+        if self.done():
+            self._call(callback)
+            return
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+
+    @property
+    def unseen_failure(self) -> KafkaError | None:
+        """The error, if it failed and nobody has looked."""
+        return None if self._seen else self._error
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> RecordMetadata:
+        if self.status is DeliveryStatus.PENDING:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+        return self.metadata
+
+    def __repr__(self) -> str:
+        where = ""
+        if self._metadata is not None and self.status is DeliveryStatus.ACKED:
+            where = f" {self._metadata.topic}-{self._metadata.partition}@{self._metadata.offset}"
+        elif self._error is not None:
+            where = f" {self._error}"
+        return f"<Delivery {self.status.value}{where}>"
+
+
+class Deliveries(Sequence[Delivery]):
+    """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
+
+    __slots__ = ("_event", "_items", "_pending")
+
+    def __init__(self) -> None:
+        self._items: list[Delivery] = []
+        self._pending = 0
+        self._event: anyio.Event | None = None
+
+    def add(self, delivery: Delivery) -> None:
+        """One more record is being queued."""
+        self._items.append(delivery)
+        self._pending += 1
+
+    def one_done(self) -> None:
+        """One of them has its outcome."""
+        self._pending -= 1
+        if self._pending == 0 and self._event is not None:
+            self._event.set()
+
+    async def settled(self) -> None:
+        """Wait until every outcome is known."""
+        while self._pending:
+            if self._event is None or self._event.is_set():
+                self._event = anyio.Event()
+            await self._event.wait()
+
+    def count(self, value: object) -> int:
+        """How many have this `DeliveryStatus`."""
+        return sum(delivery.status is value for delivery in self._items)
+
+    def raise_for_status(self) -> None:
+        """Raise unless every record was acknowledged (or, under acks=0, at least sent).
+
+        Raises:
+            PartialDeliveryError: with these deliveries as `deliveries`.
+        """
+        failed = [delivery for delivery in self._items if delivery.exception() is not None]
+        if failed:
+            raise PartialDeliveryError(
+                f"{len(failed)} of {len(self._items)} records failed: "
+                f"{self.count(DeliveryStatus.NOT_WRITTEN)} not written, "
+                f"{self.count(DeliveryStatus.UNKNOWN)} unknown; the first: {failed[0].exception()}",
+                deliveries=self,
+            ) from failed[0].exception()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Delivery: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Delivery]: ...
+    def __getitem__(self, index: int | slice) -> Delivery | Sequence[Delivery]:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self._items)
+
+    def __repr__(self) -> str:
+        return f"<Deliveries {len(self._items)} records, {self._pending} pending>"

@@ -1,0 +1,272 @@
+"""RecordAccumulator: records that wait to be sealed, and the memory they may take.
+
+Records wait as records, not as half-built batches: a batch is cut from the head of the queue when
+it is drained ("late sealing"), so that what piled up while the window was full goes out as one
+batch. The queue of a partition is FIFO, and deadlines are append time + a constant, so only its
+head can be the first to expire.
+
+The byte budget covers a record from append until it is settled. Callers that find no room queue as
+waiters, FIFO; a release grants room to as many waiters at the head as fit and touches no other, so
+N waiting senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While
+someone waits nobody overtakes.
+
+Rejected: a pool of batch.size buffers as in Java. Python frees bytes by itself, and whole-buffer
+allocation is what makes Java's budget smaller than it says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from aioidem.records import BATCH_OVERHEAD
+from aioidem.structs import DeliveryStatus
+
+__all__ = [
+    "ByteBudget",
+    "MemoryWaiter",
+    "PartitionQueue",
+    "PendingRecord",
+    "RecordSink",
+    "Settlement",
+]
+
+
+class RecordSink(Protocol):
+    """Where a record's outcome goes. The engine never calls it: whoever drives the engine does,
+    outside of it.
+    """
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        """Take the outcome; `index` is the record's place in its batch."""
+
+
+class PendingRecord:
+    """One record that waits for its outcome."""
+
+    __slots__ = (
+        "deadline",
+        "generation",
+        "headers",
+        "key",
+        "partition",
+        "sink",
+        "size",
+        "timestamp_ms",
+        "value",
+    )
+
+    def __init__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        partition: int | None,
+        size: int,
+        sink: RecordSink,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self.partition = partition
+        self.size = size
+        self.sink = sink
+        self.deadline = 0.0
+        self.generation = 0
+
+
+class Settlement:
+    """The outcome of some records of one partition, all alike."""
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "log_append_time_ms",
+        "log_start_offset",
+        "partition",
+        "records",
+        "status",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[PendingRecord],
+        status: DeliveryStatus,
+        *,
+        base_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error: Exception | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+        self.status = status
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error = error
+
+
+class PartitionQueue:
+    """Records of one partition that are not sealed yet."""
+
+    __slots__ = ("blocked", "bytes", "flushing", "opened_at", "records")
+
+    def __init__(self) -> None:
+        self.records: deque[PendingRecord] = deque()
+        self.bytes = 0
+        self.opened_at = 0.0
+        # Set while the window keeps a ready batch back: what piles up meanwhile may leave as one
+        # batch.
+        self.blocked = False
+        # A flush or close is waiting: linger no longer.
+        self.flushing = False
+
+    def append(self, record: PendingRecord, now: float) -> None:
+        """Add a record at the tail."""
+        if not self.records:
+            self.opened_at = now
+        self.records.append(record)
+        self.bytes += record.size
+
+    def ready(self, now: float, *, linger: float, batch_size: int) -> bool:
+        """Whether the head would make a batch now: full, lingered long enough, or being flushed."""
+        if not self.records:
+            return False
+        return (
+            self.flushing
+            or linger <= 0
+            or self.bytes + BATCH_OVERHEAD >= batch_size
+            or now >= self.opened_at + linger
+        )
+
+    def cut(self, limit: int, max_records: int, now: float) -> list[PendingRecord]:
+        """Take records from the head, at least one, until `limit` bytes (batch header included)
+        would be passed.
+        """
+        records = self.records
+        room = limit - BATCH_OVERHEAD
+        taken = [records.popleft()]
+        size = taken[0].size
+        while records and len(taken) < max_records:
+            following = records[0].size
+            if size + following > room:
+                break
+            size += following
+            taken.append(records.popleft())
+        self.bytes -= size
+        self.opened_at = now
+        if not records:
+            self.blocked = self.flushing = False
+        return taken
+
+    def expire(self, now: float) -> list[PendingRecord]:
+        """Take out the records whose deadline has passed."""
+        records = self.records
+        expired = []
+        while records and records[0].deadline <= now:
+            record = records.popleft()
+            self.bytes -= record.size
+            expired.append(record)
+        return expired
+
+    def drain(self) -> list[PendingRecord]:
+        """Take out everything."""
+        taken = list(self.records)
+        self.records.clear()
+        self.bytes = 0
+        self.blocked = self.flushing = False
+        return taken
+
+
+class MemoryWaiter:
+    """Someone who waits for room. `wake` is called once, when `granted` became True or the budget
+    was closed.
+    """
+
+    __slots__ = ("abandoned", "granted", "size", "wake")
+
+    def __init__(self, size: int, wake: Callable[[], None]) -> None:
+        self.size = size
+        self.wake = wake
+        self.granted = False
+        self.abandoned = False
+
+
+class ByteBudget:
+    """`buffer.memory`: bytes of unsettled records, with FIFO waiters."""
+
+    __slots__ = ("_waiters", "capacity", "used", "waiting")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.waiting = 0
+        self._waiters: deque[MemoryWaiter] = deque()
+
+    def try_take(self, size: int) -> bool:
+        """Take `size` bytes now if there is room and nobody waits."""
+        if self.waiting or not self._fits(size):
+            return False
+        self.used += size
+        return True
+
+    def _fits(self, size: int) -> bool:
+        # A record larger than the whole budget may pass when it is alone; max.request.size has
+        # refused it before.
+        return self.used + size <= self.capacity or self.used == 0
+
+    def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
+        """Queue for `size` bytes."""
+        waiter = MemoryWaiter(size, wake)
+        self._waiters.append(waiter)
+        self.waiting += 1
+        self._grant()
+        return waiter
+
+    def abandon(self, waiter: MemoryWaiter) -> None:
+        """Leave the queue (timeout, cancellation); gives back what was granted meanwhile."""
+        if waiter.abandoned:
+            return
+        waiter.abandoned = True
+        if waiter.granted:
+            self.release(waiter.size)
+            return
+        self.waiting -= 1
+        self._grant()
+
+    def release(self, size: int) -> None:
+        """Give bytes back and grant room to the waiters at the head, as many as fit."""
+        self.used -= size
+        if self._waiters:
+            self._grant()
+
+    def _grant(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            head = waiters[0]
+            if not head.abandoned:
+                if not self._fits(head.size):
+                    return
+                self.used += head.size
+                self.waiting -= 1
+                head.granted = True
+                head.wake()
+            waiters.popleft()
+
+    def wake_all(self) -> Iterator[MemoryWaiter]:
+        """Empty the queue without granting anything: the producer is closing."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.abandoned:
+                waiter.abandoned = True
+                self.waiting -= 1
+                waiter.wake()
+                yield waiter

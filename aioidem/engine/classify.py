@@ -1,0 +1,116 @@
+"""One table: what a produce error code says of the batch, and what to do about it.
+
+`precedes_append` is a whitelist: a code is on it only if every broker path that returns it comes
+before the append (read in ReplicaManager.appendRecords and ProducerStateManager of 4.3.1). Anything
+else leaves the batch in doubt, unknown codes included.
+
+Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) come before
+the append with base offset -1, and *after* it with the base offset kept: a leader that appends,
+parks the request for its followers and then loses leadership answers so. That is the normal answer
+of a leader move under load.
+
+Rejected: `retriable` flags on exception classes. They say what may be tried again, not what may
+already be written.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+__all__ = ["Action", "Disposition", "classify"]
+
+
+class Action(enum.Enum):
+    """What the engine does with the batch."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    SPLIT = "split"
+    FAIL = "fail"
+    """This batch is refused for good; the producer and the other batches go on."""
+    OUT_OF_ORDER = "out of order"
+    DUPLICATE = "duplicate"
+    NO_STATE = "no state"
+    """The leader says that it does not know our producer id."""
+    FENCED = "fenced"
+    FATAL = "fatal"
+    """No later send of this producer can succeed."""
+
+
+class Disposition(NamedTuple):
+    """One row of the table, with the two-faced codes decided."""
+
+    action: Action
+    precedes_append: bool
+    refresh_metadata: bool
+
+
+class _Row(NamedTuple):
+    action: Action
+    precedes_append: bool = True
+    refresh: bool = False
+    two_faced: bool = False
+
+
+_TABLE: dict[int, _Row] = {
+    0: _Row(Action.ACK, precedes_append=False),
+    2: _Row(Action.RETRY),  # CORRUPT_MESSAGE: damaged on the way; Java retries it too
+    3: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_OR_PARTITION
+    5: _Row(Action.RETRY, refresh=True),  # LEADER_NOT_AVAILABLE
+    6: _Row(Action.RETRY, refresh=True, two_faced=True),  # NOT_LEADER_OR_FOLLOWER
+    7: _Row(
+        Action.RETRY, precedes_append=False
+    ),  # REQUEST_TIMED_OUT: appended, not replicated in time
+    10: _Row(Action.SPLIT),  # MESSAGE_TOO_LARGE (KIP-126)
+    17: _Row(Action.FAIL),  # INVALID_TOPIC_EXCEPTION
+    18: _Row(Action.SPLIT),  # RECORD_LIST_TOO_LARGE
+    19: _Row(Action.RETRY),  # NOT_ENOUGH_REPLICAS: checked before the append
+    20: _Row(Action.RETRY, precedes_append=False),  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    21: _Row(Action.FAIL),  # INVALID_REQUIRED_ACKS
+    29: _Row(Action.FAIL),  # TOPIC_AUTHORIZATION_FAILED
+    31: _Row(Action.FATAL),  # CLUSTER_AUTHORIZATION_FAILED
+    32: _Row(Action.FAIL),  # INVALID_TIMESTAMP
+    35: _Row(Action.FAIL),  # UNSUPPORTED_VERSION
+    42: _Row(Action.FAIL),  # INVALID_REQUEST
+    43: _Row(Action.FAIL),  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    44: _Row(Action.FAIL),  # POLICY_VIOLATION
+    45: _Row(Action.OUT_OF_ORDER),  # OUT_OF_ORDER_SEQUENCE_NUMBER
+    46: _Row(Action.DUPLICATE, precedes_append=False),  # DUPLICATE_SEQUENCE_NUMBER (KIP-758)
+    47: _Row(Action.FENCED),  # INVALID_PRODUCER_EPOCH
+    48: _Row(Action.FAIL),  # INVALID_TXN_STATE
+    49: _Row(Action.FATAL),  # INVALID_PRODUCER_ID_MAPPING
+    53: _Row(Action.FATAL),  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    56: _Row(Action.RETRY, precedes_append=False, refresh=True),  # KAFKA_STORAGE_ERROR
+    59: _Row(Action.NO_STATE),  # UNKNOWN_PRODUCER_ID: brokers before 2.5 (KIP-360)
+    74: _Row(Action.RETRY, refresh=True),  # FENCED_LEADER_EPOCH
+    75: _Row(Action.RETRY, refresh=True),  # UNKNOWN_LEADER_EPOCH
+    76: _Row(Action.FAIL),  # UNSUPPORTED_COMPRESSION_TYPE
+    87: _Row(Action.FAIL),  # INVALID_RECORD (KIP-467)
+    89: _Row(Action.RETRY),  # THROTTLING_QUOTA_EXCEEDED
+    90: _Row(Action.FATAL),  # PRODUCER_FENCED
+    100: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_ID (KIP-516)
+    103: _Row(Action.RETRY, refresh=True),  # INCONSISTENT_TOPIC_ID
+    129: _Row(Action.RETRY, refresh=True),  # REBOOTSTRAP_REQUIRED (KIP-1102)
+}
+
+# UNKNOWN_SERVER_ERROR, and every code that no row names: the append may have happened before the
+# broker fell over.
+_ANYTHING_ELSE = _Row(Action.RETRY, precedes_append=False, refresh=True)
+
+
+def classify(error_code: int, base_offset: int, *, trust_base_offset: bool = True) -> Disposition:
+    """Decide what an answer means.
+
+    Args:
+        error_code: the partition's error code.
+        base_offset: its base offset; >= 0 beside a two-faced code means "appended here, fate
+        unknown".
+        trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes are then
+        always ambiguous.
+    """
+    row = _TABLE.get(error_code, _ANYTHING_ELSE)
+    precedes = row.precedes_append
+    if precedes and (base_offset >= 0 or (row.two_faced and not trust_base_offset)):
+        precedes = False
+    return Disposition(row.action, precedes, row.refresh)

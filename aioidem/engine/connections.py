@@ -1,0 +1,210 @@
+"""Which broker to be connected to, and which connection to use: nodes and links, without a socket.
+
+Connections to leaders are opened when something is to be sent there. For questions that any broker
+can answer the least busy one serves; when there is none, an address is drawn among those that
+failed least, bootstrap addresses always included, so that a cluster whose brokers all moved is
+found again (KIP-899). A failed or lost connection makes its address wait for an exponential
+back-off with jitter.
+
+Invariants: one link per node at a time; a link that is dropped hands back what it owed, exactly
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from aioidem import errors
+from aioidem.config import ProducerConfig
+from aioidem.engine import steps
+from aioidem.engine.links import (
+    PRODUCE_WITH_WINDOW,
+    Link,
+    LinkEvent,
+    LinkState,
+    Node,
+    Outstanding,
+    WindowDiscovery,
+)
+from aioidem.protocol.metadata import BrokerAddress
+
+__all__ = ["Connections"]
+
+_V14_STRIKES = 2
+
+
+class Connections:
+    """The nodes of the cluster and the links to them."""
+
+    __slots__ = ("_config", "_next_link_id", "_random", "links", "nodes")
+
+    def __init__(self, config: ProducerConfig, random: Callable[[], float]) -> None:
+        self._config = config
+        self._random = random
+        self._next_link_id = 1
+        self.links: dict[int, Link] = {}
+        self.nodes: dict[int, Node] = {}
+        for number, (host, port) in enumerate(config.bootstrap_servers, start=1):
+            self._add(-number, host, port)
+
+    def _add(self, node_id: int, host: str, port: int) -> None:
+        base, maximum = self._config.reconnect_backoff, self._config.reconnect_backoff_max
+        self.nodes[node_id] = Node(node_id, host, port, base, maximum, self._random)
+
+    def learn(self, brokers: Iterable[BrokerAddress]) -> None:
+        """Take in addresses from metadata."""
+        for broker in brokers:
+            node = self.nodes.get(broker.node_id)
+            if node is None:
+                self._add(broker.node_id, broker.host, broker.port)
+            elif (node.host, node.port) != (broker.host, broker.port):
+                # The open connection lives on until it fails; the next one goes to the new address.
+                node.host, node.port = broker.host, broker.port
+                node.retry_at = 0.0
+
+    # -- choosing -----------------------------------------------------------------------------
+
+    def any(self, now: float, out: list[steps.Step]) -> Link | None:
+        """A link for a question any broker can answer; asks to open one when there is none."""
+        ready = [link for link in self.links.values() if link.admits(now)]
+        if ready:
+            # Brokers proper before bootstrap addresses: those are closed once there is a choice.
+            return min(ready, key=lambda link: (link.node_id < 0, link.window.outstanding))
+        if not self.links:
+            self._open_somewhere(now, out)
+        return None
+
+    def _open_somewhere(self, now: float, out: list[steps.Step]) -> None:
+        candidates = [node for node in self.nodes.values() if now >= node.retry_at]
+        if not candidates:
+            return
+        fewest = min(node.backoff.failures for node in candidates)
+        best = [node for node in candidates if node.backoff.failures == fewest]
+        self._open(best[int(self._random() * len(best)) % len(best)], now, out)
+
+    def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
+        """The ready link to a broker; asks to open one when there is none and back-off allows."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return None
+        if node.link is None and now >= node.retry_at:
+            self._open(node, now, out)
+        link = node.link
+        return link if link is not None and link.state is LinkState.READY else None
+
+    def _open(self, node: Node, now: float, out: list[steps.Step]) -> None:
+        link = Link(
+            self._next_link_id,
+            node.node_id,
+            self._config.max_in_flight_requests_per_connection,
+            now,
+        )
+        self._next_link_id += 1
+        node.link = link
+        self.links[link.link_id] = link
+        out.append(steps.OpenLink(link.link_id, node.host, node.port))
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def opened(self, link: Link, produce_version: int, now: float) -> None:
+        """A link is up; v14 is held back until the broker has shown that it means KIP-1269's."""
+        link.move(LinkEvent.OPENED)
+        link.last_progress = now
+        node = self.nodes[link.node_id]
+        node.backoff.reset()
+        node.last_error = None
+        link.produce_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
+        mode = self._config.window_discovery
+        offered = produce_version >= PRODUCE_WITH_WINDOW and not node.v14_refused
+        if not offered or not self._config.enable_idempotence or mode == "off":
+            link.discovery = WindowDiscovery.NO
+        elif mode == "on":
+            self.speak_v14(link)
+
+    def speak_v14(self, link: Link) -> None:
+        """From here on this link may learn windows, unless the broker refused v14 before."""
+        if self.nodes[link.node_id].v14_refused:
+            link.discovery = WindowDiscovery.NO
+            return
+        link.discovery = WindowDiscovery.YES
+        link.produce_version = PRODUCE_WITH_WINDOW
+
+    def refuse_v14(self, link: Link) -> None:
+        """The broker refuses v14, or answers it undecodably: v13 on this and every later link."""
+        link.produce_version = min(link.produce_version, PRODUCE_WITH_WINDOW - 1)
+        link.discovery = WindowDiscovery.NO
+        self.nodes[link.node_id].v14_refused = True
+
+    def overdue(self, now: float) -> list[tuple[Link, str]]:
+        """Links whose oldest request has timed out, with the reason."""
+        timeout = self._config.request_timeout
+        reason = f"no answer within request_timeout ({timeout:g} s)"
+        due = [(link, link.timeout_at(timeout)) for link in self.links.values()]
+        return [(link, reason) for link, at in due if at is not None and now >= at]
+
+    def spare(self, now: float) -> list[Link]:
+        """Links to close: bootstrap ones once a broker proper is connected, and idle ones."""
+        idle_after = self._config.connections_max_idle
+        quiet = [
+            link
+            for link in self.links.values()
+            if link.state is LinkState.READY and not link.outstanding
+        ]
+        proper = any(
+            link.node_id >= 0 and link.state is LinkState.READY for link in self.links.values()
+        )
+        return [
+            link
+            for link in quiet
+            if (proper and link.node_id < 0)
+            or (idle_after is not None and now - link.last_progress >= idle_after)
+        ]
+
+    def drop(self, link: Link, error: Exception | None, now: float) -> list[Outstanding]:
+        """A link is gone; what it owed, oldest first."""
+        never_up = link.state is LinkState.CONNECTING
+        link.move(LinkEvent.LOST)
+        del self.links[link.link_id]
+        node = self.nodes[link.node_id]
+        if node.link is link:
+            node.link = None
+        if error is not None or never_up:
+            node.last_error = error
+            node.retry_at = now + node.backoff.next_delay()
+        self._count_strike(node, link)
+        return list(link.outstanding.values())
+
+    def _count_strike(self, node: Node, link: Link) -> None:
+        """A broker that hangs up on our first v14 request may not speak KIP-1269's v14."""
+        unanswered = link.answered_at is None and any(
+            request.version >= PRODUCE_WITH_WINDOW for request in link.outstanding.values()
+        )
+        if unanswered:
+            node.strikes += 1
+            node.v14_refused = node.v14_refused or node.strikes >= _V14_STRIKES
+
+    def bootstrap_failure(self) -> errors.KafkaError | None:
+        """Why no broker can be reached, once every bootstrap address was tried in vain."""
+        failures = [node.last_error for node in self.nodes.values() if node.node_id < 0]
+        if any(error is None for error in failures):
+            return None
+        named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
+        tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
+        if not isinstance(named, errors.KafkaError):
+            return errors.KafkaConnectionError(f"Unable to bootstrap from {tried}: {named}")
+        detail = named.args[0] if named.args else named
+        return type(named)(f"Unable to bootstrap from {tried}: {detail}")
+
+    def wakes(self, now: float) -> Iterator[float]:
+        """When something here is due by itself."""
+        for link in self.links.values():
+            at = link.timeout_at(self._config.request_timeout)
+            if at is not None:
+                yield at
+            elif link.state is LinkState.READY and self._config.connections_max_idle is not None:
+                yield link.last_progress + self._config.connections_max_idle
+            if link.throttled_until > now:
+                yield link.throttled_until
+        for node in self.nodes.values():
+            if node.link is None and node.retry_at > now:
+                yield node.retry_at

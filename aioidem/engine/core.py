@@ -1,0 +1,833 @@
+"""ProducerCore: composes the engine's parts and turns their state into steps.
+
+`poll(now)` answers "what should be done now?" as a list of `Step`s and sets `wake_at`, the latest
+moment to ask again. The `on_*` methods take in what happened. Whoever drives it resolves
+`take_settled()` and logs `take_events()` outside of the engine, so that a user's callback can never
+run in the middle of a decision.
+
+Invariants
+- Every record appended is settled exactly once: ACKED, NOT_WRITTEN or UNKNOWN.
+- A request is outstanding on exactly one link; when that link is gone its batches are in doubt,
+  unless the driver says that the write never began.
+- Answers are matched by (link, token) and then by what that request carried. What an answer omits
+  is in doubt; what it invents or repeats closes the connection.
+
+Rejected: one object per broker that owns its partitions (franz-go's sink). A leader move would have
+to carry state from one owner to another in the middle of its life; here a partition only changes
+its route.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from uuid import UUID
+
+from aioidem import errors
+from aioidem.config import ProducerConfig
+from aioidem.engine import steps
+from aioidem.engine.accumulator import ByteBudget, PendingRecord, Settlement
+from aioidem.engine.backoff import Backoff
+from aioidem.engine.batch import Batch
+from aioidem.engine.classify import classify
+from aioidem.engine.cluster import NO_LEADER, ClusterView, TopicView
+from aioidem.engine.connections import Connections
+from aioidem.engine.idempotence import IdentityLedger, IdentityState, ProducerIdentity
+from aioidem.engine.links import (
+    PRODUCE_WITH_WINDOW,
+    Entry,
+    Link,
+    Outstanding,
+    RequestKind,
+    WindowDiscovery,
+)
+from aioidem.engine.metadata import MetadataRefresher
+from aioidem.engine.partition import PartitionState, Route
+from aioidem.engine.recovery import Rung
+from aioidem.engine.sealing import Sealer
+from aioidem.engine.topics import TopicState
+from aioidem.protocol.messages import printable
+from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate
+from aioidem.protocol.produce import PartitionAnswer, ProduceAnswer
+from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Counters", "ProducerCore"]
+
+_RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
+_PRODUCE_WITH_TOPIC_IDS = 13
+# UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
+# TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_IDENTITY_REFUSED = frozenset({35, 31, 50, 53})
+
+
+class Counters:
+    """What happened so far, in numbers."""
+
+    __slots__ = (
+        "batches_retried",
+        "batches_sent",
+        "batches_split",
+        "bytes_acked",
+        "data_loss_events",
+        "records_acked",
+        "records_not_written",
+        "records_unknown",
+    )
+
+    def __init__(self) -> None:
+        self.batches_sent = 0
+        self.batches_retried = 0
+        self.batches_split = 0
+        self.bytes_acked = 0
+        self.data_loss_events = 0
+        self.records_acked = 0
+        self.records_not_written = 0
+        self.records_unknown = 0
+
+
+class ProducerCore:
+    """The whole engine of one producer.
+
+    Args:
+        config: validated options.
+        random: uniform numbers from [0, 1); the only source of chance.
+    """
+
+    def __init__(self, config: ProducerConfig, *, random: Callable[[], float]) -> None:
+        self.config = config
+        self.idempotent = config.enable_idempotence
+        self.budget = ByteBudget(config.buffer_memory)
+        self.identity = IdentityLedger()
+        self.cluster = ClusterView()
+        self.counters = Counters()
+        self.topics: dict[str, TopicState] = {}
+        self.partitions: dict[tuple[str, int], PartitionState] = {}
+        self.connections = Connections(config, random)
+        self.fatal_error: errors.KafkaError | None = None
+        self.wake_at: float | None = None
+        self.generation = 0
+        self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
+        self.identity_error: errors.KafkaError | None = None
+        self._random = random
+        self._sealer = Sealer(config)
+        self._unsettled: dict[int, int] = {}
+        self._retired: list[PartitionState] = []
+        self._settled: list[Settlement] = []
+        self._events: deque[str] = deque(maxlen=1000)
+        self._steps: list[steps.Step] = []
+        self._next_link_id = 1
+        self._next_token = 1
+        self._turn = 0
+        self._identity_at = 0.0
+        self._identity_backoff = self._new_backoff(random)
+        self._closing = False
+
+    def _new_backoff(self, random: Callable[[], float]) -> Backoff:
+        return Backoff(self.config.retry_backoff, self.config.retry_backoff_max, random)
+
+    # -- the caller's side -------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicState:
+        """The state of a topic by name, made on first use.
+
+        Asks for metadata when the topic is new.
+        """
+        state = self.topics.get(name)
+        if state is None:
+            state = self.topics[name] = TopicState(name, self.config.batch_size, self._random)
+            self.metadata.want()
+        return state
+
+    def append(self, topic_name: str, record: PendingRecord, now: float) -> None:
+        """Queue a record whose bytes were taken from `budget` already. From here on it will be
+        settled.
+
+        Raises:
+            KafkaError: the fatal error this producer ended with; the record is not queued.
+        """
+        if self.fatal_error is not None:
+            raise self.fatal_error
+        topic = self.topic(topic_name)
+        record.deadline = now + self.config.delivery_timeout
+        record.generation = self.generation
+        if topic.unassigned or not self._assign(topic, record, now):
+            wait_until = min(now + self.config.max_block, record.deadline)
+            topic.unassigned.append((wait_until, record))
+            self.metadata.want()
+        self._unsettled[self.generation] = self._unsettled.get(self.generation, 0) + 1
+
+    def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:
+        """Put a record into its partition's queue, if metadata knows that partition."""
+        views = self.cluster.partitions(topic.name)
+        if views is None:
+            return False
+        index = record.partition
+        if index is None:
+            index = self._choose_partition(topic, record)
+        elif index not in views:
+            return False
+        self.partition(topic.name, index).queue.append(record, now)
+        return True
+
+    def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
+        views = self.cluster.topics[topic.name].partitions
+        if record.key is None and self.config.partitioner is None:
+            return topic.sticky.choose(record.size, views)
+        everything = sorted(views)
+        available = [index for index in everything if views[index].leader_id != NO_LEADER]
+        return self._sealer.partitioner(record.key, everything, available or everything)
+
+    def partition(self, topic: str, index: int) -> PartitionState:
+        """The state of a partition, made on first use."""
+        state = self.partitions.get((topic, index))
+        if state is None:
+            view = self.cluster.topics.get(topic)
+            state = self.partitions[topic, index] = PartitionState(
+                topic,
+                index,
+                None if view is None else view.topic_id,
+                idempotent=self.idempotent,
+                retry=self._new_backoff(self._random),
+                pause=self.config.request_timeout,
+            )
+        return state
+
+    @property
+    def unsettled(self) -> int:
+        """Records that have no outcome yet."""
+        return sum(self._unsettled.values())
+
+    def begin_flush(self) -> int:
+        """End lingering for what is queued; the generation whose records `flushed` waits for."""
+        for state in self.partitions.values():
+            state.queue.flushing = bool(state.queue.records)
+        self.generation += 1
+        return self.generation - 1
+
+    def flushed(self, generation: int) -> bool:
+        """Whether every record up to that generation has its outcome."""
+        return all(count == 0 or g > generation for g, count in self._unsettled.items())
+
+    def close(self, now: float) -> list[steps.Step]:
+        """End everything now: what is unsettled becomes NOT_WRITTEN or UNKNOWN, every connection is
+        closed.
+        """
+        self._closing = True
+        self._abandon(
+            errors.ProducerClosed("the producer was closed before the record was acknowledged")
+        )
+        closing: list[steps.Step] = []
+        for link in list(self.connections.links.values()):
+            self._drop(link, None, now)
+            closing.append(steps.CloseLink(link.link_id, "the producer is closing"))
+        for _ in self.budget.wake_all():
+            pass
+        return closing
+
+    def _abandon(self, error: errors.KafkaError) -> None:
+        for state in [*self.partitions.values(), *self._retired]:
+            state.abandon(error, self)
+        for topic in self.topics.values():
+            records = [record for _, record in topic.unassigned]
+            topic.unassigned.clear()
+            self._refuse(topic.name, records, copy.copy(error))
+
+    def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
+        """Settle records that never got a partition."""
+        if records:
+            error.status = DeliveryStatus.NOT_WRITTEN
+            self.settle(Settlement(topic, -1, records, DeliveryStatus.NOT_WRITTEN, error=error))
+
+    # -- Effects (what partitions ask of us) -------------------------------------------------------
+
+    def settle(self, settlement: Settlement) -> None:
+        """Account for an outcome; the driver tells the sinks."""
+        count = len(settlement.records)
+        size = 0
+        for record in settlement.records:
+            size += record.size
+            self._unsettled[record.generation] -= 1
+        if len(self._unsettled) > 1:
+            for generation in [g for g, n in self._unsettled.items() if n == 0]:
+                del self._unsettled[generation]
+        if settlement.status is DeliveryStatus.ACKED:
+            self.counters.records_acked += count
+            self.counters.bytes_acked += size
+        elif settlement.status is DeliveryStatus.NOT_WRITTEN:
+            self.counters.records_not_written += count
+        else:
+            self.counters.records_unknown += count
+        self._settled.append(settlement)
+        self.budget.release(size)
+
+    def refresh_metadata(self) -> None:
+        """Ask for metadata at the next chance."""
+        self.metadata.want()
+
+    def bump(self, partition: PartitionState) -> None:
+        """One incident, one bump: a partition still on an older epoch only has to adopt the newer
+        one.
+        """
+        if partition.ledger.identity == self.identity.current:
+            self.identity.bump()
+            self._events.append(f"{partition.topic}-{partition.partition}: producer epoch bumped")
+
+    def data_loss(self, partition: PartitionState, reason: str) -> None:
+        """Report that a broker lost acknowledged data, or our state."""
+        self.counters.data_loss_events += 1
+        self._events.append(f"{partition.topic}-{partition.partition}: data loss: {reason}")
+
+    def fatal(self, error: errors.KafkaError) -> None:
+        """End the producer for good; what is unsettled is settled in the next poll."""
+        if self.fatal_error is None:
+            self.fatal_error = error
+
+    def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
+        """Rebuild a batch that was too large as smaller ones with the same numbers."""
+        parts = self._sealer.split(partition, batch)
+        if parts:
+            self.counters.batches_split += 1
+        return parts
+
+    # -- the driver's side: outcomes ---------------------------------------------------------------
+
+    def take_settled(self) -> list[Settlement]:
+        """Outcomes since the last call, in order."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def take_events(self) -> list[str]:
+        """What an operator should read: data loss, bumps, recreated topics."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def bootstrap_failure(self) -> errors.KafkaError | None:
+        """Why no broker can be reached, once every bootstrap address was tried in vain."""
+        if self.metadata.refreshed_at is not None:
+            return None
+        return self.connections.bootstrap_failure()
+
+    # -- the driver's side: steps ------------------------------------------------------------------
+
+    def poll(self, now: float) -> list[steps.Step]:
+        """What to do now. Sets `wake_at`."""
+        self._steps = []
+        if self.fatal_error is not None:
+            self._abandon(self.fatal_error)
+        self._close_overdue(now)
+        self._expire(now)
+        active = [state for state in self.partitions.values() if state.active]
+        for state in active:
+            self._prepare(state, now)
+        self._request_metadata(now)
+        self._request_identity(now)
+        self._send_batches(active, now)
+        for link in self.connections.spare(now):
+            self._steps.append(steps.CloseLink(link.link_id, "idle"))
+            self._drop(link, None, now)
+        self.wake_at = self._next_wake(active, now)
+        return self._steps
+
+    def _close_overdue(self, now: float) -> None:
+        for link, reason in self.connections.overdue(now):
+            self._steps.append(steps.CloseLink(link.link_id, reason))
+            self._drop(link, errors.KafkaConnectionError(reason), now)
+
+    def _drop(
+        self,
+        link: Link,
+        error: Exception | None,
+        now: float,
+        unwritten: Collection[int] = (),
+    ) -> None:
+        """Account for a connection that is gone: what it owed is in doubt."""
+        for request in self.connections.drop(link, error, now):
+            self._lose_request(request, written=request.token not in unwritten, now=now)
+
+    def _expire(self, now: float) -> None:
+        for state in [*self.partitions.values(), *self._retired]:
+            if state.active:
+                link = (
+                    None if state.route is None else self.connections.links.get(state.route.link_id)
+                )
+                answered = None if link is None else link.answered_at
+                state.expire(now, self.config.request_timeout, answered, self)
+        self._retired = [state for state in self._retired if state.active]
+        for topic in self.topics.values():
+            expired = topic.expire(now)
+            if expired:
+                self._refuse(topic.name, expired, self.unassigned_error(topic))
+
+    def unassigned_error(self, topic: TopicState) -> errors.KafkaError:
+        """Why a record got no partition in time."""
+        if self.cluster.partitions(topic.name) is not None:
+            return errors.UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} has no such partition (waited max.block)"
+            )
+        if topic.error_code:
+            return errors.broker_error(topic.error_code, f"topic {topic.name!r} (waited max.block)")
+        return errors.KafkaTimeoutError(
+            f"no metadata for topic {topic.name!r} within max.block ({self.config.max_block:g} s)"
+        )
+
+    def _prepare(self, state: PartitionState, now: float) -> None:
+        """Let a partition take the decisions that waited, and adopt a newer identity if it may."""
+        state.advance(now, self)
+        if self.idempotent and self.identity.current is not None:
+            state.adopt(self.identity.current)
+
+    # metadata and identity
+
+    def _request_metadata(self, now: float) -> None:
+        if not self.metadata.due(now):
+            return
+        link = self.connections.any(now, self._steps)
+        if link is None:
+            return
+        self.metadata.sent()
+        request = self._register(link, RequestKind.METADATA, now)
+        self._steps.append(
+            steps.FetchMetadata(
+                link.link_id,
+                request.token,
+                tuple(sorted(self.topics)),
+                self.config.allow_auto_create_topics,
+            )
+        )
+
+    def _request_identity(self, now: float) -> None:
+        if (
+            not self.idempotent
+            or self.identity.state is not IdentityState.ABSENT
+            or now < self._identity_at
+        ):
+            return
+        if self.metadata.refreshed_at is None:
+            return
+        link = self.connections.any(now, self._steps)
+        if link is None:
+            return
+        self.identity.ask()
+        request = self._register(link, RequestKind.INIT_PRODUCER_ID, now)
+        self._steps.append(steps.InitProducerId(link.link_id, request.token))
+
+    def _register(self, link: Link, kind: RequestKind, now: float) -> Outstanding:
+        request = Outstanding(self._next_token, kind, now)
+        self._next_token += 1
+        link.add(request)
+        return request
+
+    # produce
+
+    def _send_batches(self, active: list[PartitionState], now: float) -> None:
+        by_link: dict[int, list[PartitionState]] = {}
+        self._turn += 1
+        offset = self._turn % len(active) if active else 0
+        # Every poll starts with another partition, so that a full connection starves none of them.
+        for state in [*active[offset:], *active[:offset]]:
+            link = self._route(state, now)
+            if link is not None:
+                by_link.setdefault(link.link_id, []).append(state)
+        for link_id, states in by_link.items():
+            self._send_on(self.connections.links[link_id], states, now)
+        for state in active:
+            queue = state.queue
+            if not queue.blocked and queue.ready(
+                now, linger=self.config.linger, batch_size=self.config.batch_size
+            ):
+                queue.blocked = True
+
+    def _route(self, state: PartitionState, now: float) -> Link | None:
+        """Find the connection to a partition's leader, if the partition may use it now."""
+        view = self.cluster.leader_of(state.topic, state.partition)
+        if view is None or view.leader_id == NO_LEADER:
+            self.metadata.want()
+            return None
+        link = self.connections.to(view.leader_id, now, self._steps)
+        if link is None:
+            if view.leader_id not in self.connections.nodes:
+                self.metadata.want()
+            return None
+        if not state.follow(Route(link.link_id, view.leader_id, view.leader_epoch)):
+            return None
+        self._discover(link, state.topic, now)
+        return link
+
+    def _discover(self, link: Link, topic: str, now: float) -> None:
+        """Under `window_discovery="auto"`: ask once per connection whether the broker names the
+        window's config.
+        """
+        if link.discovery is WindowDiscovery.UNASKED and link.admits(now):
+            link.discovery = WindowDiscovery.ASKING
+            request = self._register(link, RequestKind.DESCRIBE_CONFIGS, now)
+            self._steps.append(steps.DescribeTopicConfig(link.link_id, request.token, topic))
+
+    def _send_on(self, link: Link, states: list[PartitionState], now: float) -> None:
+        while link.admits(now):
+            chosen: list[Entry] = []
+            room = self.config.max_request_size
+            for state in states:
+                batch = self._next_batch(state, link, now)
+                if batch is None:
+                    continue
+                state.send(batch, now)
+                chosen.append(Entry(state, batch))
+                room -= len(batch.data)
+                if room < self.config.batch_size:
+                    break
+            if not chosen:
+                return
+            self._write(link, chosen, now)
+            states = [*states[1:], states[0]] if len(states) > 1 else states
+
+    def _next_batch(self, state: PartitionState, link: Link, now: float) -> Batch | None:
+        """A resend, else a new batch, else nothing."""
+        batch = state.next_resend(now)
+        if batch is not None:
+            return batch
+        if self.idempotent and state.ledger.identity is None:
+            return None
+        if now < state.retry_at or not state.may_send_new():
+            return None
+        if not state.queue.ready(now, linger=self.config.linger, batch_size=self.config.batch_size):
+            return None
+        batch = self._sealer.seal(state, self.topics[state.topic], link, now)
+        state.enlist(batch)
+        return batch
+
+    def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
+        version = link.produce_version
+        views = {entry.state.topic: self._view(entry.state) for entry in chosen}
+        if version >= _PRODUCE_WITH_TOPIC_IDS and any(v is None for v in views.values()):
+            version = _PRODUCE_WITH_TOPIC_IDS - 1
+        topics: dict[str, steps.TopicData] = {}
+        for state, batch in chosen:
+            data = topics.get(state.topic)
+            if data is None:
+                data = topics[state.topic] = steps.TopicData(state.topic, views[state.topic], [])
+            data.partitions.append((state.partition, batch.data))
+            self.counters.batches_sent += 1
+            self.counters.batches_retried += batch.attempts > 1
+        request = Outstanding(
+            self._next_token,
+            RequestKind.PRODUCE,
+            now,
+            entries={(e.state.topic, e.state.partition): e for e in chosen},
+            names={topic_id: name for name, topic_id in views.items() if topic_id is not None},
+            nbytes=sum(len(entry.batch.data) for entry in chosen),
+            version=version,
+        )
+        self._next_token += 1
+        link.add(request)
+        self._steps.append(
+            steps.SendProduce(
+                link.link_id,
+                request.token,
+                version,
+                self.config.acks,
+                int(self.config.request_timeout * 1000),
+                self.config.transactional_id,
+                list(topics.values()),
+            )
+        )
+
+    def _view(self, state: PartitionState) -> UUID | None:
+        view = self.cluster.topics.get(state.topic)
+        return None if view is None else view.topic_id
+
+    # time
+
+    def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
+        """The earliest moment at which a poll could do something that it could not do now."""
+        return min((at for at in self._wakes(active, now)), default=None)
+
+    def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
+        yield from self.connections.wakes(now)
+        yield from self._retry_wakes(now)
+        for topic in self.topics.values():
+            if topic.unassigned:
+                yield topic.unassigned[0][0]
+        for state in [*active, *self._retired]:
+            yield from self._partition_wakes(state, now)
+
+    def _retry_wakes(self, now: float) -> Iterator[float]:
+        due = self.metadata.due_at()
+        if due is not None and due > now:
+            yield due
+        if (
+            self.idempotent
+            and self.identity.state is IdentityState.ABSENT
+            and self._identity_at > now
+        ):
+            yield self._identity_at
+
+    def _partition_wakes(self, state: PartitionState, now: float) -> Iterator[float]:
+        deadline = state.next_deadline()
+        if deadline is not None:
+            # Past its deadline only the grace is left to wait for.
+            yield deadline if deadline > now else deadline + self.config.request_timeout
+        if state.retry_at > now:
+            yield state.retry_at
+        if state.recovery.rung is Rung.PROBING and state.recovery.pass_not_before > now:
+            yield state.recovery.pass_not_before
+        queue = state.queue
+        if queue.records and not queue.blocked:
+            lingers_until = queue.opened_at + self.config.linger
+            if lingers_until > now:
+                yield lingers_until
+
+    # -- the driver's side: what happened ----------------------------------------------------------
+
+    def on_link_open(self, link_id: int, produce_version: int, now: float) -> None:
+        """A connection is up.
+
+        `produce_version` is the highest that the broker and we both speak.
+        """
+        link = self.connections.links.get(link_id)
+        if link is None:
+            return
+        self.connections.opened(link, produce_version, now)
+
+    def on_link_lost(
+        self, link_id: int, error: Exception | None, now: float, unwritten: Collection[int] = ()
+    ) -> None:
+        """A connection ended, or never came up.
+
+        `unwritten`: tokens of which no byte was written.
+        """
+        link = self.connections.links.get(link_id)
+        if link is not None:
+            self._drop(link, error, now, frozenset(unwritten))
+            self.metadata.want()
+
+    def _lose_request(self, request: Outstanding, *, written: bool, now: float) -> None:
+        match request.kind:
+            case RequestKind.PRODUCE:
+                for state, batch in request.entries.values():
+                    state.on_lost(batch, written=written, now=now)
+            case RequestKind.METADATA:
+                self.metadata.failed(now)
+            case RequestKind.INIT_PRODUCER_ID:
+                self._identity_failed(now)
+            case RequestKind.DESCRIBE_CONFIGS:
+                pass
+
+    def on_progress(self, link_id: int, now: float) -> None:
+        """Bytes moved on a connection, either way."""
+        link = self.connections.links.get(link_id)
+        if link is not None:
+            link.last_progress = now
+
+    def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
+        """A Produce request under acks=0 was given to the socket: no answer will come, its outcome
+        is UNKNOWN.
+        """
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.withdraw(token)
+        if request is None:
+            return
+        for state, batch in request.entries.values():
+            state.on_unanswered(batch, now, self)
+
+    def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
+        """An answer could not be decoded; the driver closes the connection."""
+        link = self.connections.links.get(link_id)
+        if link is None:
+            return
+        if version >= PRODUCE_WITH_WINDOW:
+            self.connections.refuse_v14(link)
+        self._drop(link, error, now)
+
+    def on_produce_answer(
+        self, link_id: int, token: int, answer: ProduceAnswer, now: float
+    ) -> errors.ProtocolError | None:
+        """A Produce request was answered. An error is returned when the answer can not be one to
+        this request.
+        """
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None:
+            return None
+        link.throttle(answer.throttle_ms, now)
+        if answer.leaders:
+            self.cluster.add_brokers(
+                BrokerAddress(leader.node_id, leader.host, leader.port) for leader in answer.leaders
+            )
+            self.connections.learn(self.cluster.brokers.values())
+        left = dict(request.entries)
+        odd = 0
+        for part in answer.partitions:
+            name = part.topic
+            if name is None and part.topic_id is not None:
+                name = request.names.get(part.topic_id)
+            entry = None if name is None else left.pop((name, part.partition), None)
+            if entry is None:
+                odd += 1
+            else:
+                self._on_partition_answer(entry, link, request, part, now)
+        for state, batch in left.values():
+            state.on_lost(batch, written=True, now=now)
+            self.metadata.want()
+        if not odd:
+            return None
+        error = errors.ProtocolError(
+            f"a Produce answer names {odd} partition(s) that its request did not carry, or "
+            "names one twice"
+        )
+        self._drop(link, error, now)
+        return error
+
+    def _on_partition_answer(
+        self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
+    ) -> None:
+        state, batch = entry
+        if part.error_code == 0:
+            state.on_ack(batch, part, current=self._is_current(state), out=self)
+            return
+        disposition = classify(
+            part.error_code, part.base_offset, trust_base_offset=self.config.trust_base_offset
+        )
+        if part.error_code == 35 and request.version >= PRODUCE_WITH_WINDOW:
+            self.connections.refuse_v14(link)
+            disposition = disposition._replace(action=classify(5, -1).action)
+        if part.error_code in (10, 18) and not batch.in_doubt:
+            self.topics[state.topic].too_large(len(batch.data), now)
+        self.cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
+        state.on_error(batch, disposition, _broker_error(part), now, self)
+
+    def _is_current(self, state: PartitionState) -> bool:
+        """Whether the leader a partition's answers come from is still the newest known."""
+        view = self.cluster.leader_of(state.topic, state.partition)
+        route = state.route
+        return (
+            view is not None
+            and route is not None
+            and (view.leader_id, view.leader_epoch) == (route.leader_id, route.leader_epoch)
+        )
+
+    def on_topic_config(self, link_id: int, token: int, named: bool, now: float) -> None:
+        """DescribeConfigs was answered: whether the broker names
+        `producer.state.batches.to.retain`.
+        """
+        link = self.connections.links.get(link_id)
+        if link is None or link.take(token, now) is None:
+            return
+        if named:
+            self.connections.speak_v14(link)
+        else:
+            link.discovery = WindowDiscovery.NO
+
+    def on_producer_id(
+        self, link_id: int, token: int, answer: ProducerIdAnswer, now: float
+    ) -> None:
+        """InitProducerId was answered.
+
+        A success without an id counts as a failure to be retried.
+        """
+        link = self.connections.links.get(link_id)
+        if link is None or link.take(token, now) is None:
+            return
+        link.throttle(answer.throttle_ms, now)
+        if answer.error_code == 0 and answer.producer_id >= 0 and answer.producer_epoch >= 0:
+            self.identity.grant(answer.producer_id, answer.producer_epoch)
+            self._identity_backoff.reset()
+            self.identity_error = None
+            return
+        self._identity_failed(now)
+        if answer.error_code in _IDENTITY_REFUSED:
+            # Not fatal (KAFKA-13668): the grant may come back, but what waits now is told at once.
+            self.identity_error = errors.broker_error(answer.error_code, "InitProducerId")
+            self._abandon(self.identity_error)
+
+    def on_unsupported(
+        self, link_id: int, token: int, error: errors.KafkaError, now: float
+    ) -> None:
+        """The broker does not offer an API at all, in any version that we speak; nothing was
+        written.
+        """
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.withdraw(token)
+        if link is None or request is None:
+            return
+        if request.kind is RequestKind.DESCRIBE_CONFIGS:
+            link.discovery = WindowDiscovery.NO
+        else:
+            self._lose_request(request, written=False, now=now)
+            if request.kind is RequestKind.INIT_PRODUCER_ID:
+                self.identity_error = error
+                self._abandon(error)
+
+    def _identity_failed(self, now: float) -> None:
+        self.identity.refuse()
+        self._identity_at = now + self._identity_backoff.next_delay()
+
+    def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
+        """A Metadata request was answered."""
+        link = self.connections.links.get(link_id)
+        if link is None or link.take(token, now) is None:
+            return
+        link.throttle(update.throttle_ms, now)
+        result = self.cluster.merge(update)
+        self.connections.learn(self.cluster.brokers.values())
+        for name in result.recreated:
+            self._recreate(name)
+        for name, state in self.topics.items():
+            state.error_code = result.failed.get(name, 0)
+            state.refused = None
+            if state.error_code and state.error_code not in _RETRIABLE_TOPIC_ERRORS:
+                self._fail_topic(state)
+        for state in self.topics.values():
+            self._assign_waiting(state, now)
+        missing = any(state.unassigned for state in self.topics.values())
+        self.metadata.answered(
+            now, enough=bool(update.brokers) and not missing and not result.leaderless
+        )
+
+    def _fail_topic(self, topic: TopicState) -> None:
+        error = errors.broker_error(topic.error_code, f"topic {topic.name!r}")
+        topic.refused = error
+        records = [record for _, record in topic.unassigned]
+        topic.unassigned.clear()
+        self._refuse(topic.name, records, copy.copy(error))
+
+    def _assign_waiting(self, topic: TopicState, now: float) -> None:
+        waiting = topic.unassigned
+        topic.unassigned = deque(
+            (until, record) for until, record in waiting if not self._assign(topic, record, now)
+        )
+
+    def _recreate(self, name: str) -> None:
+        """A topic was deleted and made anew: the old id's doubts are never asked about, the new id
+        starts afresh.
+        """
+        view: TopicView = self.cluster.topics[name]
+        self._events.append(f"{name}: the topic was recreated")
+        for key in [key for key in self.partitions if key[0] == name]:
+            old = self.partitions.pop(key)
+            queued = old.queue.drain()
+            old.abandon(errors.UnknownTopicId("the topic was deleted and recreated"), self)
+            if old.outstanding:
+                self._retired.append(old)
+            fresh = self.partition(name, old.partition)
+            fresh.topic_id = view.topic_id
+            for record in queued:
+                fresh.queue.append(record, record.deadline - self.config.delivery_timeout)
+        if self.idempotent:
+            self.identity.bump()
+
+    @property
+    def current_identity(self) -> ProducerIdentity | None:
+        """The producer id and epoch in use, for statistics."""
+        return self.identity.current
+
+
+def _broker_error(part: PartitionAnswer) -> errors.KafkaError:
+    detail = part.error_message or ""
+    if part.record_errors:
+        named = ", ".join(f"record {i}: {text or 'refused'}" for i, text in part.record_errors[:10])
+        detail = f"{detail} ({named})" if detail else named
+    text = printable(detail)
+    return errors.broker_error(part.error_code, *([text] if text else []))

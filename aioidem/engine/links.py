@@ -1,0 +1,280 @@
+"""Connections as the engine sees them: one `Link` per connection ever opened, one `Node` per broker
+address.
+
+A link is a life cycle (a table) and a list of requests outstanding, oldest first, because Kafka
+answers one connection in order. Everything that is true only of one connection hangs on it: the
+Produce version in use, what was learned of the broker's window config, throttling, goodput, RTT.
+
+Invariants: link ids are never reused, so an answer or an event of a closed connection can not be
+taken for one of its successor. A link that is gone has nothing outstanding: whatever was is in
+doubt.
+
+Request timeout: a connection is given up when its oldest request has been outstanding for
+`request.timeout` with not a byte moved either way meanwhile, throttle time apart (KIP-219: the
+broker mutes us, closing would only dodge the quota and leave zombie requests behind).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from aioidem.engine.backoff import Backoff
+from aioidem.engine.batch import Batch
+from aioidem.engine.goodput import Goodput
+from aioidem.engine.partition import PartitionState
+from aioidem.engine.windows import ConnectionWindow
+from aioidem.errors import InternalError
+
+__all__ = [
+    "LINK_TRANSITIONS",
+    "Entry",
+    "Link",
+    "LinkEvent",
+    "LinkState",
+    "Node",
+    "Outstanding",
+    "RequestKind",
+    "WindowDiscovery",
+]
+
+PRODUCE_WITH_WINDOW = 14
+"""The Produce version that names the broker's window (KIP-1269)."""
+
+MAX_THROTTLE = 60.0
+"""Seconds; a throttle_time beyond it is taken as this much."""
+
+
+class LinkState(enum.Enum):
+    """Where a connection is in its life."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class LinkEvent(enum.Enum):
+    """What happens to it."""
+
+    OPENED = "opened"
+    LOST = "lost"
+
+
+LINK_TRANSITIONS: dict[tuple[LinkState, LinkEvent], LinkState] = {
+    (LinkState.CONNECTING, LinkEvent.OPENED): LinkState.READY,
+    (LinkState.CONNECTING, LinkEvent.LOST): LinkState.CLOSED,
+    (LinkState.READY, LinkEvent.LOST): LinkState.CLOSED,
+}
+
+
+class RequestKind(enum.Enum):
+    """What an outstanding request asked."""
+
+    PRODUCE = "Produce"
+    METADATA = "Metadata"
+    INIT_PRODUCER_ID = "InitProducerId"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+
+
+class Entry(NamedTuple):
+    """One batch of a Produce request."""
+
+    state: PartitionState
+    batch: Batch
+
+
+class Outstanding:
+    """A request given to a connection and not answered."""
+
+    __slots__ = (
+        "delivered_at_send",
+        "entries",
+        "kind",
+        "names",
+        "nbytes",
+        "sent_at",
+        "token",
+        "version",
+    )
+
+    def __init__(
+        self,
+        token: int,
+        kind: RequestKind,
+        sent_at: float,
+        *,
+        entries: dict[tuple[str, int], Entry] | None = None,
+        names: dict[UUID, str] | None = None,
+        nbytes: int = 0,
+        version: int = 0,
+    ) -> None:
+        self.token = token
+        self.kind = kind
+        self.sent_at = sent_at
+        # An answer is matched against what *this* request carried, never against today's metadata:
+        # topic ids can have moved meanwhile (KAFKA-19397).
+        self.entries = entries or {}
+        self.names = names or {}
+        self.nbytes = nbytes
+        self.delivered_at_send = 0
+        self.version = version
+
+
+class WindowDiscovery(enum.Enum):
+    """Whether this connection may speak Produce v14."""
+
+    UNASKED = "unasked"
+    ASKING = "asking"
+    YES = "yes"
+    NO = "no"
+
+
+class Link:
+    """One connection."""
+
+    __slots__ = (
+        "answered_at",
+        "bytes_in_flight",
+        "discovery",
+        "goodput",
+        "last_progress",
+        "link_id",
+        "node_id",
+        "outstanding",
+        "produce_version",
+        "rtt",
+        "state",
+        "throttled_until",
+        "window",
+    )
+
+    def __init__(self, link_id: int, node_id: int, max_in_flight: int, now: float) -> None:
+        self.link_id = link_id
+        self.node_id = node_id
+        self.state = LinkState.CONNECTING
+        self.window = ConnectionWindow(max_in_flight)
+        self.outstanding: OrderedDict[int, Outstanding] = OrderedDict()
+        self.produce_version = 0
+        self.discovery = WindowDiscovery.UNASKED
+        self.throttled_until = 0.0
+        self.last_progress = now
+        self.goodput = Goodput()
+        self.bytes_in_flight = 0
+        self.rtt: float | None = None
+        # When a Produce request was last answered here; None until one was.
+        self.answered_at: float | None = None
+
+    def move(self, event: LinkEvent) -> None:
+        """Take one step of the life cycle.
+
+        Raises:
+            InternalError: the table has no such step.
+        """
+        try:
+            self.state = LINK_TRANSITIONS[self.state, event]
+        except KeyError:
+            raise InternalError(
+                f"link {self.link_id}: {event.value} while {self.state.value}"
+            ) from None
+
+    def admits(self, now: float) -> bool:
+        """Whether one more request may be written now."""
+        return (
+            self.state is LinkState.READY and self.window.admits() and now >= self.throttled_until
+        )
+
+    def add(self, request: Outstanding) -> None:
+        """A request was given to the connection."""
+        request.delivered_at_send = self.goodput.delivered
+        self.outstanding[request.token] = request
+        self.window.outstanding += 1
+        self.bytes_in_flight += request.nbytes
+        if len(self.outstanding) == 1:
+            self.last_progress = max(self.last_progress, request.sent_at)
+
+    def take(self, token: int, now: float) -> Outstanding | None:
+        """A request was answered; None if it is not (or no longer) outstanding here."""
+        request = self.outstanding.pop(token, None)
+        if request is None:
+            return None
+        self._forget(request)
+        elapsed = now - request.sent_at
+        self.rtt = (
+            elapsed if self.rtt is None else min(self.rtt + (elapsed - self.rtt) / 8, elapsed * 8)
+        )
+        if request.kind is RequestKind.PRODUCE:
+            self.answered_at = now
+            self.goodput.acknowledge(
+                request.nbytes,
+                sent_at=request.sent_at,
+                delivered_at_send=request.delivered_at_send,
+                now=now,
+            )
+        return request
+
+    def withdraw(self, token: int) -> Outstanding | None:
+        """A request was never written, or expects no answer (acks=0)."""
+        request = self.outstanding.pop(token, None)
+        if request is not None:
+            self._forget(request)
+        return request
+
+    def _forget(self, request: Outstanding) -> None:
+        self.window.outstanding -= 1
+        self.bytes_in_flight -= request.nbytes
+
+    def throttle(self, throttle_ms: int, now: float) -> None:
+        """Honour throttle_time (KIP-219): nothing new goes until then, and what is outstanding has
+        that much longer.
+        """
+        if throttle_ms > 0:
+            self.throttled_until = max(
+                self.throttled_until, now + min(throttle_ms / 1000.0, MAX_THROTTLE)
+            )
+
+    def timeout_at(self, request_timeout: float) -> float | None:
+        """When the oldest outstanding request times out, or None."""
+        if not self.outstanding:
+            return None
+        oldest = next(iter(self.outstanding.values()))
+        return max(oldest.sent_at, self.last_progress, self.throttled_until) + request_timeout
+
+
+class Node:
+    """One broker address: its current link, if any, and when to try again."""
+
+    __slots__ = (
+        "backoff",
+        "host",
+        "last_error",
+        "link",
+        "node_id",
+        "port",
+        "retry_at",
+        "strikes",
+        "v14_refused",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        host: str,
+        port: int,
+        base: float,
+        maximum: float,
+        random: Callable[[], float],
+    ) -> None:
+        self.node_id = node_id
+        self.host = host
+        self.port = port
+        self.link: Link | None = None
+        self.backoff = Backoff(base, maximum, random)
+        self.retry_at = 0.0
+        self.last_error: Exception | None = None
+        # KIP-1269 is in no release yet: a broker that answers v14 undecodably, refuses it, or drops
+        # the connection twice on the first v14 request is spoken to in v13 for good.
+        self.v14_refused = False
+        self.strikes = 0

@@ -1,0 +1,596 @@
+"""One partition: what waits, what is unresolved, and every rule that decides which batch goes next.
+
+Invariants
+- `unresolved` holds batches in drain order, which is sequence order; it is never sorted by
+  sequence.
+- At most one route (connection, leader epoch) has batches of this partition outstanding at a time:
+  nothing goes to a new leader while the old one owes answers, else the two could append in either
+  order.
+- While the first-ack gate is closed only the oldest unresolved batch is in flight: a leader without
+  state for our producer id accepts *any* first sequence (KAFKA-15591), so a second batch could
+  overtake a refused first.
+- A new identity is adopted only when nothing is outstanding or in doubt: the first append under
+  epoch e+1 fences epoch e, and a batch in doubt that a resend would have saved is lost with it.
+
+When can a batch fail? NOT_WRITTEN: refused for good while every attempt was refused before the
+append; expired while that holds; a rejected batch below a success (its order can no longer be
+kept). UNKNOWN: in doubt past its deadline and grace; refused for good where nothing proves that the
+leader knows us; in doubt when the data is not in the leader's log; fenced. Everything else is
+retried.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from aioidem import errors
+from aioidem.engine.accumulator import PartitionQueue, PendingRecord, Settlement
+from aioidem.engine.backoff import Backoff
+from aioidem.engine.batch import Attempt, Batch, BatchEvent, BatchState, Evidence, Persistence
+from aioidem.engine.classify import Action, Disposition
+from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
+from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem.engine.windows import PartitionWindow
+from aioidem.protocol.produce import PartitionAnswer
+from aioidem.records import restamp
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["SEQUENCE_CAP", "Effects", "PartitionState", "Route"]
+
+SEQUENCE_CAP = 1 << 30
+"""No span of unresolved records reaches it, so that "before" and "after" stay distinct modulo 2^31
+(KIP-758).
+"""
+
+
+class Route(NamedTuple):
+    """Where a partition's batches go: which connection, to which leader in which epoch."""
+
+    link_id: int
+    leader_id: int
+    leader_epoch: int
+
+
+class Effects(Protocol):
+    """What a partition asks of the producer it belongs to."""
+
+    def settle(self, settlement: Settlement) -> None:
+        """Report the outcome of records."""
+
+    def refresh_metadata(self) -> None:
+        """The view of the cluster is stale."""
+
+    def bump(self, partition: PartitionState) -> None:
+        """Numbers of this partition were given up: its next batch needs another epoch."""
+
+    def data_loss(self, partition: PartitionState, reason: str) -> None:
+        """The broker lost what it had acknowledged, or our state."""
+
+    def fatal(self, error: errors.KafkaError) -> None:
+        """No later send can succeed."""
+
+    def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
+        """Rebuild a batch that is too large as smaller ones with the same numbers; empty when it
+        cannot be split.
+        """
+
+
+class PartitionState:
+    """One partition of one topic id."""
+
+    __slots__ = (
+        "_gate",
+        "_heard",
+        "_pause",
+        "_retry",
+        "acked_offset",
+        "bump_wanted",
+        "idempotent",
+        "ledger",
+        "next_ordinal",
+        "outstanding",
+        "partition",
+        "queue",
+        "recovery",
+        "retry_at",
+        "route",
+        "topic",
+        "topic_id",
+        "unresolved",
+        "window",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: UUID | None,
+        *,
+        idempotent: bool,
+        retry: Backoff,
+        pause: float,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.idempotent = idempotent
+        self.queue = PartitionQueue()
+        self.unresolved: list[Batch] = []
+        self.ledger = SequenceLedger()
+        self.window = PartitionWindow()
+        self.recovery = Recovery()
+        self.route: Route | None = None
+        self.outstanding = 0
+        self.next_ordinal = 0
+        self.retry_at = 0.0
+        self.bump_wanted = False
+        self.acked_offset = -1
+        self._retry = retry
+        self._pause = pause
+        # First-ack gate: under which (identity, route) the last thing heard was error NONE.
+        self._gate: tuple[ProducerIdentity | None, Route] | None = None
+        # Under which (identity, route) error NONE was heard at all, errors since notwithstanding.
+        self._heard: tuple[ProducerIdentity | None, Route] | None = None
+
+    # -- what may be sent --------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do for it."""
+        return bool(self.queue.records or self.unresolved or self.outstanding)
+
+    @property
+    def gate_open(self) -> bool:
+        """Whether more than the oldest unresolved batch may be in flight."""
+        return not self.idempotent or (
+            self._gate is not None and self._gate == (self.ledger.identity, self.route)
+        )
+
+    @property
+    def span(self) -> int:
+        """Batches from the oldest unresolved to the newest sent, inclusive."""
+        return self.next_ordinal - self.unresolved[0].ordinal if self.unresolved else 0
+
+    @property
+    def in_doubt(self) -> int:
+        """Unresolved batches that may have been appended."""
+        return sum(batch.in_doubt for batch in self.unresolved)
+
+    def follow(self, route: Route) -> bool:
+        """Turn to where the partition is led now. False while another route still owes answers."""
+        if route == self.route:
+            return True
+        if self.outstanding:
+            return False
+        if self.route is not None and self.route.leader_epoch != route.leader_epoch:
+            self.retry_at = 0.0  # the back-off was for the old leader
+        self.route = route
+        self.window.reset()
+        self._gate = None
+        self.recovery.move(RecoveryEvent.RESTART)
+        return True
+
+    def next_resend(self, now: float) -> Batch | None:
+        """The batch that must be sent again before anything new, if it may go now."""
+        if now < self.retry_at:
+            return None
+        match self.recovery.rung:
+            case Rung.REFUSED:
+                return None
+            case Rung.PROBING:
+                return self.recovery.next_probe(self.unresolved, now)
+            case Rung.SALVAGE:
+                return None if self.outstanding else self.recovery.next_salvage()
+            case Rung.CLEAR:
+                return self._next_in_order()
+
+    def _next_in_order(self) -> Batch | None:
+        for position, batch in enumerate(self.unresolved):
+            if not batch.due:
+                continue
+            if self.bump_wanted and not batch.in_doubt:
+                return None  # it is to be renumbered first
+            if self.outstanding and not (self.gate_open and self._all_in_flight_precede(position)):
+                return None
+            if self.idempotent and not self._within_window(batch):
+                return None
+            return batch
+        return None
+
+    def _all_in_flight_precede(self, position: int) -> bool:
+        return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
+
+    def _within_window(self, batch: Batch) -> bool:
+        # Measured from the batch itself, not from the newest ever sent: twenty in doubt at a limit
+        # of five must move.
+        return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
+
+    def may_send_new(self) -> bool:
+        """Whether a batch may be sealed and sent for the first time."""
+        if not self.unresolved:
+            return not self.bump_wanted
+        if not self.idempotent:
+            return not any(batch.due for batch in self.unresolved)
+        if self.bump_wanted or not self.gate_open or any(batch.due for batch in self.unresolved):
+            return False
+        if self.ledger.next - self.unresolved[0].base >= SEQUENCE_CAP // 2:
+            return False
+        return self.window.admits(self.span + 1)
+
+    def adopt(self, identity: ProducerIdentity) -> None:
+        """Turn to a newer identity if nothing is outstanding or in doubt under the old one;
+        renumber what waits.
+        """
+        if self.ledger.identity == identity or self.outstanding or self.in_doubt:
+            return
+        self.ledger.adopt(identity)
+        self.bump_wanted = False
+        self._gate = None
+        self.recovery.move(RecoveryEvent.RESOLVED)
+        for ordinal, batch in enumerate(self.unresolved):
+            base = self.ledger.take(batch.count)
+            stamp = restamp(
+                batch.data,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                base_sequence=wire_sequence(base),
+            )
+            batch.renumber(identity, base, stamp)
+            batch.ordinal = ordinal
+        self.next_ordinal = len(self.unresolved)
+
+    def enlist(self, batch: Batch) -> None:
+        """A new batch was sealed."""
+        self.unresolved.append(batch)
+        self.next_ordinal = batch.ordinal + 1
+        self.window.observe(self.span)
+
+    def send(self, batch: Batch, now: float) -> None:
+        """A batch is being given to the connection of the current route."""
+        route = self.route
+        if route is None:
+            raise errors.InternalError("a batch was sent without a route")
+        probing = self.recovery.rung is Rung.PROBING
+        batch.attempt = Attempt(
+            route.link_id,
+            route.leader_id,
+            route.leader_epoch,
+            now,
+            knows_us=self.idempotent and (probing or self.gate_open),
+        )
+        batch.attempts += 1
+        batch.move(BatchEvent.SEND)
+        self.outstanding += 1
+        if probing:
+            self.recovery.probed(batch, now)
+
+    # -- what is heard -----------------------------------------------------------------------------
+
+    def on_ack(self, batch: Batch, answer: PartitionAnswer, *, current: bool, out: Effects) -> None:
+        """Error NONE.
+
+        `current`: the leader epoch it was sent under is still the newest we know of.
+        """
+        self.outstanding -= 1
+        if batch.settled:
+            return
+        attempt = batch.attempt
+        below = self.unresolved[: self.unresolved.index(batch)]
+        self._settle_ack(batch, answer.base_offset, out, answer)
+        if self.idempotent and below:
+            self._imply(below, attempt, out)
+        self._hear_none(batch, attempt)
+        if current:
+            self.window.learn(answer.retained)
+        if self.recovery.rung is not Rung.CLEAR:
+            self.recovery.move(
+                RecoveryEvent.PROVED
+                if self.recovery.rung is not Rung.SALVAGE
+                else self._salvage_state()
+            )
+
+    def _salvage_state(self) -> RecoveryEvent:
+        return (
+            RecoveryEvent.RESOLVED if self.recovery.next_salvage() is None else RecoveryEvent.PROVED
+        )
+
+    def _hear_none(self, batch: Batch, attempt: Attempt | None) -> None:
+        self._retry.reset()
+        self.retry_at = 0.0
+        route = self.route
+        if attempt is None or route is None or attempt.link_id != route.link_id:
+            return
+        if batch.identity == self.ledger.identity:
+            self._gate = self._heard = (batch.identity, route)
+
+    def _imply(self, below: Sequence[Batch], attempt: Attempt | None, out: Effects) -> None:
+        """What a success says of the unresolved batches under it."""
+        rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
+        doubtful = [b for b in below if b.in_doubt]
+        if rejected:
+            # The leader accepted a later sequence over one it had refused: it had lost our state in
+            # between.
+            out.data_loss(self, "a later batch was accepted over a rejected one")
+            for batch in rejected:
+                self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
+            self._give_up_numbers(out)
+            self.recovery.salvage(doubtful)
+        elif attempt is not None and attempt.knows_us and self.recovery.rung is not Rung.SALVAGE:
+            for batch in doubtful:
+                self._settle_ack(batch, -1, out, None)
+
+    def on_error(
+        self,
+        batch: Batch,
+        disposition: Disposition,
+        error: errors.KafkaError,
+        now: float,
+        out: Effects,
+    ) -> None:
+        """Any other answer."""
+        self.outstanding -= 1
+        if disposition.refresh_metadata:
+            out.refresh_metadata()
+        if batch.settled:
+            return  # a probe whose question has been answered meanwhile
+        self._gate = None
+        if disposition.action is Action.DUPLICATE:
+            self._on_duplicate(batch, now, out)
+            return
+        batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
+        match disposition.action:
+            case Action.OUT_OF_ORDER:
+                self._on_out_of_order(batch, out)
+            case Action.SPLIT:
+                self._on_too_large(batch, error, out)
+            case Action.FAIL:
+                self._on_permanent(batch, error, out)
+            case Action.NO_STATE | Action.FENCED:
+                self._on_state_gone(batch, error, out)
+            case Action.FATAL:
+                self._end(batch, error, out, answered=True)
+                out.fatal(error)
+            case _:
+                self._retry_later(batch, now)
+
+    def _retry_later(self, batch: Batch, now: float) -> None:
+        batch.move(BatchEvent.RETRY)
+        self.retry_at = max(self.retry_at, now + self._retry.next_delay())
+
+    def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
+        """Appended, not yet committed (KIP-758): acknowledged by the NONE of this batch or of one
+        above it.
+        """
+        if batch.persistence is Persistence.REJECTED:
+            # In range of the leader's last sequence, and yet refused every time: accepted over it,
+            # statelessly.
+            out.data_loss(self, "DUPLICATE_SEQUENCE_NUMBER for a batch that was rejected")
+            batch.learn(Evidence.AMBIGUOUS, now)
+            self._give_up(batch, errors.DuplicateSequenceNumber(), out)
+            return
+        batch.learn(Evidence.AMBIGUOUS, now)
+        batch.appended = True
+        self._retry_later(batch, now)
+
+    def _on_out_of_order(self, batch: Batch, out: Effects) -> None:
+        if batch in self.recovery.salvaged:
+            self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
+            self.recovery.move(self._salvage_state())
+            return
+        oldest = batch is self.unresolved[0]
+        batch.move(BatchEvent.RETRY)
+        # Numbers already given up, or an older batch failed: this is a consequence, not news.
+        if oldest and not self.bump_wanted and self.recovery.rung is Rung.CLEAR:
+            self.recovery.move(RecoveryEvent.HEAD_REFUSED)
+
+    def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        if not batch.in_doubt:
+            self._fail(batch, error, out)
+            self._give_up_numbers(out)
+        elif self._heard == (batch.identity, self.route) and batch not in self.recovery.salvaged:
+            # The refusal says nothing of the first copy, but this leader is known to hold our
+            # state: as OUT_OF_ORDER.
+            self._on_out_of_order(batch, out)
+        else:
+            self._give_up(batch, error, out)
+
+    def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        if batch.in_doubt:
+            self._on_permanent(batch, error, out)
+            return
+        parts = out.split(self, batch)
+        if not parts:
+            self._fail(batch, error, out)
+            self._give_up_numbers(out)
+            return
+        position = self.unresolved.index(batch)
+        batch.move(BatchEvent.SPLIT)
+        # The parts carry the same numbers between them (every attempt at the whole was answered, so
+        # no copy of it can turn up later), and what follows keeps its own. Only the ordinals shift.
+        self.unresolved[position : position + 1] = parts
+        for later in self.unresolved[position + len(parts) :]:
+            later.ordinal += len(parts) - 1
+        self.next_ordinal += len(parts) - 1
+        self.window.observe(self.span)
+
+    def _on_state_gone(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        if batch.in_doubt:
+            self._give_up(batch, error, out)
+            return
+        batch.move(BatchEvent.RETRY)
+        self._give_up_numbers(out)
+
+    def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
+        """The attempt ended without an answer: connection lost or timed out, or the partition left
+        out of it.
+        """
+        self.outstanding -= 1
+        self._gate = None
+        if batch.settled:
+            return
+        batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
+        if written:
+            self._retry_later(batch, now)
+        else:
+            batch.move(BatchEvent.RETRY)
+
+    def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
+        """acks=0: it is on its way and nobody will say what becomes of it.
+
+        UNKNOWN, and no error.
+        """
+        self.outstanding -= 1
+        if batch.settled:
+            return
+        batch.learn(Evidence.AMBIGUOUS, now)
+        batch.move(BatchEvent.GIVE_UP)
+        self.unresolved.remove(batch)
+        out.settle(Settlement(self.topic, self.partition, batch.records, DeliveryStatus.UNKNOWN))
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def advance(self, now: float, out: Effects) -> None:
+        """Take the decisions that had to wait until nothing is outstanding."""
+        if self.outstanding:
+            return
+        if self.recovery.rung is Rung.REFUSED:
+            if self.in_doubt:
+                self.recovery.move(RecoveryEvent.DOUBT_REMAINS)
+            else:
+                self._lose("the leader does not have what it acknowledged", out)
+        elif self.recovery.rung is Rung.PROBING:
+            if not self.in_doubt:
+                self.recovery.move(RecoveryEvent.RESOLVED)
+            elif now >= self.recovery.pass_not_before and (
+                self.recovery.next_probe(self.unresolved, now) is None
+            ):
+                self._end_pass(now, out)
+        elif self.recovery.rung is Rung.SALVAGE and self.recovery.next_salvage() is None:
+            self.recovery.move(RecoveryEvent.RESOLVED)
+
+    def _end_pass(self, now: float, out: Effects) -> None:
+        if self.recovery.end_pass(now, self._pause):
+            self._lose("no batch in doubt is in the leader's log", out)
+
+    def _lose(self, reason: str, out: Effects) -> None:
+        out.data_loss(self, reason)
+        for batch in [b for b in self.unresolved if b.in_doubt]:
+            self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
+        self._give_up_numbers(out)
+        self.recovery.move(RecoveryEvent.RESOLVED)
+
+    def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
+        """Settle what is past its deadline.
+
+        `answered_at`: when the leader's connection last answered a Produce request. A batch in
+        doubt has `grace` more seconds while answers come in; a broker that never answers ends every
+        future at its deadline.
+        """
+        expired = self.queue.expire(now)
+        if expired:
+            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
+        for batch in [b for b in self.unresolved if b.deadline <= now]:
+            if batch.due and not batch.in_doubt:
+                self._fail(batch, _timeout(), out)
+                self._give_up_numbers(out)
+            elif now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0):
+                self._give_up(batch, _timeout(), out)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do next (at the latest)."""
+        head = self.queue.records[0].deadline if self.queue.records else None
+        for batch in self.unresolved:
+            if head is None or batch.deadline < head:
+                head = batch.deadline
+        return head
+
+    # -- verdicts ----------------------------------------------------------------------------------
+
+    def _settle_ack(
+        self, batch: Batch, base_offset: int, out: Effects, answer: PartitionAnswer | None
+    ) -> None:
+        batch.learn(Evidence.PROVED, 0.0)
+        batch.move(BatchEvent.ACK)
+        self.unresolved.remove(batch)
+        if base_offset >= 0:
+            self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
+        out.settle(
+            Settlement(
+                self.topic,
+                self.partition,
+                batch.records,
+                DeliveryStatus.ACKED,
+                base_offset=base_offset,
+                log_append_time_ms=-1 if answer is None else answer.log_append_time_ms,
+                log_start_offset=-1 if answer is None else answer.log_start_offset,
+            )
+        )
+
+    def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        """NOT_WRITTEN: it was never written, or every attempt was refused before the append."""
+        batch.move(BatchEvent.REJECT)
+        self.unresolved.remove(batch)
+        self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
+
+    def _give_up(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        """UNKNOWN, and its numbers are never used again under this identity."""
+        batch.move(BatchEvent.GIVE_UP)
+        self.unresolved.remove(batch)
+        self.settle_records(batch.records, DeliveryStatus.UNKNOWN, error, out)
+        self._give_up_numbers(out)
+
+    def _end(
+        self, batch: Batch, error: errors.KafkaError, out: Effects, *, answered: bool = False
+    ) -> None:
+        if batch.in_doubt or (batch.state is BatchState.IN_FLIGHT and not answered):
+            self._give_up(batch, error, out)
+        else:
+            self._fail(batch, error, out)
+            self._give_up_numbers(out)
+
+    def _give_up_numbers(self, out: Effects) -> None:
+        if self.idempotent and not self.bump_wanted:
+            self.bump_wanted = True
+            out.bump(self)
+
+    def abandon(self, error: errors.KafkaError, out: Effects) -> None:
+        """End everything now: the producer is closing, is dead, or the topic was recreated."""
+        queued = self.queue.drain()
+        if queued:
+            self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
+        for batch in list(self.unresolved):
+            self._end(batch, error, out)
+
+    def settle_records(
+        self,
+        records: Sequence[PendingRecord],
+        status: DeliveryStatus,
+        error: errors.KafkaError,
+        out: Effects,
+    ) -> None:
+        """Report a failure of records."""
+        error = copy.copy(error)
+        error.status = status
+        out.settle(Settlement(self.topic, self.partition, records, status, error=error))
+
+    def __repr__(self) -> str:
+        return (
+            f"<PartitionState {self.topic}-{self.partition} span {self.span}/{self.window.limit}, "
+            f"{self.recovery.rung.value}, queued {len(self.queue.records)}>"
+        )
+
+
+def _resolving(batch: Batch, answered_at: float | None) -> bool:
+    return (
+        batch.in_doubt
+        and answered_at is not None
+        and batch.doubted_at is not None
+        and answered_at > batch.doubted_at
+    )
+
+
+def _timeout() -> errors.KafkaError:
+    return errors.DeliveryTimeoutError("delivery.timeout passed before the record was acknowledged")

@@ -1,0 +1,88 @@
+"""What the engine asks for: one frozen dataclass per kind of step. The Sender performs them and
+decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+__all__ = [
+    "CloseLink",
+    "DescribeTopicConfig",
+    "FetchMetadata",
+    "InitProducerId",
+    "OpenLink",
+    "SendProduce",
+    "Step",
+    "TopicData",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """Connect to a broker; report `on_link_open` or `on_link_lost`."""
+
+    link_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLink:
+    """Close the connection; the engine has already accounted for it."""
+
+    link_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicData:
+    """The batches of one topic in a Produce request."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class SendProduce:
+    """Write one Produce request; its answer goes to `on_produce_answer`, keyed by `token`."""
+
+    link_id: int
+    token: int
+    version: int
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None
+    topics: list[TopicData]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMetadata:
+    """Ask for topics (an empty tuple asks for brokers alone)."""
+
+    link_id: int
+    token: int
+    topics: tuple[str, ...]
+    allow_auto_create: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """Ask for a producer id."""
+
+    link_id: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopicConfig:
+    """Ask a broker whether it names `producer.state.batches.to.retain` for a topic it leads."""
+
+    link_id: int
+    token: int
+    topic: str
+
+
+Step = OpenLink | CloseLink | SendProduce | FetchMetadata | InitProducerId | DescribeTopicConfig

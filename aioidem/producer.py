@@ -1,0 +1,537 @@
+"""Producer: the native API. No protocol logic: it checks arguments, waits for room, and hands
+records to the engine.
+
+What is promised
+- Every record ends ACKED, NOT_WRITTEN or UNKNOWN within `delivery_timeout`; one `request_timeout`
+  later at the latest, while a batch in doubt is being asked about. Nothing here waits for ever.
+- A `send` cancelled before its record is queued sends nothing; cancelled later, it only stops
+  waiting.
+- Bad arguments raise at the call, before a sequence number is taken.
+- A producer carried over a `fork()` refuses to work in the child: it would share its producer id
+  with the parent, and the broker would drop one's records as the other's duplicates.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+import anyio
+
+from aioidem import errors
+from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
+from aioidem.delivery import Deliveries, Delivery
+from aioidem.engine import ProducerCore
+from aioidem.engine.accumulator import PendingRecord
+from aioidem.metrics import ProducerStatistics, snapshot
+from aioidem.network.transport import Connector, TcpConnector
+from aioidem.records import BATCH_OVERHEAD, record_size_bound
+from aioidem.runtime import BackgroundTask
+from aioidem.sender import Sender
+from aioidem.structs import RecordMetadata
+
+__all__ = ["Producer"]
+
+logger = logging.getLogger("aioidem")
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_MAX_TIMESTAMP_MS = 2**63 - 1
+_GRACEFUL_END = 5.0
+_UNSEEN_KEPT = 10_000
+
+
+class Producer:
+    """An idempotent Kafka producer for asyncio and trio.
+
+    Use it with `async with`, or `start()` and `stop()`, which may be called from different tasks.
+
+    Args:
+        bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
+        connector: how to open connections; None for TCP.
+        config: ready-made options, instead of `options`.
+        options: the fields of `ProducerConfig`, times in seconds.
+
+    Raises:
+        ConfigError: an option is unknown, illegal or contradicts another one.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]] = "localhost:9092",
+        *,
+        connector: Connector | None = None,
+        config: ProducerConfig | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self._background: BackgroundTask | None = None
+        if config is not None and options:
+            raise errors.ConfigError("pass either config or options, not both")
+        self.config = config or ProducerConfig.build(bootstrap_servers, **options)
+        if self.config.transactional_id is not None:
+            raise errors.ConfigError(
+                "transactional_id: transactions are not part of this version of aioidem"
+            )
+        self._connector = connector or TcpConnector()
+        self._core = ProducerCore(self.config, random=random.random)
+        self._sender = Sender(self._core, self.config, self._connector)
+        self._pid = os.getpid()
+        self._closed = False
+        # Failed deliveries, for the report at close: bounded, because a dead broker can fail
+        # millions.
+        self._failed: deque[Delivery] = deque(maxlen=_UNSEEN_KEPT)
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, and with idempotence get a producer id.
+
+        Raises:
+            KafkaConnectionError: no bootstrap address could be reached; `NotKafkaError` if one
+            speaks something else. BrokerResponseError: the cluster refuses to give a producer id.
+            KafkaTimeoutError: not done within `max_block`. ProducerClosed: it was started or closed
+            before.
+        """
+        self._check_process()
+        if self._closed or self._background is not None:
+            raise errors.ProducerClosed("a producer is started once")
+        self._background = BackgroundTask(self._sender.run, _crash_handler(self._core))
+        self._background.start(f"aioidem sender of {self.config.client_id}")
+        try:
+            await self._bootstrap()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _bootstrap(self) -> None:
+        core = self._core
+
+        def settled() -> bool:
+            return (
+                (core.metadata.refreshed_at is not None and self._identified())
+                or core.bootstrap_failure() is not None
+                or core.identity_error is not None
+                or self._ended
+            )
+
+        with anyio.move_on_after(self.config.max_block):
+            await self._sender.until(settled)
+        failure = core.bootstrap_failure() or core.identity_error or core.fatal_error
+        if failure is not None:
+            raise failure
+        if core.metadata.refreshed_at is None or not self._identified():
+            raise errors.KafkaTimeoutError(
+                f"no producer id within max_block ({self.config.max_block:g} s)"
+                if core.metadata.refreshed_at is not None
+                else f"no metadata within max_block ({self.config.max_block:g} s)"
+            )
+
+    def _identified(self) -> bool:
+        return not self.config.enable_idempotence or self._core.current_identity is not None
+
+    @property
+    def _ended(self) -> bool:
+        return self._background is None or self._background.finished
+
+    async def stop(self) -> None:
+        """`close()` without a limit of its own: `delivery_timeout` bounds it."""
+        await self.close()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Deliver what is queued, then end.
+
+        Args:
+            timeout: seconds to wait for deliveries; what is unsettled then ends NOT_WRITTEN or
+                UNKNOWN. 0 ends at once; None waits until the last record's deadline.
+
+        Raises nothing for records that fail: look at their deliveries. Failures nobody looked at
+        are logged.
+        """
+        if self._closed:
+            if self._background is not None and self._pid == os.getpid():
+                await self._background.wait()
+            return
+        self._check_process()
+        self._closed = True
+        for waiter in self._core.budget.wake_all():
+            waiter.granted = False
+        try:
+            if self._background is not None and timeout != 0:
+                with anyio.move_on_after(timeout):
+                    await self._flush()
+        finally:
+            await self._end()
+            self._report_unseen()
+
+    async def _end(self) -> None:
+        """Settle everything and end the task. The settling is plain `def`, so that cancellation
+        cannot skip it.
+        """
+        self._closed = True
+        self._sender.shut()
+        if self._background is not None:
+            self._background.cancel()
+            with anyio.move_on_after(_GRACEFUL_END, shield=True):
+                await self._background.wait()
+
+    def _report_unseen(self) -> None:
+        unseen = [delivery for delivery in self._failed if delivery.unseen_failure is not None]
+        if unseen:
+            logger.error(
+                "%s: %d failed deliveries were never looked at; the first: %s",
+                self.config.client_id,
+                len(unseen),
+                unseen[0].unseen_failure,
+            )
+        self._failed.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        background = self._background
+        if background is not None and not background.finished and self._pid == os.getpid():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+            background.cancel_from_anywhere()
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait until it is acknowledged.
+
+        Args:
+            topic: its name.
+            value: the payload; None is a tombstone.
+            key: decides the partition; None leaves it to the sticky partitioner.
+            headers: (name, value) pairs.
+            partition: overrides the key's choice.
+            timestamp: seconds since the epoch; None is now.
+
+        Returns:
+            Where it is. `offset` is -1 where the broker proved it stored without saying where
+            (`has_offset`).
+
+        Raises:
+            KafkaError: it failed; `status` says NOT_WRITTEN or UNKNOWN.
+            KafkaTimeoutError: no room in the buffer within `max_block`; nothing was queued.
+            RecordError, TypeError, MessageSizeTooLargeError: bad arguments; nothing was queued.
+            ProducerClosed: nothing was queued.
+        """
+        record, delivery = self._record(topic, value, key, headers, partition, timestamp, None)
+        if not self._core.budget.try_take(record.size):
+            await self._wait_for_bytes(record.size)
+        self._queue(topic, record)
+        return await delivery
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Delivery:
+        """Queue one record and return its `Delivery` at once. Arguments as for `send`.
+
+        Raises:
+            BufferFullError: there is no room; `await wait_for_room()` and call again.
+            RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed: nothing was queued.
+        """
+        record, delivery = self._record(topic, value, key, headers, partition, timestamp, None)
+        if not self._core.budget.try_take(record.size):
+            raise errors.BufferFullError(
+                f"{self._core.budget.used} of {self.config.buffer_memory} bytes are in use"
+            )
+        self._queue(topic, record)
+        return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: float | None = None,
+    ) -> Deliveries:
+        """Send many records that differ only in their values, in order, and wait for all of their
+        outcomes.
+
+        Returns:
+            Their deliveries, all acknowledged.
+
+        Raises:
+            PartialDeliveryError: some failed; its `deliveries` has each outcome. It is also raised
+                when the call must stop halfway (no room within `max_block`, a bad value): what was
+                queued before is in `deliveries`.
+        """
+        deliveries = Deliveries()
+        try:
+            for value in values:
+                record, delivery = self._record(
+                    topic, value, key, headers, partition, timestamp, deliveries
+                )
+                if not self._core.budget.try_take(record.size):
+                    await self._wait_for_bytes(record.size)
+                deliveries.add(delivery)
+                self._queue(topic, record)
+        except (errors.KafkaError, TypeError) as error:
+            if not deliveries:
+                raise
+            await deliveries.settled()
+            raise errors.PartialDeliveryError(
+                f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries
+            ) from error
+        await deliveries.settled()
+        deliveries.raise_for_status()
+        return deliveries
+
+    def _record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp: float | None,
+        group: Deliveries | None,
+    ) -> tuple[PendingRecord, Delivery]:
+        """Check the arguments and make the record; nothing is queued yet."""
+        self._check_open()
+        if topic not in self._core.topics:
+            validate_topic(topic)
+        value = _payload("value", value)
+        key = _payload("key", key)
+        if headers:
+            headers = _checked_headers(headers)
+        if partition is not None:
+            _check_partition(partition)
+        timestamp_ms = _milliseconds(time.time() if timestamp is None else timestamp)
+        size = record_size_bound(key, value, headers)
+        if size + BATCH_OVERHEAD > self.config.max_request_size:
+            raise errors.MessageSizeTooLargeError(
+                f"a record of {size} bytes, more than max_request_size "
+                f"({self.config.max_request_size}) allows",
+            )
+        if size > self.config.buffer_memory:
+            raise errors.MessageSizeTooLargeError(
+                f"a record of {size} bytes, more than buffer_memory ({self.config.buffer_memory})"
+            )
+        delivery = Delivery(group, self._failed)
+        return (
+            PendingRecord(key, value, headers, timestamp_ms, partition, size, delivery),
+            delivery,
+        )
+
+    def _queue(self, topic: str, record: PendingRecord) -> None:
+        try:
+            self._core.append(topic, record, anyio.current_time())
+        except errors.KafkaError:
+            self._core.budget.release(record.size)
+            raise
+        self._sender.wakeup.set()
+
+    async def _wait_for_bytes(self, size: int) -> None:
+        budget = self._core.budget
+        event = anyio.Event()
+        waiter = budget.wait(size, event.set)
+        try:
+            with anyio.move_on_after(self.config.max_block):
+                await event.wait()
+        except BaseException:
+            budget.abandon(waiter)
+            raise
+        if self._closed:
+            budget.abandon(waiter)
+            raise errors.ProducerClosed("the producer was closed while the record waited for room")
+        if not waiter.granted:
+            budget.abandon(waiter)
+            raise errors.KafkaTimeoutError(
+                f"no room for {size} bytes within max_block ({self.config.max_block:g} s): "
+                f"{budget.used} of {budget.capacity} are in use"
+            )
+
+    async def wait_for_room(self) -> None:
+        """Wait until a quarter of the buffer is free, for callers of `send_nowait`.
+
+        Raises:
+            KafkaTimeoutError: not within `max_block`.
+            ProducerClosed: the producer was closed meanwhile.
+        """
+        self._check_open()
+        budget = self._core.budget
+        enough = budget.capacity * 3 // 4
+        with anyio.move_on_after(self.config.max_block) as scope:
+            await self._sender.until(lambda: budget.used <= enough or self._closed)
+        if self._closed:
+            raise errors.ProducerClosed("the producer was closed")
+        if scope.cancelled_caught:
+            raise errors.KafkaTimeoutError(
+                f"no room within max_block ({self.config.max_block:g} s)"
+            )
+
+    # -- waiting and asking ------------------------------------------------------------------------
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record queued before this call has its outcome; ends lingering for them.
+
+        It does not raise for records that failed.
+
+        Args:
+            timeout: seconds; None waits until the last deadline.
+
+        Raises:
+            KafkaTimeoutError: records are still unsettled after `timeout`.
+        """
+        self._check_open()
+        with anyio.move_on_after(timeout) as scope:
+            await self._flush()
+        if scope.cancelled_caught:
+            raise errors.KafkaTimeoutError(f"records are unsettled after {timeout:g} s")
+
+    async def _flush(self) -> None:
+        generation = self._core.begin_flush()
+        self._sender.wakeup.set()
+        await self._sender.until(lambda: self._core.flushed(generation) or self._ended)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic.
+
+        Raises:
+            KafkaError: the cluster refuses to tell, or does not know the topic within `max_block`.
+        """
+        self._check_open()
+        validate_topic(topic)
+        core = self._core
+        state = core.topic(topic)
+        if core.cluster.partitions(topic) is None:
+            core.metadata.want()
+        self._sender.wakeup.set()
+        with anyio.move_on_after(self.config.max_block):
+            await self._sender.until(
+                lambda: (
+                    core.cluster.partitions(topic) is not None
+                    or state.refused is not None
+                    or self._ended
+                )
+            )
+        partitions = core.cluster.partitions(topic)
+        if partitions is not None:
+            return set(partitions)
+        self._check_open()
+        raise state.refused or core.unassigned_error(state)
+
+    def statistics(self) -> ProducerStatistics:
+        """What the producer is doing right now."""
+        return snapshot(self._core)
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_core"):
+            return "<aioidem.Producer (not configured)>"
+        core = self._core
+        state = "new" if self._background is None else "closed" if self._closed else "open"
+        identity = core.current_identity
+        who = "" if identity is None else f", id {identity.producer_id} epoch {identity.epoch}"
+        return (
+            f"<aioidem.Producer {self.config.client_id} {state}{who}, {core.unsettled} records "
+            f"queued, {core.counters.records_acked} acked>"
+        )
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            self._check_process()
+        if self._closed or self._background is None or self._background.finished:
+            if self._core.fatal_error is not None:
+                raise self._core.fatal_error
+            raise errors.ProducerClosed(
+                "the producer is not started"
+                if self._background is None
+                else "the producer is closed"
+            )
+        if self._core.fatal_error is not None:
+            raise self._core.fatal_error
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.ForkedProducerError(
+                f"this producer belongs to process {self._pid}; make a new one after fork()"
+            )
+
+
+def _crash_handler(core: ProducerCore) -> Callable[[Exception], None]:
+    def on_crash(error: Exception) -> None:
+        core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
+
+    return on_crash
+
+
+def _payload(name: str, data: object) -> bytes | None:
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{name} must be bytes or None, not {type(data).__name__}")
+
+
+def _checked_headers(headers: Headers) -> Headers:
+    checked = []
+    for header in headers:
+        try:
+            name, value = header
+        except (TypeError, ValueError):
+            raise TypeError("headers must be (str, bytes | None) pairs") from None
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        checked.append((name, _payload(f"the value of header {name!r}", value)))
+    return tuple(checked)
+
+
+def _check_partition(partition: object) -> None:
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
+    if not 0 <= partition < 2**31:
+        raise errors.RecordError(f"partition {partition}: expected 0 to {2**31 - 1}")
+
+
+def _milliseconds(timestamp: object) -> int:
+    if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
+        raise TypeError(
+            f"timestamp must be seconds since the epoch, not {type(timestamp).__name__}"
+        )
+    try:
+        milliseconds = round(timestamp * 1000)
+    except (OverflowError, ValueError):
+        milliseconds = -1
+    if not 0 <= milliseconds <= _MAX_TIMESTAMP_MS:
+        raise errors.RecordError(
+            f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
+        )
+    return milliseconds

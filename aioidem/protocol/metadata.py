@@ -1,0 +1,136 @@
+"""Metadata, as plain data: the question a producer asks, and the answer without kio's types.
+
+v4 to v13. An empty list of topics asks for the brokers alone; `allow_auto_create` is heeded by
+brokers since v4. A broker whose address cannot be one (no host, port out of range) is left out
+rather than connected to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from kio.static.protocol import RequestPayload
+
+from aioidem.errors import InternalError
+from aioidem.protocol.messages import request_type, throttle_ms
+
+__all__ = [
+    "BrokerAddress",
+    "MetadataUpdate",
+    "PartitionUpdate",
+    "TopicUpdate",
+    "metadata_request",
+    "metadata_update",
+]
+
+API_KEY = 3
+_NO_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUpdate:
+    """One partition of a Metadata answer; -1 where there is no leader or no epoch."""
+
+    index: int
+    leader_id: int
+    leader_epoch: int
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUpdate:
+    """One topic of a Metadata answer. `topic_id` is None before v10."""
+
+    name: str
+    topic_id: UUID | None
+    error_code: int
+    partitions: tuple[PartitionUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdate:
+    """A Metadata answer as plain data."""
+
+    cluster_id: str | None
+    brokers: tuple[BrokerAddress, ...]
+    topics: tuple[TopicUpdate, ...]
+    throttle_ms: int = 0
+
+
+def metadata_request(
+    version: int, topics: Sequence[str], *, allow_auto_create: bool
+) -> RequestPayload:
+    """Ask for these topics by name.
+
+    Raises:
+        InternalError: the version is not one that kio has.
+    """
+    schema = request_type(API_KEY, version)
+    if schema is None:
+        raise InternalError(f"no Metadata version {version}")
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    topic_type = _item_type(schema)
+    with_id = any(field.name == "topic_id" for field in dataclasses.fields(topic_type))
+    values: dict[str, Any] = {
+        "topics": tuple(
+            topic_type(topic_id=None, name=name) if with_id else topic_type(name=name)
+            for name in topics
+        ),
+        "allow_auto_topic_creation": allow_auto_create,
+    }
+    for flag in ("include_cluster_authorized_operations", "include_topic_authorized_operations"):
+        if flag in fields:
+            values[flag] = False
+    return schema(**values)
+
+
+def _item_type(schema: type[RequestPayload]) -> Any:
+    module = __import__(schema.__module__, fromlist=["MetadataRequestTopic"])
+    return module.MetadataRequestTopic
+
+
+def metadata_update(response: Any) -> MetadataUpdate:
+    """The answer of any version, as plain data."""
+    return MetadataUpdate(
+        cluster_id=getattr(response, "cluster_id", None),
+        brokers=tuple(
+            BrokerAddress(int(broker.node_id), broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+            if broker.host and 0 < broker.port < 65536 and broker.node_id >= 0
+        ),
+        topics=tuple(_topic(topic) for topic in response.topics if topic.name is not None),
+        throttle_ms=throttle_ms(getattr(response, "throttle_time", 0)),
+    )
+
+
+def _topic(topic: Any) -> TopicUpdate:
+    topic_id = getattr(topic, "topic_id", None)
+    return TopicUpdate(
+        name=topic.name,
+        topic_id=None if topic_id is None or topic_id == _NO_ID else topic_id,
+        error_code=int(topic.error_code),
+        partitions=tuple(
+            PartitionUpdate(
+                index=partition.partition_index,
+                leader_id=int(partition.leader_id),
+                leader_epoch=getattr(partition, "leader_epoch", -1),
+                error_code=int(partition.error_code),
+            )
+            for partition in topic.partitions
+            if partition.partition_index >= 0
+        ),
+    )

@@ -1,0 +1,103 @@
+"""Hosts one background task on the running event loop, asyncio's or trio's.
+
+A task group would tie `start()` and `stop()` to one task: anyio's must be left by the task that
+entered it. A producer is started in one task and stopped in another (a web framework's lifespan
+hooks), so its main loop runs as an asyncio task or a trio system task. Inside it everything is
+anyio again.
+
+Invariants: the hosted function's exceptions never escape into the loop (an exception in a trio
+system task would take the whole program down): they are handed to `on_crash`. Cancelling is a plain
+call that any task may make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import anyio
+import sniffio
+
+from aioidem.errors import InternalError
+
+__all__ = ["BackgroundTask"]
+
+logger = logging.getLogger("aioidem")
+
+
+class BackgroundTask:
+    """Runs `main()` until it returns or is cancelled.
+
+    Args:
+        main: what to run; it must not refer to the object that owns this one, or that is never
+        collected.
+        on_crash: called with the exception if `main` raises one.
+    """
+
+    def __init__(
+        self, main: Callable[[], Awaitable[None]], on_crash: Callable[[Exception], None]
+    ) -> None:
+        self._main = main
+        self._on_crash = on_crash
+        self._scope = anyio.CancelScope()
+        self._finished = anyio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._library = ""
+        self._trio_token: object = None
+
+    def start(self, name: str) -> None:
+        """Spawn the task on the running loop.
+
+        Raises:
+            InternalError: no supported event loop is running.
+        """
+        self._library = sniffio.current_async_library()
+        if self._library == "asyncio":
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+        elif self._library == "trio":
+            import trio
+
+            self._trio_token = trio.lowlevel.current_trio_token()
+            trio.lowlevel.spawn_system_task(self._run, name=name)
+        else:
+            raise InternalError(f"no background task on {self._library}")
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                await self._main()
+        except Exception as error:
+            logger.exception("the producer's background task failed")
+            self._on_crash(error)
+        finally:
+            self._finished.set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the task has ended."""
+        return self._finished.is_set()
+
+    def cancel(self) -> None:
+        """Ask the task to end. From a task of the same loop."""
+        self._scope.cancel()
+
+    def cancel_from_anywhere(self) -> None:
+        """Ask the task to end from a finaliser, in whatever thread and state the loop may be."""
+        if self._task is not None:
+            loop = self._task.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._scope.cancel)
+        elif self._trio_token is not None:
+            import trio
+
+            token = self._trio_token
+            if isinstance(token, trio.lowlevel.TrioToken):
+                try:
+                    token.run_sync_soon(self._scope.cancel)
+                except trio.RunFinishedError:
+                    return
+
+    async def wait(self) -> None:
+        """Wait until the task has ended."""
+        await self._finished.wait()

@@ -1,0 +1,416 @@
+"""The Sender: the one policy loop that awaits. It asks the engine what to do, does it, and reports
+what happened.
+
+It decides nothing: no error code is looked at here, no retry, no timeout. It turns steps into
+frames, frames into plain answers, and a dead connection into `on_link_lost` with the requests whose
+write never began.
+
+Invariants
+- Outcomes are delivered between polls, never inside one, so a user's callback may call
+  `send_nowait`.
+- If anything here or in the engine raises what it should not, every record is settled before the
+  task ends: a defect of ours must fail loudly, not hang its callers.
+
+Rejected: a task per broker with a queue each; the engine's answer to "what now?" is one list, and
+one loop performing it keeps the order of writes on a connection the order the engine chose.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+from kio.static.protocol import RequestPayload
+
+from aioidem import errors
+from aioidem.config import ProducerConfig
+from aioidem.engine import ProducerCore, steps
+from aioidem.network.connection import Connection
+from aioidem.network.transport import Connector
+from aioidem.protocol.messages import decode_response, encode_request, response_type
+from aioidem.protocol.metadata import metadata_request, metadata_update
+from aioidem.protocol.produce import decode_produce_response, encode_produce_request
+from aioidem.protocol.producer_id import producer_id_answer, producer_id_request
+from aioidem.protocol.topic_config import names_retain_config, topic_config_request
+from aioidem.protocol.versions import ApiKey
+
+__all__ = ["Sender", "Wakeup"]
+
+logger = logging.getLogger("aioidem")
+
+_LAST_WORDS = 5.0
+"""Seconds for connections to close when the Sender ends."""
+
+
+class Wakeup:
+    """A flag that one task waits for and any plain function may raise."""
+
+    __slots__ = ("_event", "_raised")
+
+    def __init__(self) -> None:
+        self._raised = False
+        self._event: anyio.Event | None = None
+
+    def set(self) -> None:
+        """Raise the flag."""
+        if not self._raised:
+            self._raised = True
+            if self._event is not None:
+                self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for the flag, and lower it. Always lets other tasks run."""
+        if self._raised:
+            await anyio.lowlevel.checkpoint()
+        else:
+            self._event = anyio.Event()
+            try:
+                await self._event.wait()
+            finally:
+                self._event = None
+        self._raised = False
+
+
+class Alarm:
+    """Raises a wakeup at a time. Moving the time later is free: an early alarm is only an early
+    poll.
+    """
+
+    __slots__ = ("_at", "_rearm", "_wakeup")
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
+        self._at: float | None = None
+        self._rearm = Wakeup()
+
+    def set(self, at: float | None) -> None:
+        """Be sure to wake at `at` or before."""
+        if at is not None and (self._at is None or at < self._at):
+            self._at = at
+            self._rearm.set()
+
+    async def run(self) -> None:
+        """Serve for ever; cancel it to end."""
+        while True:
+            at = self._at
+            if at is None:
+                await self._rearm.wait()
+                continue
+            with anyio.move_on_at(at):
+                await self._rearm.wait()
+                continue
+            self._at = None
+            self._wakeup.set()
+
+
+class _Asked:
+    """A request written to a connection: who waits for its answer, and how to read it."""
+
+    __slots__ = ("read", "token")
+
+    def __init__(self, token: int, read: Callable[[bytes], None]) -> None:
+        self.token = token
+        self.read = read
+
+
+class _Channel:
+    """One open connection, with what was asked on it."""
+
+    __slots__ = ("asked", "connection", "link_id", "refused", "unanswered")
+
+    def __init__(self, link_id: int, connection: Connection) -> None:
+        self.link_id = link_id
+        self.connection = connection
+        self.asked: dict[int, _Asked] = {}
+        # Requests the connection would not take any more: never written.
+        self.refused: list[int] = []
+        # acks=0: (correlation id, token), told apart once they are on their way.
+        self.unanswered: deque[tuple[int, int]] = deque()
+
+    def unwritten(self) -> list[int]:
+        """Tokens of the requests of which no byte can have left."""
+        started = self.connection.started
+        never = [asked.token for cid, asked in self.asked.items() if not started(cid)]
+        return [
+            *never,
+            *(token for cid, token in self.unanswered if not started(cid)),
+            *self.refused,
+        ]
+
+
+class Sender:
+    """Performs the engine's steps.
+
+    Args:
+        core: the engine.
+        config: its options.
+        connector: how to open streams.
+    """
+
+    def __init__(self, core: ProducerCore, config: ProducerConfig, connector: Connector) -> None:
+        self._core = core
+        self._config = config
+        self._connector = connector
+        self._channels: dict[int, _Channel] = {}
+        self._opening: dict[int, anyio.CancelScope] = {}
+        self._watchers: list[tuple[Callable[[], bool], anyio.Event]] = []
+        self._tasks: TaskGroup | None = None
+        self.wakeup = Wakeup()
+        self._alarm = Alarm(self.wakeup)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._alarm.run)
+                while True:
+                    self._turn()
+                    await self.wakeup.wait()
+        finally:
+            self._tasks = None
+            self.shut()
+
+    def _turn(self) -> None:
+        for step in self._core.poll(anyio.current_time()):
+            self._perform(step)
+        self._alarm.set(self._core.wake_at)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Tell outcomes and events to whom they concern, and wake those who watch the engine's
+        state.
+        """
+        core = self._core
+        while settled := core.take_settled():
+            for settlement in settled:
+                for index, record in enumerate(settlement.records):
+                    record.sink.settle(settlement, index)
+        for event in core.take_events():
+            logger.warning("%s: %s", self._config.client_id, event)
+        if self._watchers:
+            self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on the engine's state holds. Bound it from outside."""
+        if condition():
+            await anyio.lowlevel.checkpoint()
+            return
+        watcher = (condition, anyio.Event())
+        self._watchers.append(watcher)
+        try:
+            await watcher[1].wait()
+        finally:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+    def shut(self) -> None:
+        """End everything: settle what is left, drop the connections. Plain, so that it cannot be
+        cancelled.
+        """
+        for step in self._core.close(anyio.current_time()):
+            self._perform(step)
+        for channel in self._channels.values():
+            channel.connection.close_soon("the producer is closing")
+        self.deliver()
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _perform(self, step: steps.Step) -> None:
+        match step:
+            case steps.SendProduce():
+                self._produce(step)
+            case steps.OpenLink():
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._serve, step)
+            case steps.CloseLink(link_id, reason):
+                self._close(link_id, reason)
+            case steps.FetchMetadata(link_id, token, topics, auto):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.METADATA,
+                    lambda version: metadata_request(version, topics, allow_auto_create=auto),
+                    lambda response, now: self._core.on_metadata(
+                        link_id, token, metadata_update(response), now
+                    ),
+                )
+            case steps.InitProducerId(link_id, token):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.INIT_PRODUCER_ID,
+                    producer_id_request,
+                    lambda response, now: self._core.on_producer_id(
+                        link_id, token, producer_id_answer(response), now
+                    ),
+                )
+            case steps.DescribeTopicConfig(link_id, token, topic):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.DESCRIBE_CONFIGS,
+                    lambda version: topic_config_request(version, topic),
+                    lambda response, now: self._core.on_topic_config(
+                        link_id, token, names_retain_config(response), now
+                    ),
+                )
+
+    def _produce(self, step: steps.SendProduce) -> None:
+        channel = self._channels.get(step.link_id)
+        if channel is None:
+            return
+        correlation_id = channel.connection.next_correlation_id()
+        frame = encode_produce_request(
+            step.version,
+            correlation_id=correlation_id,
+            client_id=self._config.client_id,
+            transactional_id=step.transactional_id,
+            acks=step.acks,
+            timeout_ms=step.timeout_ms,
+            topics=[(topic.name, topic.topic_id, topic.partitions) for topic in step.topics],
+        )
+        answered = step.acks != 0
+        if answered:
+            channel.asked[correlation_id] = _Asked(
+                step.token, lambda answer: self._on_produce(channel, step, answer)
+            )
+        else:
+            channel.unanswered.append((correlation_id, step.token))
+        self._write(channel, frame, correlation_id, step.token, answered=answered)
+
+    def _ask(
+        self,
+        link_id: int,
+        token: int,
+        api_key: ApiKey,
+        make: Callable[[int], RequestPayload],
+        take: Callable[[object, float], None],
+    ) -> None:
+        channel = self._channels.get(link_id)
+        if channel is None:
+            return
+        try:
+            version = channel.connection.versions.choose(api_key)
+        except errors.IncompatibleBrokerVersion as error:
+            self._core.on_unsupported(link_id, token, error, anyio.current_time())
+            self.wakeup.set()
+            return
+        schema = response_type(api_key, version)
+        if schema is None:
+            raise errors.InternalError(f"no schema for {api_key.name} v{version}")
+        correlation_id = channel.connection.next_correlation_id()
+
+        def read(frame: bytes) -> None:
+            take(decode_response(schema, frame)[1], anyio.current_time())
+
+        channel.asked[correlation_id] = _Asked(token, read)
+        frame = encode_request(
+            make(version), correlation_id=correlation_id, client_id=self._config.client_id
+        )
+        self._write(channel, frame, correlation_id, token, answered=True)
+
+    def _write(
+        self, channel: _Channel, frame: bytes, correlation_id: int, token: int, *, answered: bool
+    ) -> None:
+        try:
+            channel.connection.write(
+                frame, correlation_id=correlation_id, expects_response=answered
+            )
+        except errors.KafkaConnectionError:
+            # It ended a moment ago; `on_link_lost` follows and needs to know that this never left.
+            channel.asked.pop(correlation_id, None)
+            channel.refused.append(token)
+
+    def _on_produce(self, channel: _Channel, step: steps.SendProduce, frame: bytes) -> None:
+        now = anyio.current_time()
+        try:
+            _, answer = decode_produce_response(step.version, frame)
+        except errors.ProtocolError as error:
+            self._core.on_undecodable(channel.link_id, step.version, error, now)
+            raise
+        odd = self._core.on_produce_answer(channel.link_id, step.token, answer, now)
+        if odd is not None:
+            raise odd
+
+    # -- connections -------------------------------------------------------------------------------
+
+    async def _serve(self, step: steps.OpenLink) -> None:
+        """The life of one connection."""
+        connection: Connection | None = None
+        version = 0
+        with anyio.CancelScope() as scope:
+            self._opening[step.link_id] = scope
+            try:
+                connection = await Connection.open(
+                    self._connector,
+                    step.host,
+                    step.port,
+                    client_id=self._config.client_id,
+                    setup_timeout=self._config.connection_setup_timeout,
+                    max_frame_bytes=self._config.max_frame_bytes,
+                )
+                version = connection.versions.choose(ApiKey.PRODUCE)
+            except errors.KafkaError as error:
+                self._lost(step.link_id, error, ())
+            finally:
+                del self._opening[step.link_id]
+        if connection is None:
+            return
+        channel = _Channel(step.link_id, connection)
+        self._channels[step.link_id] = channel
+        self._core.on_link_open(step.link_id, version, anyio.current_time())
+        self.wakeup.set()
+        cause: Exception | None = None
+        try:
+            cause = await connection.run(
+                lambda correlation_id, frame: self._on_frame(channel, correlation_id, frame),
+                lambda _written, _read: self._on_progress(channel),
+            )
+        finally:
+            del self._channels[step.link_id]
+            self._lost(step.link_id, cause, channel.unwritten())
+
+    def _on_frame(self, channel: _Channel, correlation_id: int, frame: bytes) -> None:
+        asked = channel.asked.pop(correlation_id, None)
+        if asked is None:
+            raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
+        asked.read(frame)
+        self.deliver()
+        self.wakeup.set()
+
+    def _on_progress(self, channel: _Channel) -> None:
+        now = anyio.current_time()
+        self._core.on_progress(channel.link_id, now)
+        while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
+            _, token = channel.unanswered.popleft()
+            self._core.on_written_unanswered(channel.link_id, token, now)
+            self.wakeup.set()
+
+    def _lost(
+        self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
+    ) -> None:
+        if error is not None:
+            logger.info("%s: connection %d: %s", self._config.client_id, link_id, error)
+        self._core.on_link_lost(link_id, error, anyio.current_time(), unwritten)
+        self.wakeup.set()
+
+    def _close(self, link_id: int, reason: str) -> None:
+        channel = self._channels.get(link_id)
+        if channel is not None:
+            channel.connection.close_soon(reason)
+        scope = self._opening.get(link_id)
+        if scope is not None:
+            scope.cancel()
+
+
+def _notify(watcher: tuple[Callable[[], bool], anyio.Event]) -> bool:
+    condition, event = watcher
+    if not condition():
+        return False
+    event.set()
+    return True
