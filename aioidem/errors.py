@@ -239,8 +239,8 @@ class BrokerResponseError(KafkaError):
     An instance's ``errno`` differs from its class's only for `UnknownError`.
     """
 
-    errno: int
-    message: ClassVar[str]
+    errno: int = -1
+    message: ClassVar[str] = "UNKNOWN"
     description: ClassVar[str] = ""
 
     def __init_subclass__(

@@ -1,0 +1,554 @@
+"""The configuration: what it accepts in each family of names, and how it refuses the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import math
+import pickle
+import sys
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem import config as config_module
+from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
+from aioidem.errors import ConfigError, RecordError
+from aioidem.partitioner import DefaultPartitioner
+
+_FIELDS = {field.name: field for field in dataclasses.fields(ProducerConfig)}
+_IN_FLIGHT = "max_in_flight_requests_per_connection"
+
+
+def _build(**options: Any) -> ProducerConfig:
+    """Build with names a type checker would refuse, as untyped callers do."""
+    return ProducerConfig.build(**{"bootstrap_servers": "h", **options})
+
+
+def _properties(properties: Mapping[str, str]) -> ProducerConfig:
+    return ProducerConfig.from_properties({"bootstrap.servers": "h", **properties})
+
+
+# --- defaults -------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    config = ProducerConfig.build("broker:9092", client_id="c")
+    assert dataclasses.asdict(config) == {
+        "bootstrap_servers": (("broker", 9092),),
+        "client_id": "c",
+        "acks": -1,
+        "enable_idempotence": True,
+        "transactional_id": None,
+        "transaction_timeout": 60.0,
+        "compression_type": "none",
+        "compression_level": None,
+        "batch_size": 16384,
+        "linger": 0.0,
+        "late_sealing": True,
+        "max_request_size": 1048576,
+        "buffer_memory": 33554432,
+        "max_block": 60.0,
+        "delivery_timeout": 120.0,
+        "request_timeout": 30.0,
+        "max_in_flight_requests_per_connection": 5,
+        "window_discovery": "auto",
+        "trust_base_offset": True,
+        "in_doubt": "fail",
+        "broker_dedup": "window",
+        "producer_id_expiration": None,
+        "retry_backoff": 0.1,
+        "retry_backoff_max": 1.0,
+        "reconnect_backoff": 0.05,
+        "reconnect_backoff_max": 1.0,
+        "connection_setup_timeout": 10.0,
+        "connections_max_idle": 540.0,
+        "metadata_max_age": 300.0,
+        "max_frame_bytes": 104857600,
+        "allow_auto_create_topics": True,
+        "partitioner": None,
+    }
+
+
+def test_each_producer_gets_a_client_id_of_its_own() -> None:
+    first, second = ProducerConfig.build("h"), ProducerConfig.build("h")
+    assert first.client_id.startswith("aioidem-producer-")
+    assert first.client_id != second.client_id
+
+
+# --- KIP-1269 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_flight", [6, 20, 1000, 10**12])
+@pytest.mark.parametrize("kind", [{"enable_idempotence": True}, {"transactional_id": "tx"}])
+def test_no_config_error_above_5_for_idempotent_and_transactional_producers(
+    in_flight: int, kind: dict[str, Any]
+) -> None:
+    assert getattr(_build(**{_IN_FLIGHT: in_flight}, **kind), _IN_FLIGHT) == in_flight
+
+
+def test_no_config_error_above_5_among_properties() -> None:
+    properties = {"max.in.flight.requests.per.connection": "20", "transactional.id": "tx"}
+    assert getattr(_properties(properties), _IN_FLIGHT) == 20
+
+
+@pytest.mark.parametrize("in_flight", [0, -1])
+def test_in_flight_is_at_least_1(in_flight: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{_IN_FLIGHT}={in_flight}: expected .*at least 1"):
+        _build(**{_IN_FLIGHT: in_flight})
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_as", "addresses"),
+    [
+        ("h", [("h", 9092)]),
+        ("h:1", [("h", 1)]),
+        ("h:1,h2", [("h", 1), ("h2", 9092)]),
+        (" h:1 , h2:65535 ,", [("h", 1), ("h2", 65535)]),
+        (["h:1", "h2"], [("h", 1), ("h2", 9092)]),
+        (("h:1,h2", "h3"), [("h", 1), ("h2", 9092), ("h3", 9092)]),
+        ([("h", 1), ("::1", 2)], [("h", 1), ("::1", 2)]),
+        ("[::1]:7,[fe80::1%eth0]", [("::1", 7), ("fe80::1%eth0", 9092)]),
+        ("h:1,h:1,h", [("h", 1), ("h", 9092)]),
+        ("under_score.example-1:9", [("under_score.example-1", 9)]),
+    ],
+)
+def test_addresses_are_taken_in_every_usual_form(
+    given_as: Any, addresses: list[tuple[str, int]]
+) -> None:
+    assert _build(bootstrap_servers=given_as).bootstrap_servers == tuple(addresses)
+
+
+@pytest.mark.parametrize(
+    "given_as",
+    [
+        *("", ",", " ", "h:", "h:0", "h:65536", "h:-1", "h:x", "h: 9", "h:9:9", ":9", "h:٣"),
+        *("::1", "[::1", "[::1]9", "[]:9", "[h]:9", "PLAINTEXT://h:9", "h/x", "u@h:1", "h h:1"),
+        *(None, 5, b"h:9", [], {}, {"h": 9}, ["h", None], [("h", "9")], [("h", True)]),
+        *([("h", 1, 2)], [("h", 0)], [("", 9)], [("::/", 9)]),
+    ],
+)
+def test_what_is_no_address_is_refused(given_as: Any) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap_servers=.*: expected 'host:port'"):
+        _build(bootstrap_servers=given_as)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True), st.integers(1, 65535)
+        ),
+        min_size=1,
+        unique=True,
+    )
+)
+def test_addresses_are_read_back_in_order(addresses: list[tuple[str, int]]) -> None:
+    text = ",".join(f"{host}:{port}" for host, port in addresses)
+    assert ProducerConfig.build(text).bootstrap_servers == tuple(addresses)
+    assert ProducerConfig.build(addresses).bootstrap_servers == tuple(addresses)
+
+
+@given(st.text())
+def test_any_text_as_address_is_taken_or_refused_with_config_error(text: str) -> None:
+    try:
+        addresses = ProducerConfig.build(text).bootstrap_servers
+    except ConfigError:
+        return
+    assert addresses
+    assert all(host and 1 <= port <= 65535 for host, port in addresses)
+
+
+# --- single options -------------------------------------------------------------------------------
+
+_SECONDS_FROM_0 = [
+    *("linger", "max_block", "retry_backoff", "retry_backoff_max"),
+    *("reconnect_backoff", "reconnect_backoff_max"),
+]
+_SECONDS_ABOVE_0 = [
+    *("transaction_timeout", "delivery_timeout", "request_timeout", "producer_id_expiration"),
+    *("connection_setup_timeout", "connections_max_idle", "metadata_max_age"),
+]
+_COUNTS = ["batch_size", "max_request_size", "buffer_memory", _IN_FLIGHT, "max_frame_bytes"]
+_FLAGS = [
+    *("enable_idempotence", "late_sealing", "trust_base_offset", "allow_auto_create_topics"),
+]
+_CHOICES = ["compression_type", "window_discovery", "in_doubt", "broker_dedup"]
+_TEXTS = ["client_id", "transactional_id"]
+
+
+def _refused() -> list[tuple[str, Any]]:
+    """Every option with values it must not take, the wrong types among them."""
+    rows: list[tuple[str, Any]] = []
+    times: list[Any] = [-1, -0.001, math.nan, math.inf, -math.inf, 2**31, 10**400, "1", True, b""]
+    rows += [(name, value) for name in _SECONDS_FROM_0 + _SECONDS_ABOVE_0 for value in times]
+    rows += [(name, value) for name in _SECONDS_ABOVE_0 for value in (0, 0.0)]
+    rows += [(name, None) for name in _SECONDS_FROM_0]
+    counts: list[Any] = [0, -1, 1.0, "5", True, None]
+    rows += [(name, value) for name in _COUNTS for value in counts]
+    flags: list[Any] = [1, 0, "true", None]
+    words: list[Any] = ["", "ON", "x", None, True, []]
+    texts: list[Any] = ["", 5, b"x", "é" * 16384, "\ud800"]
+    rows += [(name, 2**31) for name in _COUNTS if name != _IN_FLIGHT]
+    rows += [(name, value) for name in _FLAGS for value in flags]
+    rows += [(name, value) for name in _CHOICES for value in words]
+    rows += [(name, value) for name in _TEXTS for value in texts]
+    rows += [("client_id", None), ("max_frame_bytes", 1023)]
+    rows += [("acks", value) for value in (2, -2, True, False, "1", "ALL", None, 1.0)]
+    rows += [("partitioner", value) for value in (5, "murmur2", object())]
+    rows += [("compression_level", value) for value in (True, "3", 1.5, 23, -131073)]
+    return rows
+
+
+@pytest.mark.parametrize(("name", "value"), _refused())
+def test_a_bad_value_is_refused_naming_option_value_and_what_is_allowed(
+    name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _build(**{name: value})
+    text = str(caught.value)
+    assert text.startswith(f"ConfigError: {name}=")
+    assert ": expected " in text
+    assert len(text) < 300
+    if not isinstance(value, str | int) or len(str(value)[:30]) < 20:
+        assert repr(value)[:10] in text
+
+
+def test_every_option_is_among_those_tested_for_bad_values() -> None:
+    tested = {name for name, _ in _refused()}
+    assert tested | {"bootstrap_servers"} == set(_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("acks", "all", -1),
+        ("acks", -1, -1),
+        ("linger", 1, 1.0),
+        ("linger", 0, 0.0),
+        ("max_block", 0, 0.0),
+        ("delivery_timeout", 2147483.647, 2147483.647),
+        ("connections_max_idle", None, None),
+        ("producer_id_expiration", 86400, 86400.0),
+        ("batch_size", 1, 1),
+        ("batch_size", 2**31 - 1, 2**31 - 1),
+        ("max_request_size", 1, 1),
+        ("transactional_id", "é", "é"),
+        ("window_discovery", "off", "off"),
+        ("partitioner", len, len),
+    ],
+)
+def test_values_at_the_edges_are_taken(name: str, value: Any, kept: Any) -> None:
+    taken = getattr(_build(**{name: value}), name)
+    assert taken == kept
+    assert type(taken) is type(kept)
+
+
+def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compression() -> None:
+    config = _build(batch_size=4 << 20, max_request_size=1 << 20, compression_type="gzip")
+    assert config.batch_size > config.max_request_size
+
+
+# --- unknown names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("lingr", "did you mean 'linger'?"),
+        ("deliverytimeout", "did you mean 'delivery_timeout'?"),
+        ("linger_ms", "write 'linger', a number of seconds"),
+        ("linger.ms", "write 'linger', a number of seconds"),
+        ("max_batch_size", "write 'batch_size', a whole number"),
+        ("zzz", "expected one of bootstrap_servers, client_id, acks"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _build(**{name: 1})
+    assert f"unknown option {name!r}: {hint}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("linger", "write 'linger.ms', a whole number of milliseconds"),
+        ("batch_size", "write 'batch.size', a whole number"),
+        ("max.in.flight.request.per.connection", "mean 'max.in.flight.requests.per.connection'?"),
+        ("zzz", "expected one of bootstrap.servers, client.id, acks"),
+    ],
+)
+def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option") as caught:
+        _properties({name: "1"})
+    assert hint in str(caught.value)
+
+
+# --- contradictions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("idempotence", [{}, {"enable_idempotence": True}])
+def test_weak_acks_with_idempotence_are_refused_with_the_way_out(
+    acks: int, idempotence: dict[str, bool]
+) -> None:
+    with pytest.raises(ConfigError, match=rf"acks={acks}: .*pass enable_idempotence=False"):
+        _build(acks=acks, **idempotence)
+    assert _build(acks=acks, enable_idempotence=False).acks == acks
+
+
+def test_a_transactional_id_without_idempotence_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"transactional_id .*'tx'.*enable_idempotence"):
+        _build(transactional_id="tx", enable_idempotence=False)
+
+
+def test_a_delivery_timeout_below_linger_plus_request_timeout_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"delivery_timeout .*=30\.0: expected at least linger"):
+        _build(delivery_timeout=30, request_timeout=30, linger=0.5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
+    linger_ms: int, request_ms: int
+) -> None:
+    _build(
+        linger=linger_ms / 1000,
+        request_timeout=request_ms / 1000,
+        delivery_timeout=(linger_ms + request_ms) / 1000,
+    )
+
+
+@pytest.mark.parametrize("name", ["retry_backoff", "reconnect_backoff"])
+def test_a_first_pause_above_the_longest_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} .*=2\.0: expected at most {name}_max"):
+        _build(**{name: 2, f"{name}_max": 1})
+    _build(**{name: 1, f"{name}_max": 1})
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [("gzip", 0), ("gzip", 10), ("lz4", 0), ("lz4", 18), ("none", 1), ("snappy", 1)],
+)
+def test_a_level_the_codec_does_not_have_is_refused(codec: str, level: int) -> None:
+    with pytest.raises(ConfigError, match=rf"compression_level={level}: expected .*{codec}"):
+        _build(compression_type=codec, compression_level=level)
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 17), ("zstd", -131072), ("zstd", 22)],
+)
+def test_the_levels_of_each_codec_are_taken(codec: str, level: int) -> None:
+    assert _build(compression_type=codec, compression_level=level).compression_level == level
+
+
+@pytest.mark.parametrize(
+    ("codec", "library", "install"),
+    [
+        ("snappy", "cramjam", r"aioidem\[snappy\]"),
+        ("lz4", "lz4", "lz4"),
+        ("zstd", "zstandard", "z"),
+    ],
+)
+def test_a_codec_whose_library_is_missing_is_refused_naming_what_to_install(
+    codec: str, library: str, install: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)  # what an import then finds: nothing
+    with pytest.raises(ConfigError, match=rf"'{codec}' needs .*{library}: pip install '{install}"):
+        _build(compression_type=codec)
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+def test_properties_are_read_in_milliseconds_and_as_text() -> None:
+    config = _properties(
+        {
+            "linger.ms": "5",
+            "delivery.timeout.ms": " 60000 ",
+            "acks": "all",
+            "enable.idempotence": "TRUE",
+            "max.in.flight.requests.per.connection": "20",
+            "batch.size": "32768",
+            "late.sealing": "false",
+            "window.discovery": "on",
+            "connections.max.idle.ms": "-1",
+            "compression.type": "zstd",
+        }
+    )
+    assert config.linger == 0.005
+    assert config.delivery_timeout == 60.0
+    assert config.acks == -1
+    assert config.enable_idempotence is True
+    assert getattr(config, _IN_FLIGHT) == 20
+    assert config.batch_size == 32768
+    assert config.late_sealing is False
+    assert config.window_discovery == "on"
+    assert config.connections_max_idle is None
+    assert config.compression_type == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("linger.ms", "5.5", "a whole number of milliseconds 0 to 2147483647"),
+        ("linger.ms", "-1", "a whole number of milliseconds 0 to 2147483647"),
+        ("linger.ms", "", "a whole number"),
+        ("linger.ms", "1_0", "a whole number"),
+        ("linger.ms", "9" * 5000, "a whole number"),
+        ("request.timeout.ms", "0", "a whole number of milliseconds 1 to"),
+        ("connections.max.idle.ms", "-2", "or -1 for none"),
+        ("acks", "2", "all (or -1), 1 or 0"),
+        ("acks", "quorum", "all (or -1), 1 or 0"),
+        ("late.sealing", "yes", "true or false"),
+        ("batch.size", "0", "a whole number 1 to 2147483647"),
+        ("window.discovery", "maybe", "one of auto, on, off"),
+        ("client.id", "", "a string of 1 to 32767 bytes"),
+        ("bootstrap.servers", "h:x", "host:port"),
+    ],
+)
+def test_a_bad_property_is_refused_under_its_own_name_and_in_its_own_unit(
+    name: str, text: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _properties({name: text})
+    assert str(caught.value).startswith(f"ConfigError: {name}=")
+    assert ": expected " in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+def test_a_property_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"linger\.ms=5: expected a string"):
+        _properties({"linger.ms": 5})  # type: ignore[dict-item]
+
+
+def test_properties_without_addresses_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers is required"):
+        ProducerConfig.from_properties({})
+
+
+def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
+    levels = {"compression.gzip.level": "9", "compression.zstd.level": "3"}
+    assert _properties({**levels, "compression.type": "zstd"}).compression_level == 3
+    assert _properties({**levels, "compression.type": "gzip"}).compression_level == 9
+    assert _properties({**levels, "compression.type": "lz4"}).compression_level is None
+    assert _properties(levels).compression_level is None
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=5))
+def test_any_properties_are_taken_or_refused_with_config_error(properties: dict[str, str]) -> None:
+    try:
+        ProducerConfig.from_properties({"bootstrap.servers": "h", **properties})
+    except ConfigError:
+        return
+    assert set(properties) <= set(config_module._BY_PROPERTY)
+
+
+@given(st.data())
+def test_any_text_for_any_property_is_taken_or_refused_with_config_error(
+    data: st.DataObject,
+) -> None:
+    name = data.draw(st.sampled_from(sorted(config_module._BY_PROPERTY)))
+    text = data.draw(st.one_of(st.text(), st.integers().map(str), st.sampled_from(["true", "all"])))
+    with contextlib.suppress(ConfigError):
+        _properties({name: text})
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_time_is_the_same_in_seconds_and_in_milliseconds(milliseconds: int) -> None:
+    times = {"max_block": milliseconds / 1000}
+    assert _properties({"max.block.ms": str(milliseconds)}).max_block == _build(**times).max_block
+
+
+# --- one table of names ---------------------------------------------------------------------------
+
+
+def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
+    hints = get_type_hints(ProducerOptions)
+    fields = get_type_hints(ProducerConfig)
+    assert set(hints) == set(fields) - {"bootstrap_servers"}
+    assert {name: hint for name, hint in hints.items() if name != "acks"} == {
+        name: hint for name, hint in fields.items() if name not in {"acks", "bootstrap_servers"}
+    }
+
+
+def test_property_names_are_unique_and_java_styled() -> None:
+    names = [option.java for option in config_module._OPTIONS.values() if option.java]
+    assert len(set(names)) == len(names) == len(_FIELDS) - 1  # all but the partitioner
+    assert all(name == name.lower() and "_" not in name for name in names)
+
+
+def test_aiokafka_names_are_arguments_of_its_producer() -> None:
+    theirs = set(inspect.signature(AIOKafkaProducer).parameters)
+    names = [option.aiokafka for option in config_module._OPTIONS.values() if option.aiokafka]
+    assert len(set(names)) == len(names)
+    assert set(names) <= theirs
+
+
+def test_every_option_has_a_line_of_documentation() -> None:
+    source = inspect.getsource(ProducerConfig)
+    for name in _FIELDS:
+        declaration = source.index(f"\n    {name}: ")
+        documentation = source.index('"""', declaration)
+        following = [
+            at for other in _FIELDS if (at := source.find(f"\n    {other}: ", declaration + 1)) > 0
+        ]
+        assert documentation < min(following, default=len(source)), name
+
+
+# --- as a value -----------------------------------------------------------------------------------
+
+
+def test_a_config_cannot_be_changed() -> None:
+    config = ProducerConfig.build("h")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.linger = 1.0  # type: ignore[misc]
+
+
+def test_a_changed_copy_is_checked_again() -> None:
+    config = ProducerConfig.build("h")
+    assert dataclasses.replace(config, linger=1).linger == 1.0
+    with pytest.raises(ConfigError, match="acks=1"):
+        dataclasses.replace(config, acks=1)
+
+
+def test_a_config_survives_pickling() -> None:
+    config = _build(partitioner=DefaultPartitioner(), linger=0.5)
+    again = pickle.loads(pickle.dumps(config))  # noqa: S301 - our own bytes
+    assert dataclasses.replace(again, partitioner=None) == dataclasses.replace(
+        config, partitioner=None
+    )
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t", "a.b_c-D9", "...", "x" * 249, "__consumer_offsets"])
+def test_legal_topic_names_pass(name: str) -> None:
+    validate_topic(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "x" * 250, "a b", "a/b", "a\n", "t\x00", "tøpic", "a:b", None, 5, b"t"]
+)
+def test_illegal_topic_names_are_refused(name: Any) -> None:
+    with pytest.raises(RecordError, match=r"topic .*: expected 1 to 249 characters"):
+        validate_topic(name)
+
+
+@given(st.text(max_size=260))
+def test_a_topic_name_passes_exactly_by_kafkas_rules(name: str) -> None:
+    letters = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    legal = 1 <= len(name) <= 249 and set(name) <= letters and name not in {".", ".."}
+    if legal:
+        validate_topic(name)
+    else:
+        with pytest.raises(RecordError):
+            validate_topic(name)

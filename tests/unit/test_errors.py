@@ -1,0 +1,178 @@
+"""The errors: one class per code, aiokafka's names and flags, attributes that survive a copy."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import aiokafka.errors
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem.errors import (
+    BrokerResponseError,
+    ConfigError,
+    CorruptRecordException,
+    DeliveryTimeoutError,
+    KafkaError,
+    NotLeaderForPartitionError,
+    PartialDeliveryError,
+    RecordError,
+    UnknownError,
+    broker_error,
+    error_for_code,
+)
+from aioidem.structs import DeliveryStatus
+
+_ALL: list[type[KafkaError]] = [
+    value
+    for name in errors.__all__
+    if inspect.isclass(value := getattr(errors, name)) and issubclass(value, KafkaError)
+]
+_BROKER: list[type[BrokerResponseError]] = [
+    cls
+    for cls in dict.fromkeys(_ALL)  # some have two names
+    if issubclass(cls, BrokerResponseError) and cls is not BrokerResponseError
+]
+_THEIRS: list[Any] = [cls for cls in vars(aiokafka.errors).values() if inspect.isclass(cls)]
+_AIOKAFKA: dict[int, Any] = {
+    cls.errno: cls
+    for cls in _THEIRS
+    if hasattr(cls, "errno")
+    and issubclass(cls, aiokafka.errors.BrokerResponseError)
+    and cls.errno != 13  # what Kafka 0.8 meant by it; it has been NETWORK_EXCEPTION since
+}
+# What a producer's own requests can be answered with (research: B5 and the codes after 79).
+_PRODUCERS_CODES = [
+    *(2, 3, 5, 6, 7, 10, 17, 18, 19, 20, 21, 29, 30, 31, 32, 35, 43, 44, 45, 46, 47, 48, 49, 50),
+    *(51, 53, 55, 56, 58, 59, 74, 87, 89, 90, 100, 103, 120, 129),
+]
+
+
+@pytest.mark.parametrize("code", _PRODUCERS_CODES)
+def test_every_code_a_producer_can_meet_has_a_class_of_its_own(code: int) -> None:
+    found = error_for_code(code)
+    assert found is not UnknownError
+    assert found.errno == code
+
+
+@given(st.integers(-(2**15), 2**15 - 1))
+def test_every_code_maps_to_a_class_and_to_an_error_that_keeps_the_code(code: int) -> None:
+    found = error_for_code(code)
+    assert found.errno == code or found is UnknownError
+    assert broker_error(code).errno == code
+    assert type(broker_error(code)) is found
+
+
+@pytest.mark.parametrize("cls", _BROKER, ids=lambda cls: cls.__name__)
+def test_every_class_is_found_by_its_code_which_kafka_knows(cls: type[BrokerResponseError]) -> None:
+    assert error_for_code(cls.errno) is cls
+    ErrorCode(cls.errno)
+    assert cls.message.isupper()
+    assert cls.description
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in _BROKER if cls.errno in _AIOKAFKA], ids=lambda cls: cls.__name__
+)
+def test_names_and_flags_are_aiokafkas(cls: type[BrokerResponseError]) -> None:
+    theirs = _AIOKAFKA[cls.errno]
+    assert cls.__name__ == theirs.__name__
+    assert cls.message == theirs.message
+    assert (cls.retriable, cls.invalid_metadata) == (theirs.retriable, theirs.invalid_metadata)
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in _BROKER if cls.errno not in _AIOKAFKA], ids=lambda cls: cls.__name__
+)
+def test_codes_aiokafka_lacks_are_retriable_where_java_retries(
+    cls: type[BrokerResponseError],
+) -> None:
+    assert cls.retriable is ErrorCode(cls.errno).retriable
+    assert cls.message.lower() == ErrorCode(cls.errno).name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("InvalidMessageError", "CoordinatorNotAvailableError", "NotCoordinatorError"),
+        "CoordinatorLoadInProgressError",
+    ],
+)
+def test_aiokafkas_second_names_name_the_same_codes(name: str) -> None:
+    ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
+    assert ours.errno == theirs.errno
+
+
+@pytest.mark.parametrize("name", ["KafkaConnectionError", "KafkaTimeoutError", "ProducerClosed"])
+def test_local_errors_have_aiokafkas_flags(name: str) -> None:
+    ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
+    assert (ours.retriable, ours.invalid_metadata) == (theirs.retriable, theirs.invalid_metadata)
+
+
+@pytest.mark.parametrize("cls", _ALL, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("status", [None, DeliveryStatus.NOT_WRITTEN, DeliveryStatus.UNKNOWN])
+@pytest.mark.parametrize("args", [(), ("what happened",), ("what", 7)])
+def test_every_error_survives_copying_and_pickling(
+    cls: type[KafkaError], status: DeliveryStatus | None, args: tuple[object, ...]
+) -> None:
+    error = cls(*args, status=status)
+    error.__cause__ = OSError("below")
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert type(again) is cls
+        assert again.args == args
+        assert again.status is status
+        assert str(again) == str(error)
+
+
+def test_an_unknown_code_survives_copying_and_pickling() -> None:
+    error = broker_error(9999, "from broker 3")
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+        assert again.errno == 9999
+        assert str(again) == "[Error 9999] UnknownError: from broker 3"
+
+
+def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
+    broker_error(9999)
+    assert UnknownError.errno == -1
+
+
+def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
+    error = PartialDeliveryError("2 of 3", deliveries=["a", "b"], status=DeliveryStatus.UNKNOWN)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert again.deliveries == ["a", "b"]
+    assert again.status is DeliveryStatus.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KafkaError(), "KafkaError"),
+        (ConfigError("linger=-1"), "ConfigError: linger=-1"),
+        (DeliveryTimeoutError("120 s"), "DeliveryTimeoutError: 120 s"),
+        (CorruptRecordException(), "[Error 2] CorruptRecordException"),
+        (
+            NotLeaderForPartitionError("t-0"),
+            "[Error 6] NotLeaderForPartitionError: t-0",
+        ),
+    ],
+)
+def test_the_text_of_an_error_names_its_class_and_code(error: KafkaError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_bad_arguments_are_value_errors_and_timeouts_are_timeout_errors() -> None:
+    assert issubclass(ConfigError, ValueError)
+    assert issubclass(RecordError, ValueError)
+    assert issubclass(DeliveryTimeoutError, TimeoutError)
+
+
+def test_two_classes_for_one_code_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="error code 6 belongs to NotLeaderForPartitionError"):
+        type("Second", (BrokerResponseError,), {}, errno=6, message="SECOND")
+    assert error_for_code(6) is NotLeaderForPartitionError
