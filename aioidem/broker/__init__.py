@@ -1,0 +1,51 @@
+"""A Kafka broker that works, in this process, for tests and demos: `EmbeddedCluster`.
+
+    async with EmbeddedCluster(brokers=2, rtt=0.15, retain=20) as cluster:
+        cluster.create_topic("t", partitions=1, configs={"producer.state.batches.to.retain": "20"})
+        ...                                # any Kafka client, at cluster.bootstrap_servers
+        assert cluster.max_span("t", 0) <= 20
+
+`ClusterState` is the same cluster without sockets, tasks and clock. Limits: see `server`.
+"""
+
+from __future__ import annotations
+
+from aioidem.broker.batch import RefusedError
+from aioidem.broker.intercept import (
+    Action,
+    AfterAppend,
+    BatchSeen,
+    CloseConnection,
+    Delay,
+    Drop,
+    Interceptor,
+    Refuse,
+    RequestSeen,
+    Respond,
+    RespondRaw,
+    Rewrite,
+)
+from aioidem.broker.requests import Connection, Delivery
+from aioidem.broker.server import EmbeddedCluster
+from aioidem.broker.state import Broker, ClusterState
+
+__all__ = [
+    "Action",
+    "AfterAppend",
+    "BatchSeen",
+    "Broker",
+    "CloseConnection",
+    "ClusterState",
+    "Connection",
+    "Delay",
+    "Delivery",
+    "Drop",
+    "EmbeddedCluster",
+    "Interceptor",
+    "Refuse",
+    "RefusedError",
+    "RequestSeen",
+    "Respond",
+    "RespondRaw",
+    "Rewrite",
+]

@@ -1,0 +1,350 @@
+"""Produce (v3 to v14): check, append, wait for replication, answer.
+
+The checks come in Kafka's order, which clients can tell apart: topic, leadership, in-sync replicas,
+size, checksum, records and timestamps, and only then producer epoch and sequence. A resend of a
+stored batch is therefore refused for its size or timestamp before it is recognised.
+
+acks=all waits for the high watermark, duplicates included. A parked request whose partition changes
+its leader is answered NOT_LEADER_OR_FOLLOWER, and REQUEST_TIMED_OUT after its timeout, both with
+the base offset of what was appended.
+
+Rejected
+    Decoding records: count, timestamps and sequences are in the header. Only a compacted topic and
+    a refused timestamp look inside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.batch import BatchHeader, RefusedError, check_crc
+from aioidem.broker.entities import Entity, from_ms, respond, timestamp_from_ms
+from aioidem.broker.requests import Context, Delayed, Later, Never, Now, ProduceItem, Reply
+from aioidem.errors import ProtocolError
+from aioidem.protocol.produce_v14 import tagged_retained
+from aioidem.records import ReadRecord, read_batches
+
+if TYPE_CHECKING:
+    from aioidem.broker.partition import Partition, Replica
+    from aioidem.broker.state import Broker, ClusterState
+
+__all__ = ["handle"]
+
+_API: Final = 0
+_ZSTD: Final = 4
+_FIRST_WITH_ZSTD: Final = 7
+_FIRST_WITH_LEADER_HINTS: Final = 10
+_FIRST_RETAINING: Final = 14
+
+
+class _Outcome:
+    """What became of one partition of the request; ``awaited``: the offset acks=all needs."""
+
+    __slots__ = (
+        "awaited",
+        "base_offset",
+        "code",
+        "item",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "partition",
+        "record_errors",
+    )
+
+    def __init__(self, item: ProduceItem, partition: Partition | None) -> None:
+        self.item = item
+        self.partition = partition
+        self.code = ErrorCode.none
+        self.message: str | None = None
+        self.record_errors: tuple[tuple[int, str | None], ...] = ()
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.log_start_offset = -1
+        self.awaited = -1
+
+    def refuse(self, refusal: RefusedError) -> None:
+        self.code = refusal.code
+        # Kafka sends words only for records it refused; every other code speaks for itself.
+        if refusal.code in (ErrorCode.invalid_record, ErrorCode.invalid_timestamp):
+            self.message = refusal.message
+            self.record_errors = refusal.record_errors
+
+
+class _DelayedProduce(Delayed):
+    """acks=all, appended, not committed."""
+
+    __slots__ = ("_broker", "_context", "_outcomes")
+
+    def __init__(
+        self, broker: Broker, outcomes: list[_Outcome], context: Context, timeout: float
+    ) -> None:
+        waiting = {id(o.partition): o.partition for o in outcomes if o.partition is not None}
+        super().__init__(tuple(waiting.values()), context.now + timeout)
+        self._broker = broker
+        self._outcomes = outcomes
+        self._context = context
+
+    def attempt(self, cluster: ClusterState) -> Entity | None:
+        for outcome in self._outcomes:
+            _settle(outcome, self._broker)
+        if any(o.awaited >= 0 for o in self._outcomes):
+            return None
+        return _response(cluster, self._broker, self._outcomes, self._context)
+
+    def expire(self, cluster: ClusterState) -> Entity:
+        for outcome in self._outcomes:
+            if outcome.awaited >= 0:
+                outcome.awaited = -1
+                outcome.code = ErrorCode.request_timed_out
+        return _response(cluster, self._broker, self._outcomes, self._context)
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """Append what may be appended; answer now, when it is committed, or (acks=0) never."""
+    outcomes = [_append(cluster, broker, item, request, context) for item in context.pending.items]
+    if request.acks == 0:
+        return Never(close=any(o.code is not ErrorCode.none for o in outcomes))
+    if request.acks == 1:
+        for outcome in outcomes:
+            outcome.awaited = -1
+    parked = _DelayedProduce(broker, outcomes, context, request.timeout.total_seconds())
+    response = parked.attempt(cluster)
+    return Later(parked) if response is None else Now(response)
+
+
+def _append(
+    cluster: ClusterState, broker: Broker, item: ProduceItem, request: Entity, context: Context
+) -> _Outcome:
+    outcome = _Outcome(item, _find(cluster, item))
+    try:
+        partition = _admitted(outcome, request, context)
+        _store(partition, broker, item, request, context, outcome)
+    except RefusedError as refusal:
+        outcome.refuse(refusal)
+    else:
+        cluster.wake(partition)
+    return outcome
+
+
+def _admitted(outcome: _Outcome, request: Entity, context: Context) -> Partition:
+    """The partition, unless the request cannot be carried out whatever its records are."""
+    forced, item = context.pending.forced, outcome.item
+    if forced is not None and forced.applies(item.topic, item.index):
+        raise RefusedError(forced.code, "said so by the interceptor")
+    if request.acks not in (-1, 0, 1):
+        raise RefusedError(ErrorCode.invalid_required_acks, f"acks {request.acks}")
+    if outcome.partition is not None:
+        return outcome.partition
+    if item.topic_id is None:
+        raise RefusedError(ErrorCode.unknown_topic_or_partition, "no such topic or partition")
+    raise RefusedError(ErrorCode.unknown_topic_id, "no such topic or partition")
+
+
+def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:
+    if item.topic_id is not None:
+        topic = cluster.topics_by_id.get(item.topic_id)
+    else:
+        topic = cluster.topics.get(item.topic or "")
+    return topic.partition(item.index) if topic is not None else None
+
+
+def _store(
+    partition: Partition,
+    broker: Broker,
+    item: ProduceItem,
+    request: Entity,
+    context: Context,
+    outcome: _Outcome,
+) -> None:
+    header, data = item.header, item.data
+    if header is None or data is None:
+        raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
+    _check_request(header, request, context.api_version)
+    leader = partition.led_by(broker.id)
+    if leader is None:
+        raise RefusedError(ErrorCode.not_leader_or_follower, f"broker {broker.id} does not lead it")
+    settings = partition.topic.settings
+    if request.acks == -1 and len(partition.isr) < settings.min_insync_replicas:
+        raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
+    if len(data) > settings.max_message_bytes:
+        raise RefusedError(
+            ErrorCode.message_too_large, f"{len(data)} bytes, at most {settings.max_message_bytes}"
+        )
+    check_crc(data, header)
+    _check_records(partition, header, data, context.wall_ms)
+    outcome.log_start_offset = leader.log.start_offset
+    if not _is_duplicate(leader, header, outcome):
+        batch = partition.append(data, header, context.wall_ms)
+        outcome.base_offset = batch.base_offset
+        outcome.log_append_time_ms = batch.log_append_time_ms
+        outcome.log_start_offset = leader.log.start_offset
+        outcome.awaited = batch.last_offset + 1
+    afterwards = context.pending.afterwards
+    if afterwards is not None and afterwards.applies(item.topic, item.index):
+        outcome.code = afterwards.code
+        outcome.awaited = -1
+
+
+def _is_duplicate(leader: Replica, header: BatchHeader, outcome: _Outcome) -> bool:
+    """A stored batch gets its first answer, with the stored timestamp for a log append time."""
+    if header.producer_id < 0:
+        return False
+    original = leader.producers.check(header)
+    if original is None:
+        return False
+    outcome.base_offset = original.base_offset
+    outcome.log_append_time_ms = original.timestamp_ms
+    outcome.awaited = original.last_offset + 1
+    return True
+
+
+def _check_request(header: BatchHeader, request: Entity, version: int) -> None:
+    if header.codec == _ZSTD and version < _FIRST_WITH_ZSTD:
+        raise RefusedError(ErrorCode.unsupported_compression_type, "zstd needs Produce v7")
+    if header.codec > _ZSTD:
+        raise RefusedError(ErrorCode.corrupt_message, f"unknown codec {header.codec}")
+    if header.control:
+        raise RefusedError(
+            ErrorCode.invalid_record, "Clients are not allowed to write control records"
+        )
+    if header.transactional or request.transactional_id is not None:
+        raise RefusedError(ErrorCode.invalid_txn_state, "this broker has no transactions")
+
+
+def _check_records(
+    partition: Partition, header: BatchHeader, data: bytes | memoryview, wall_ms: int
+) -> None:
+    if header.base_offset != 0:
+        raise RefusedError(
+            ErrorCode.invalid_record, f"The base offset should be 0, but is {header.base_offset}"
+        )
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise RefusedError(
+            ErrorCode.invalid_record,
+            f"{header.record_count} records up to offset delta {header.last_offset_delta}",
+        )
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise RefusedError(
+            ErrorCode.invalid_record,
+            f"producer {header.producer_id} with epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}",
+        )
+    settings = partition.topic.settings
+    if not settings.log_append_time:
+        _check_timestamps(partition, header, data, wall_ms)
+    if settings.compacted:
+        without = [i for i, r in enumerate(_records(data)) if r.key is None]
+        if without:
+            raise RefusedError(
+                ErrorCode.invalid_record,
+                "One or more records have been rejected",
+                tuple((i, "Compacted topic cannot accept message without key") for i in without),
+            )
+
+
+def _check_timestamps(
+    partition: Partition, header: BatchHeader, data: bytes | memoryview, wall_ms: int
+) -> None:
+    settings = partition.topic.settings
+    oldest = wall_ms - settings.timestamp_before_max_ms
+    newest = wall_ms + settings.timestamp_after_max_ms
+    # Only the first and the newest stamp are in the header; a lower bound needs every record's.
+    if header.max_timestamp_ms <= newest and oldest < 0:
+        return
+    outside = [i for i, r in enumerate(_records(data)) if not oldest <= r.timestamp_ms <= newest]
+    if outside:
+        raise RefusedError(
+            ErrorCode.invalid_timestamp,
+            "One or more records have been rejected due to invalid timestamp",
+            tuple((i, "Timestamp is out of range") for i in outside),
+        )
+
+
+def _records(data: bytes | memoryview) -> list[ReadRecord]:
+    try:
+        return read_batches(data)[0].records()
+    except ProtocolError as error:
+        raise RefusedError(ErrorCode.corrupt_message, str(error)) from None
+
+
+def _settle(outcome: _Outcome, broker: Broker) -> None:
+    """Stop waiting if the partition is committed far enough, or is not this broker's any more."""
+    partition = outcome.partition
+    if outcome.awaited < 0 or partition is None:
+        return
+    if partition.deleted:
+        outcome.code = ErrorCode.unknown_topic_or_partition
+    elif partition.leader != broker.id:
+        outcome.code = ErrorCode.not_leader_or_follower
+    elif partition.high_watermark < outcome.awaited:
+        return
+    elif len(partition.isr) < partition.topic.settings.min_insync_replicas:
+        outcome.code = ErrorCode.not_enough_replicas_after_append
+    outcome.awaited = -1
+
+
+def _response(
+    cluster: ClusterState, broker: Broker, outcomes: list[_Outcome], context: Context
+) -> Entity:
+    version = context.api_version
+    topics: dict[str | UUID | None, dict[str, Any]] = {}
+    for outcome in outcomes:
+        item = outcome.item
+        key = item.topic if item.topic_id is None else item.topic_id
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = {
+                "name": item.topic,
+                "topic_id": item.topic_id,
+                "partition_responses": [],
+            }
+        topic["partition_responses"].append(_partition_response(outcome, broker, version))
+    values: dict[str, Any] = {
+        "responses": topics.values(),
+        "throttle_time": from_ms(round(broker.throttle * 1000)),
+    }
+    if version >= _FIRST_WITH_LEADER_HINTS:
+        leaders = {
+            o.partition.leader
+            for o in outcomes
+            if o.code == ErrorCode.not_leader_or_follower and o.partition is not None
+        }
+        if leaders:
+            values["node_endpoints"] = [
+                {"node_id": b.id, "host": b.host, "port": b.port, "rack": None}
+                for b in cluster.running
+                if b.id in leaders
+            ]
+    return respond(_API, version, values)
+
+
+def _partition_response(outcome: _Outcome, broker: Broker, version: int) -> dict[str, Any]:
+    partition = outcome.partition
+    values: dict[str, Any] = {
+        "index": outcome.item.index,
+        "error_code": outcome.code,
+        "base_offset": outcome.base_offset,
+        "log_append_time": timestamp_from_ms(outcome.log_append_time_ms),
+        "log_start_offset": outcome.log_start_offset,
+        "record_errors": [
+            {"batch_index": i, "batch_index_error_message": m} for i, m in outcome.record_errors
+        ],
+        "error_message": outcome.message,
+    }
+    if partition is None:
+        return values
+    if outcome.code == ErrorCode.none:
+        if version >= _FIRST_RETAINING:
+            values["producer_state_batches_to_retain"] = tagged_retained(
+                partition.retain_on(broker.id), "partition"
+            )
+    elif outcome.code == ErrorCode.not_leader_or_follower and version >= _FIRST_WITH_LEADER_HINTS:
+        values["current_leader"] = {
+            "leader_id": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+        }
+    return values

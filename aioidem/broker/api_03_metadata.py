@@ -1,0 +1,107 @@
+"""Metadata (v0 to v13): brokers, topics, leaders.
+
+An unknown topic that may be created is created, and still answered UNKNOWN_TOPIC_OR_PARTITION, as
+KRaft brokers do: the next request finds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.batch import RefusedError
+from aioidem.broker.entities import ZERO_MS, Entity, respond
+from aioidem.broker.partition import NO_LEADER
+from aioidem.broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem.broker.partition import Partition, Topic
+    from aioidem.broker.state import Broker, ClusterState
+
+__all__ = ["handle"]
+
+_API: Final = 3
+_NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """Answered by any broker, from the same view."""
+    if request.topics is None or (context.api_version == 0 and not request.topics):
+        topics = [_topic(cluster, topic) for topic in cluster.topics.values()]
+    else:
+        create = getattr(request, "allow_auto_topic_creation", True)
+        topics = [_asked(cluster, broker, wanted, create=create) for wanted in request.topics]
+    running = cluster.running
+    values = {
+        "throttle_time": ZERO_MS,
+        "brokers": [
+            {"node_id": b.id, "host": b.host, "port": b.port, "rack": None} for b in running
+        ],
+        "cluster_id": cluster.cluster_id,
+        "controller_id": running[0].id if running else -1,
+        "topics": topics,
+        "cluster_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+        "error_code": ErrorCode.none,
+    }
+    return Now(respond(_API, context.api_version, values))
+
+
+def _asked(
+    cluster: ClusterState, broker: Broker, wanted: Entity, *, create: bool
+) -> dict[str, Any]:
+    topic_id = getattr(wanted, "topic_id", None)
+    if topic_id is not None:
+        by_id = cluster.topics_by_id.get(topic_id)
+        if by_id is None:
+            return _missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
+        return _topic(cluster, by_id)
+    topic = cluster.topics.get(wanted.name)
+    if topic is not None:
+        return _topic(cluster, topic)
+    return _missing(wanted.name, _create(cluster, broker, wanted.name, create=create))
+
+
+def _create(cluster: ClusterState, broker: Broker, name: str, *, create: bool) -> ErrorCode:
+    try:
+        cluster.check_topic_name(name)
+        if create and cluster.broker_config(broker, "auto.create.topics.enable") == "true":
+            cluster.create_topic(name)
+    except RefusedError as refusal:
+        return refusal.code
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _missing(name: str | None, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": None,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _topic(cluster: ClusterState, topic: Topic) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": False,
+        "partitions": [_partition(cluster, p) for p in topic.partitions],
+        "topic_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+    }
+
+
+def _partition(cluster: ClusterState, partition: Partition) -> dict[str, Any]:
+    led = partition.leader != NO_LEADER
+    return {
+        "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
+        "partition_index": partition.index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": list(partition.replicas),
+        "isr_nodes": list(partition.isr),
+        "offline_replicas": [b for b in partition.replicas if not cluster.brokers[b].online],
+    }

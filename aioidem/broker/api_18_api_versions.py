@@ -1,0 +1,44 @@
+"""ApiVersions (v0 to v4): what this broker speaks.
+
+A version too new has no schema, so it comes here without a body; it is answered in version 0 with
+UNSUPPORTED_VERSION, the one API where that is possible (KIP-511).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.entities import ZERO_MS, Entity, respond
+from aioidem.broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem.broker.state import Broker, ClusterState
+
+__all__ = ["handle"]
+
+_API: Final = 18
+_FIRST_WITH_SOFTWARE: Final = 3
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """INVALID_REQUEST for a client software name that is not one (v3+)."""
+    code, version = ErrorCode.none, context.api_version
+    if request is None:
+        code, version = ErrorCode.unsupported_version, 0
+    elif version >= _FIRST_WITH_SOFTWARE:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.match(name) for name in names):
+            code = ErrorCode.invalid_request
+    values = {
+        "error_code": code,
+        "api_keys": [
+            {"api_key": key, "min_version": first, "max_version": last}
+            for key, first, last in cluster.announced(broker)
+        ],
+        "throttle_time": ZERO_MS,
+    }
+    return Now(respond(_API, version, values))

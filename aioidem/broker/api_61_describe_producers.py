@@ -1,0 +1,62 @@
+"""DescribeProducers (v0, KIP-664): the producers one replica knows.
+
+Any replica answers, leader or not, and what it says is its log end: neither proof of leadership nor
+of commitment. The request has neither a topic id nor a leader epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.entities import ZERO_MS, Entity, respond
+from aioidem.broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem.broker.partition import Partition
+    from aioidem.broker.state import Broker, ClusterState
+
+__all__ = ["handle"]
+
+_API: Final = 61
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """NOT_LEADER_OR_FOLLOWER where this broker has no replica."""
+    topics = []
+    for wanted in request.topics:
+        topic = cluster.topics.get(wanted.name)
+        parts = [
+            _describe(topic.partition(index) if topic is not None else None, index, broker)
+            for index in wanted.partition_indexes
+        ]
+        topics.append({"name": wanted.name, "partitions": parts})
+    return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
+
+
+def _describe(partition: Partition | None, index: int, broker: Broker) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "partition_index": index,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "active_producers": [],
+    }
+    if partition is None:
+        return values | {"error_code": ErrorCode.unknown_topic_or_partition}
+    replica = partition.replicas.get(broker.id)
+    if replica is None:
+        return values | {"error_code": ErrorCode.not_leader_or_follower}
+    return values | {
+        "active_producers": [
+            {
+                "producer_id": entry.producer_id,
+                "producer_epoch": entry.epoch,
+                "last_sequence": entry.last_sequence,
+                "last_timestamp": entry.last_timestamp_ms,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+            for entry in replica.producers.entries()
+        ]
+    }

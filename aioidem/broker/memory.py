@@ -1,0 +1,133 @@
+"""Byte streams between client and broker without sockets.
+
+Invariants
+    Chunks are handed over, not copied. At most `BUFFER_BYTES` wait in one direction, then the
+    sender waits, as a full socket buffer makes it wait. As with TCP: what was sent before the end
+    is still read after it; sending to a closed peer fails.
+
+Rejected
+    anyio's memory object streams: they count objects, not bytes, and their closing order differs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import ByteStream
+
+from aioidem.errors import KafkaConnectionError
+
+__all__ = ["BUFFER_BYTES", "MemoryConnector", "MemoryStream", "stream_pair"]
+
+BUFFER_BYTES: Final = 1 << 20
+
+
+class _Pipe:
+    """One direction."""
+
+    __slots__ = ("broken", "changed", "chunks", "ended", "size")
+
+    def __init__(self) -> None:
+        self.chunks: deque[bytes | memoryview] = deque()
+        self.size = 0
+        self.ended = False
+        self.broken = False
+        self.changed = anyio.Event()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+class MemoryStream(ByteStream):
+    """One end of a connection in memory."""
+
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self._in = incoming
+        self._out = outgoing
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<MemoryStream in={self._in.size} out={self._out.size} closed={self._closed}>"
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Bytes of the peer; EndOfStream once it has closed and everything was read."""
+        await anyio.lowlevel.checkpoint()
+        pipe = self._in
+        while not pipe.chunks:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            if pipe.ended:
+                raise anyio.EndOfStream
+            await pipe.changed.wait()
+        chunk = pipe.chunks.popleft()
+        if len(chunk) > max_bytes:
+            pipe.chunks.appendleft(memoryview(chunk)[max_bytes:])
+            chunk = chunk[:max_bytes]
+        pipe.size -= len(chunk)
+        pipe.notify()
+        return bytes(chunk)
+
+    async def send(self, item: bytes) -> None:
+        """Returns when there is room for more; BrokenResourceError once the peer has closed."""
+        await anyio.lowlevel.checkpoint()
+        pipe = self._out
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if pipe.broken or pipe.ended:
+            raise anyio.BrokenResourceError
+        if item:
+            pipe.chunks.append(bytes(item))
+            pipe.size += len(item)
+            pipe.notify()
+        while pipe.size > BUFFER_BYTES and not pipe.broken:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            await pipe.changed.wait()
+
+    async def send_eof(self) -> None:
+        """The peer reads the end after what was sent."""
+        self._out.ended = True
+        self._out.notify()
+        await anyio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Close both directions; what the peer has not read yet stays readable for it."""
+        self._closed = True
+        self._out.ended = True
+        self._in.broken = True
+        self._in.notify()
+        self._out.notify()
+        await anyio.lowlevel.checkpoint()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """None: there is no socket behind it."""
+        return {}
+
+
+def stream_pair() -> tuple[MemoryStream, MemoryStream]:
+    """Both ends of a new connection."""
+    there, back = _Pipe(), _Pipe()
+    return MemoryStream(back, there), MemoryStream(there, back)
+
+
+class MemoryConnector:
+    """Connects to whatever ``accept(host, port)`` hands out; None: nobody listens there."""
+
+    __slots__ = ("_accept",)
+
+    def __init__(self, accept: Callable[[str, int], MemoryStream | None]) -> None:
+        self._accept = accept
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """A new connection; raises KafkaConnectionError where no broker listens."""
+        await anyio.lowlevel.checkpoint()
+        stream = self._accept(host, port)
+        if stream is None:
+            raise KafkaConnectionError(f"cannot connect to {host}:{port}: no broker listens there")
+        return stream

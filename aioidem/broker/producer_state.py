@@ -1,0 +1,194 @@
+"""What one replica remembers of each producer, its last N batches, and the sequence check.
+
+Modelled on what Kafka 4.3.1 does, step by step:
+
+* A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and gets
+  its first offset back.
+* A lower epoch is refused: INVALID_PRODUCER_EPOCH. A higher one must start at sequence 0, else
+  OUT_OF_ORDER_SEQUENCE_NUMBER.
+* Within an epoch the next batch starts right after the last one; 2147483647 is followed by 0.
+  Anything else, including a duplicate older than the memory, is OUT_OF_ORDER_SEQUENCE_NUMBER.
+  DUPLICATE_SEQUENCE_NUMBER is never sent.
+* A producer id that is not known may start at any sequence (KIP-360), unless ``require_zero_first``
+  (transactions v2).
+* A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
+  timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
+  neither does idleness.
+* A clean restart keeps one batch per producer, because that is what a producer snapshot holds; a
+  crash replays the log.
+
+Rejected
+    A fixed-size ring per producer: N can be changed at run time and a lower N takes effect with the
+    next append only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.batch import MAX_SEQUENCE, BatchHeader, RefusedError, StoredBatch
+
+__all__ = ["ProducerEntry", "ProducerStates", "RememberedBatch"]
+
+
+class RememberedBatch(NamedTuple):
+    """One entry of the memory of a producer."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class ProducerEntry:
+    """One producer on one replica. ``batches`` is oldest first; ``last_timestamp_ms`` is the last
+    appended batch's.
+    """
+
+    __slots__ = ("batches", "epoch", "last_timestamp_ms", "producer_id")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: deque[RememberedBatch] = deque()
+        self.last_timestamp_ms = -1
+
+    def __repr__(self) -> str:
+        return (
+            f"<ProducerEntry pid={self.producer_id} epoch={self.epoch} last={self.last_sequence} "
+            f"remembered={len(self.batches)}>"
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record appended in this epoch, -1 if none."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+class ProducerStates:
+    """All producers of one replica."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of one producer."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """In order of producer id."""
+        return [self._entries[pid] for pid in sorted(self._entries)]
+
+    def check(
+        self, header: BatchHeader, *, require_zero_first: bool = False
+    ) -> RememberedBatch | None:
+        """Judge a batch that a client wants appended: the remembered original if it is a duplicate,
+        None if it may go in.
+
+        Raises `RefusedError` with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            if require_zero_first and header.base_sequence != 0:
+                raise _out_of_order(header, "no state for this producer, which must begin at 0", -1)
+            return None
+        if header.producer_epoch == entry.epoch:
+            duplicate = _find(entry, header)
+            if duplicate is None and not _follows(entry.last_sequence, header.base_sequence):
+                raise _out_of_order(header, "not the next sequence", entry.last_sequence)
+            return duplicate
+        if header.producer_epoch < entry.epoch:
+            raise RefusedError(
+                ErrorCode.invalid_producer_epoch,
+                f"epoch {header.producer_epoch} of producer {header.producer_id} "
+                f"is older than {entry.epoch}",
+            )
+        if header.base_sequence != 0:
+            raise _out_of_order(header, "a new epoch begins at 0", entry.last_sequence)
+        return None
+
+    def appended(self, batch: StoredBatch, retain: int) -> None:
+        """Remember ``batch``, which is in the log now, keeping the newest ``retain`` of its
+        producer.
+        """
+        header = batch.header
+        if header.producer_id < 0:
+            return
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry(
+                header.producer_id, header.producer_epoch
+            )
+        elif entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        while len(entry.batches) >= retain:
+            entry.batches.popleft()
+        entry.last_timestamp_ms = header.max_timestamp_ms
+        entry.batches.append(
+            RememberedBatch(
+                header.base_sequence,
+                header.last_sequence,
+                batch.base_offset,
+                batch.last_offset,
+                header.max_timestamp_ms,
+            )
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forget who is ``expiration_ms`` or more past its last batch's newest timestamp; returns
+        their producer ids.
+        """
+        gone = [
+            pid for pid, e in self._entries.items() if now_ms - e.last_timestamp_ms >= expiration_ms
+        ]
+        for pid in gone:
+            del self._entries[pid]
+        return gone
+
+    def through_snapshot(self, now_ms: int, expiration_ms: int) -> None:
+        """What a clean restart leaves: the last batch of each producer that is not expired when the
+        snapshot is loaded.
+        """
+        self.expire(now_ms, expiration_ms)
+        for entry in self._entries.values():
+            while len(entry.batches) > 1:
+                entry.batches.popleft()
+
+    def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
+        """Forget everything and replay ``batches``: after a crash, after a truncation, on a new
+        replica.
+        """
+        self._entries.clear()
+        for batch in batches:
+            self.appended(batch, retain)
+
+
+def _find(entry: ProducerEntry, header: BatchHeader) -> RememberedBatch | None:
+    first, last = header.base_sequence, header.last_sequence
+    for known in reversed(entry.batches):
+        if known.first_sequence == first and known.last_sequence == last:
+            return known
+    return None
+
+
+def _follows(last: int, first: int) -> bool:
+    return first == last + 1 or (first == 0 and last == MAX_SEQUENCE)
+
+
+def _out_of_order(header: BatchHeader, why: str, last: int) -> RefusedError:
+    return RefusedError(
+        ErrorCode.out_of_order_sequence_number,
+        f"sequence {header.base_sequence} of producer {header.producer_id} "
+        f"epoch {header.producer_epoch}: {why} (last sequence here: {last})",
+    )

@@ -1,0 +1,141 @@
+"""The broker's own count of how far a producer runs ahead of its oldest unresolved batch, per
+(producer id, epoch).
+
+A batch is *read* when its bytes came off the socket (before the simulated link delays it) and
+*resolved* when the bytes of a definite answer to it were written back (after the delay). The span
+is the number of batches from the oldest one that is not resolved to the newest one read, both
+included, in sequence order: what a window must bound (KIP-1269).
+
+Invariants
+    A lost answer, an answer that does not say what happened (two-faced), or a lost connection
+    leaves the batch open; after that only a success resolves it, no refusal does. Batches are told
+    apart by their sequence, unwrapped to an unbounded number, so a resend is the same batch.
+
+Two counts are kept. `span` takes only a batch's own answer. `unproven_span` also takes a success of
+a later batch of the same epoch as the proof that it is for everything below (a broker appends an
+epoch in sequence).
+
+Rejected
+    Counting outstanding requests: b1 unanswered with b2..b5 acknowledged is 4 places ahead, with
+    none outstanding but b1.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from enum import Enum
+
+__all__ = ["PartitionSpans", "Verdict"]
+
+_WRAP = 2**31
+_HALF = 2**30
+
+
+class Verdict(Enum):
+    """What an answer says of a batch."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    UNSURE = "unsure"
+
+
+class _Window:
+    """Span of one (producer id, epoch): ``order`` begins at the oldest open batch and keeps the
+    closed ones above it.
+    """
+
+    __slots__ = ("doubted", "last", "maximum", "open", "order")
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+        self.open: set[int] = set()
+        self.doubted: set[int] = set()
+        self.last = 0
+        self.maximum = 0
+
+    def position(self, sequence: int) -> int:
+        """``sequence`` unwrapped: the number congruent to it that is nearest to the newest one
+        seen.
+        """
+        ahead = (sequence - self.last) % _WRAP
+        return self.last + ahead if ahead < _HALF else self.last + ahead - _WRAP
+
+    def read(self, sequence: int) -> None:
+        at = self.position(sequence)
+        if not self.order or at > self.order[-1]:
+            self.order.append(at)
+        else:
+            index = bisect_left(self.order, at)
+            if self.order[index] != at:
+                self.order.insert(index, at)
+        if at > self.last:
+            self.last = at
+        self.open.add(at)
+        if len(self.order) > self.maximum:
+            self.maximum = len(self.order)
+
+    def answered(self, sequence: int, verdict: Verdict, *, proves_below: bool) -> None:
+        at = self.position(sequence)
+        if verdict is Verdict.UNSURE:
+            if at in self.open:
+                self.doubted.add(at)
+            return
+        if verdict is Verdict.REFUSED and at in self.doubted:
+            return
+        settled = (
+            self.order[: bisect_right(self.order, at)]
+            if proves_below and verdict is Verdict.STORED
+            else [at]
+        )
+        self.open.difference_update(settled)
+        self.doubted.difference_update(settled)
+        done = 0
+        while done < len(self.order) and self.order[done] not in self.open:
+            done += 1
+        del self.order[:done]
+
+
+class PartitionSpans:
+    """The spans of every producer of one partition."""
+
+    __slots__ = ("_newest", "_proven", "_strict")
+
+    def __init__(self) -> None:
+        self._strict: dict[tuple[int, int], _Window] = {}
+        self._proven: dict[tuple[int, int], _Window] = {}
+        self._newest: dict[int, int] = {}
+
+    def read(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """A batch of this producer came off a socket."""
+        key = (producer_id, epoch)
+        strict = self._strict.get(key)
+        if strict is None:
+            strict = self._strict[key] = _Window()
+            self._proven[key] = _Window()
+            self._newest[producer_id] = max(epoch, self._newest.get(producer_id, -1))
+        strict.read(sequence)
+        self._proven[key].read(sequence)
+
+    def answered(self, producer_id: int, epoch: int, sequence: int, verdict: Verdict) -> None:
+        """Its answer's bytes were written, or (`Verdict.UNSURE`) none ever will be."""
+        key = (producer_id, epoch)
+        strict = self._strict.get(key)
+        if strict is not None:
+            strict.answered(sequence, verdict, proves_below=False)
+            self._proven[key].answered(sequence, verdict, proves_below=True)
+
+    def span(self) -> int:
+        """The largest span there is now, over the newest epoch of each producer."""
+        return max((len(self._strict[key].order) for key in self._newest.items()), default=0)
+
+    def max_span(self) -> int:
+        """The largest span any producer ever had."""
+        return max((w.maximum for w in self._strict.values()), default=0)
+
+    def unproven_span(self) -> int:
+        """As `span`, a later batch's success counting for the ones below it."""
+        return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
+
+    def max_unproven_span(self) -> int:
+        """As `max_span`, a later batch's success counting for the ones below it."""
+        return max((w.maximum for w in self._proven.values()), default=0)
