@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from aioidem.records import BATCH_OVERHEAD
+from aioidem.records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 from aioidem.structs import DeliveryStatus
 
 __all__ = [
@@ -31,6 +31,9 @@ __all__ = [
     "RecordSink",
     "Settlement",
 ]
+
+
+_LOOSE_OVERHEAD = record_size_bound(None, None, ()) - payload_size(None, None, ())
 
 
 class RecordSink(Protocol):
@@ -148,18 +151,27 @@ class PartitionQueue:
         )
 
     def cut(self, limit: int, max_records: int, now: float) -> list[PendingRecord]:
-        """Take records from the head, at least one, until `limit` bytes (batch header included)
-        would be passed.
+        """Take records from the head, at least one, until `limit` bytes (header included) would be
+        passed.
         """
-        records = self.records
         room = limit - BATCH_OVERHEAD
+        records = self.records
         taken = [records.popleft()]
         size = taken[0].size
+        # A record's `size` allows for the longest varints. That is near enough until the batch
+        # seems full; then the bound is drawn tighter, or every 17th record would be left for the
+        # next one.
+        measure: _TightSize | None = None
         while records and len(taken) < max_records:
-            following = records[0].size
-            if size + following > room:
-                break
-            size += following
+            following = records[0]
+            if size + following.size > room:
+                if measure is None:
+                    measure = _TightSize(taken)
+                if measure.with_another(following) > room:
+                    break
+            size += following.size
+            if measure is not None:
+                measure.add(following)
             taken.append(records.popleft())
         self.bytes -= size
         self.opened_at = now
@@ -184,6 +196,34 @@ class PartitionQueue:
         self.bytes = 0
         self.blocked = self.flushing = False
         return taken
+
+
+class _TightSize:
+    """An upper bound on the bytes of records in one batch, from their number and time span."""
+
+    __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
+
+    def __init__(self, records: Sequence[PendingRecord]) -> None:
+        self._first = records[0].timestamp_ms
+        self._count = self._largest = self._payload = self._span = 0
+        for record in records:
+            self.add(record)
+
+    def add(self, record: PendingRecord) -> None:
+        """Count one more record in."""
+        self._count += 1
+        self._payload += record.size - _LOOSE_OVERHEAD
+        self._largest = max(self._largest, record.size)
+        self._span = max(self._span, abs(record.timestamp_ms - self._first))
+
+    def with_another(self, record: PendingRecord) -> int:
+        """The bound with one more record."""
+        count = self._count + 1
+        span = max(self._span, abs(record.timestamp_ms - self._first))
+        # The length prefix is as long as the largest record's; all else as at the batch's end.
+        largest = max(self._largest, record.size)
+        overhead = record_size(largest, count, -span) - largest
+        return self._payload + record.size - _LOOSE_OVERHEAD + count * overhead
 
 
 class MemoryWaiter:
