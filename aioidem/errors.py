@@ -20,9 +20,12 @@ codes that only brokers, consumers or administrators of quorums can meet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from aioidem.structs import DeliveryStatus
+
+if TYPE_CHECKING:
+    from aioidem.delivery import Delivery
 
 __all__ = [
     "BrokerNotAvailableError",
@@ -208,12 +211,12 @@ class UnsupportedCodecError(KafkaError):
 class PartialDeliveryError(KafkaError):
     """Some records of a ``send_many`` failed; ``deliveries`` holds each outcome, in order."""
 
-    deliveries: Sequence[object]
+    deliveries: Sequence[Delivery]
 
     def __init__(
         self,
         *args: object,
-        deliveries: Sequence[object] = (),
+        deliveries: Sequence[Delivery] = (),
         status: DeliveryStatus | None = None,
     ) -> None:
         super().__init__(*args, status=status)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_type
 
+import aioidem
 from aioidem import errors
 from aioidem.config import ProducerConfig, ProducerOptions
 from aioidem.partitioner import DefaultPartitioner, Partitioner, murmur2
@@ -47,6 +48,25 @@ def partition() -> int:
     partitioner: Partitioner = DefaultPartitioner()
     assert_type(murmur2(b"key"), int)
     return partitioner(b"key", [0, 1], [0])
+
+
+async def produce() -> None:
+    """The whole way of a record, each kind of sending."""
+    async with aioidem.Producer("broker:9092", linger=0.005, acks="all") as producer:
+        metadata = await producer.send("t", b"v", key=b"k", headers=[("h", b"1"), ("none", None)])
+        assert_type(metadata, RecordMetadata)
+        delivery = producer.send_nowait("t", None, partition=0, timestamp=1.5)
+        assert_type(delivery.status, DeliveryStatus)
+        assert_type(await delivery, RecordMetadata)
+        try:
+            many = await producer.send_many("t", [b"1", b"2"])
+            assert_type([one.status for one in many], list[DeliveryStatus])
+        except errors.PartialDeliveryError as error:
+            assert_type([one.status for one in error.deliveries], list[DeliveryStatus])
+        await producer.flush(timeout=5)
+        assert_type(await producer.partitions_for("t"), set[int])
+        assert_type(producer.statistics(), aioidem.ProducerStatistics)
+        await producer.close(timeout=5)
 
 
 def outcome(error: errors.KafkaError, metadata: RecordMetadata) -> DeliveryStatus | None:

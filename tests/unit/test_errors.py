@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+from collections import deque
 from typing import Any
 
 import aiokafka.errors
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
+from aioidem.delivery import Delivery
 from aioidem.errors import (
     BrokerResponseError,
     ConfigError,
@@ -143,9 +145,10 @@ def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
 
 
 def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
-    error = PartialDeliveryError("2 of 3", deliveries=["a", "b"], status=DeliveryStatus.UNKNOWN)
+    deliveries = [Delivery(None, deque()), Delivery(None, deque())]
+    error = PartialDeliveryError("2 of 3", deliveries=deliveries, status=DeliveryStatus.UNKNOWN)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    assert again.deliveries == ["a", "b"]
+    assert [delivery.status for delivery in again.deliveries] == [DeliveryStatus.PENDING] * 2
     assert again.status is DeliveryStatus.UNKNOWN
 
 
