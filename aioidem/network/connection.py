@@ -404,7 +404,7 @@ async def _close(stream: ByteStream) -> None:
 def _placed(error: Exception, where: str) -> Exception:
     """The error as users see it: connection trouble typed, and ours with the peer's address."""
     if isinstance(error, _STREAM_ERRORS):
-        reason = str(error.__cause__ or error) or type(error).__name__
+        reason = str(error.__cause__ or error) or "the other end was closed"
         return KafkaConnectionError(f"{where}: the connection was lost: {reason}")
     if type(error) in {KafkaConnectionError, NotKafkaError, ProtocolError}:
         return type(error)(f"{where}: {error.args[0]}")
