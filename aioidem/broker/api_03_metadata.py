@@ -56,10 +56,11 @@ def _asked(
         if by_id is None:
             return _missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
         return _topic(cluster, by_id)
-    topic = cluster.topics.get(wanted.name)
+    name = wanted.name or ""
+    topic = cluster.topics.get(name)
     if topic is not None:
         return _topic(cluster, topic)
-    return _missing(wanted.name, _create(cluster, broker, wanted.name, create=create))
+    return _missing(name, _create(cluster, broker, name, create=create))
 
 
 def _create(cluster: ClusterState, broker: Broker, name: str, *, create: bool) -> ErrorCode:

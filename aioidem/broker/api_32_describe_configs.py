@@ -58,7 +58,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _describe(cluster: ClusterState, broker: Broker, wanted: Entity) -> list[dict[str, Any]]:
-    # An empty list of keys means all of them, as null does, in clients older than v4's schema.
+    # No keys, null or an empty list, means all of them.
     keys = wanted.configuration_keys or None
     if wanted.resource_type == RESOURCE_TOPIC:
         topic = cluster.topics.get(wanted.resource_name)

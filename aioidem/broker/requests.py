@@ -215,10 +215,10 @@ class Context:
 class Delivery:
     """Something for the client: an answer, raw bytes, or the end of the connection, due now.
 
-    ``payload`` is what to write when it is not None (without length prefix); else ``response``.
+    ``frame`` is what to write, length included, where the cluster encodes; else ``response``.
     """
 
-    __slots__ = ("close", "connection", "due", "payload", "pending", "response")
+    __slots__ = ("close", "connection", "due", "frame", "pending", "response")
 
     def __init__(
         self,
@@ -227,14 +227,14 @@ class Delivery:
         *,
         pending: Pending | None = None,
         response: Entity | None = None,
-        payload: bytes | None = None,
+        frame: bytes | None = None,
         close: bool = False,
     ) -> None:
         self.connection = connection
         self.due = due
         self.pending = pending
         self.response = response
-        self.payload = payload
+        self.frame = frame
         self.close = close
 
     @property

@@ -37,7 +37,7 @@ from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.state import FIRST_RETAINING_VERSION, Broker, ClusterState
 from aioidem.errors import ConfigError, ProtocolError, error_for_code
 from aioidem.network.transport import Connector, TcpConnector
-from aioidem.protocol.frames import FrameSplitter, frame
+from aioidem.protocol.frames import FrameSplitter
 from aioidem.protocol.messages import UnsupportedRequestError, decode_request, encode_response
 from aioidem.records import RecordBatch, read_batches
 
@@ -115,6 +115,7 @@ class EmbeddedCluster:
                 rtt=rtt,
                 bandwidth=bandwidth,
                 seed=seed,
+                encode=True,
             )
         except RefusedError as refusal:
             raise ConfigError(refusal.message) from None
@@ -426,10 +427,14 @@ class EmbeddedCluster:
         port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
         broker.port = self._ports[broker.id] = port
         listening = _Listening(listener, anyio.CancelScope(), anyio.Event())
-        if self._tasks is not None:
-            # Started, not only scheduled: a task cancelled before its first step closes nothing.
-            await self._tasks.start(self._accept, broker, listening)
-            self._listening[broker.id] = listening
+        try:
+            if self._tasks is not None:
+                # Started, not only scheduled: `_shut` waits for it to close the listener.
+                await self._tasks.start(self._accept, broker, listening)
+                self._listening[broker.id] = listening
+        except BaseException:
+            await anyio.aclose_forcefully(listener)
+            raise
 
     async def _accept(
         self, broker: Broker, listening: _Listening, *, task_status: TaskStatus[None]
@@ -580,8 +585,8 @@ _STREAM_ENDED: Final = (
 def _bytes_of(delivery: Delivery) -> bytes:
     if delivery.close:
         return b""
-    if delivery.payload is not None:
-        return frame(delivery.payload)
+    if delivery.frame is not None:
+        return delivery.frame
     response: Entity = delivery.response
     return encode_response(response, delivery.correlation_id)
 

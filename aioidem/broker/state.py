@@ -78,6 +78,7 @@ from aioidem.broker.requests import (
 )
 from aioidem.broker.spans import Verdict
 from aioidem.broker.verdicts import verdicts
+from aioidem.protocol.frames import frame as framed
 from aioidem.protocol.messages import encode_response
 
 __all__ = ["FIRST_RETAINING_VERSION", "Broker", "ClusterState"]
@@ -88,6 +89,7 @@ FIRST_RETAINING_VERSION: Final = 14
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _PRODUCE: Final = 0
 _PID_BLOCK: Final = 1000
+_MAX_PARTITIONS: Final = 10_000
 
 
 class Broker:
@@ -136,6 +138,8 @@ class ClusterState:
         means the broker implements KIP-1269.
     :param configs: further cluster-wide broker configs.
     :param seed: of cluster id and topic ids.
+    :param encode: deliveries carry answers as bytes, made when the answer is and not when it is
+        due; always so on a link with a bandwidth, which must know their size.
     :raises RefusedError: INVALID_CONFIG for a config value no broker would start with.
     """
 
@@ -149,6 +153,7 @@ class ClusterState:
         rtt: float = 0.0,
         bandwidth: float | None = None,
         seed: int = 0,
+        encode: bool = False,
     ) -> None:
         self._random = random.Random(seed)
         raw_id = self._random.getrandbits(128).to_bytes(16, "big")
@@ -165,6 +170,7 @@ class ClusterState:
         self.rtt = rtt
         self.bandwidth = bandwidth
         self.interceptor: Interceptor | None = None
+        self._encode = encode
         self._next_pid_block = 0
         self._connections: dict[int, Connection] = {}
         self._connection_ids = count(1)
@@ -185,7 +191,12 @@ class ClusterState:
     # -- time and traffic ------------------------------------------------------------------------
 
     def connect(self, broker_id: int) -> Connection:
-        """A client opened a connection to that broker."""
+        """A client opened a connection to that broker.
+
+        Raises ConnectionRefusedError while it is stopped.
+        """
+        if not self.brokers[broker_id].online:
+            raise ConnectionRefusedError(f"broker {broker_id} is stopped")
         connection = Connection(
             next(self._connection_ids), broker_id, Link(self.rtt, self.bandwidth)
         )
@@ -259,7 +270,7 @@ class ClusterState:
         """That broker's clock at the instant being carried out."""
         return int(self._now * 1000 + self._wall_offset_ms) + broker.clock_offset_ms
 
-    # -- topology ---------------------------------------------------------------------------------
+    # -- topology (at the instant of the last `advance`) ----------------------------------------
 
     def create_topic(
         self,
@@ -422,6 +433,8 @@ class ClusterState:
 
     def _serve_next(self, now: float, connection: Connection) -> None:
         connection.serving = False
+        if connection.doomed:
+            self._discard_queue(connection)
         if not connection.inbox:
             self._forget_if_done(connection)
             return
@@ -463,7 +476,7 @@ class ClusterState:
             case Respond(response):
                 self._answer(now, pending, response)
             case RespondRaw(payload):
-                self._send(now, pending, None, payload)
+                self._send(now, pending, None, framed(payload))
             case Rewrite(change):
                 pending.rewrite = change
                 self._serve(now, pending)
@@ -527,19 +540,18 @@ class ClusterState:
         if response is None:
             self._unanswered(now, pending)
             return
-        if pending.connection.link.down.bandwidth is None:
-            self._send(now, pending, response, None)
-        else:
+        frame = None
+        if self._encode or pending.connection.link.down.bandwidth is not None:
             frame = encode_response(response, pending.correlation_id)
-            self._send(now, pending, response, frame[4:])
+        self._send(now, pending, response, frame)
 
     def _send(
-        self, now: float, pending: Pending, response: Entity | None, payload: bytes | None
+        self, now: float, pending: Pending, response: Entity | None, frame: bytes | None
     ) -> None:
         connection = pending.connection
-        size = 0 if payload is None else len(payload)
+        size = 0 if frame is None else len(frame)
         due = connection.link.down.due(now, size)
-        delivery = Delivery(connection, due, pending=pending, response=response, payload=payload)
+        delivery = Delivery(connection, due, pending=pending, response=response, frame=frame)
         self._schedule(due, self._deliver, delivery)
         self._served(now, pending)
 
@@ -567,8 +579,7 @@ class ClusterState:
     def _break(self, connection: Connection) -> None:
         """End a connection from the broker's side: what it has not served is lost."""
         connection.doomed = True
-        while connection.inbox:
-            _note_unanswered(connection.inbox.popleft())
+        self._discard_queue(connection)
         due = connection.link.down.due(self._now, 0)
         self._schedule(due, self._deliver, Delivery(connection, due, close=True))
         for partition in self._partitions():
@@ -578,6 +589,11 @@ class ClusterState:
                     delayed.pending = None
             partition.waiting = [d for d in partition.waiting if d.pending is not None]
         self._connections.pop(connection.id, None)
+
+    @staticmethod
+    def _discard_queue(connection: Connection) -> None:
+        while connection.inbox:
+            _note_unanswered(connection.inbox.popleft())
 
     def _forget_if_done(self, connection: Connection) -> None:
         if connection.closed and not connection.serving and not connection.inbox:
@@ -644,6 +660,11 @@ class ClusterState:
         if partitions < 1:
             raise RefusedError(
                 ErrorCode.invalid_partitions, "Number of partitions must be larger than 0."
+            )
+        if partitions > _MAX_PARTITIONS:
+            raise RefusedError(
+                ErrorCode.policy_violation,
+                f"At most {_MAX_PARTITIONS} partitions: all is in memory.",
             )
         running = [b.id for b in self.running]
         if not 1 <= replication <= len(running):

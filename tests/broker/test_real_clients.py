@@ -1,0 +1,205 @@
+"""Clients of other projects produce to the embedded cluster and read back from it.
+
+aiokafka, kafka-python and confluent-kafka (librdkafka) are witnesses that have never heard of this
+broker. Each writes keys, headers, tombstones and empty values in every codec, and each is read by
+another one, so that a shared misunderstanding would need three authors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import aiokafka
+import anyio
+import anyio.to_thread
+import confluent_kafka
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+
+with warnings.catch_warnings():
+    # kafka-python loads its schemas through a deprecated function of importlib.resources.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+pytestmark = pytest.mark.anyio
+
+TOPIC = "witness"
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+RING = [("aiokafka", "confluent"), ("confluent", "kafka-python"), ("kafka-python", "aiokafka")]
+# kafka-python does snappy with a package that the other codecs do not need and we do not install.
+WITNESSES = [
+    (writer, reader, codec)
+    for codec in CODECS
+    for writer, reader in (
+        [("aiokafka", "confluent"), ("confluent", "aiokafka")] if codec == "snappy" else RING
+    )
+]
+BOUND = 30.0
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """What is written and must come back."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+RECORDS = [
+    Record(b"k1", b"v1", (), 1_700_000_000_000),
+    Record(b"k2", None, (("tombstone", b""),), 1_700_000_000_001),
+    Record(None, b"", (("a", b"1"), ("a", b"2")), 1_700_000_000_005),
+    Record(b"", b"x" * 5000, (("h\u00e9", "\u00fc".encode()),), 1_700_000_000_003),
+    *(Record(b"k%d" % i, b"value %d" % i, (), 1_700_000_001_000 + i) for i in range(50)),
+]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """aiokafka knows no trio."""
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Run a blocking client next to the broker's loop."""
+    return await anyio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
+
+
+async def aiokafka_writes(servers: str, codec: str) -> list[int]:
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=servers,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=True,
+    )
+    async with producer:
+        waiting = [
+            await producer.send(
+                TOPIC, r.value, r.key, 0, r.timestamp_ms, [(k, v or b"") for k, v in r.headers]
+            )
+            for r in RECORDS
+        ]
+        return [(await future).offset for future in waiting]
+
+
+def confluent_writes(servers: str, codec: str) -> list[int]:
+    offsets: list[int] = []
+
+    def on_delivery(error: Any, message: Any) -> None:
+        assert error is None
+        offsets.append(message.offset())
+
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": servers,
+            "compression.type": codec,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+        }
+    )
+    for r in RECORDS:
+        producer.produce(
+            TOPIC,
+            value=r.value,
+            key=r.key,
+            partition=0,
+            timestamp=r.timestamp_ms,
+            headers=list(r.headers),
+            on_delivery=on_delivery,
+        )
+    assert producer.flush(BOUND / 2) == 0
+    return offsets
+
+
+def kafka_python_writes(servers: str, codec: str) -> list[int]:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=servers,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=True,
+        linger_ms=5,
+    )
+    try:
+        waiting = [
+            producer.send(TOPIC, r.value, r.key, list(r.headers), 0, r.timestamp_ms)
+            for r in RECORDS
+        ]
+        return [future.get(timeout=BOUND / 2).offset for future in waiting]
+    finally:
+        producer.close(timeout=BOUND / 4)
+
+
+async def aiokafka_reads(servers: str) -> list[Record]:
+    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers)
+    async with consumer:
+        partition = aiokafka.TopicPartition(TOPIC, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning(partition)
+        found = [await consumer.getone() for _ in RECORDS]
+        assert [m.offset for m in found] == list(range(len(RECORDS)))
+        return [Record(m.key, m.value, tuple(m.headers), m.timestamp) for m in found]
+
+
+def confluent_reads(servers: str) -> list[Record]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": servers, "group.id": "witness", "check.crcs": True}
+    )
+    try:
+        start = confluent_kafka.TopicPartition(TOPIC, 0, confluent_kafka.OFFSET_BEGINNING)
+        consumer.assign([start])
+        found = consumer.consume(len(RECORDS), timeout=BOUND / 2)
+        assert [m.error() for m in found] == [None] * len(RECORDS)
+        consumer.commit(offsets=[confluent_kafka.TopicPartition(TOPIC, 0, 7)], asynchronous=False)
+        (committed,) = consumer.committed([confluent_kafka.TopicPartition(TOPIC, 0)], BOUND / 4)
+        assert committed.offset == 7
+        return [
+            Record(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in found
+        ]
+    finally:
+        consumer.close()
+
+
+def kafka_python_reads(servers: str) -> list[Record]:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=servers,
+        consumer_timeout_ms=int(BOUND / 2 * 1000),
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    try:
+        consumer.assign([kafka.TopicPartition(TOPIC, 0)])
+        found: Iterator[Any] = iter(consumer)
+        taken = [next(found) for _ in RECORDS]
+        return [Record(m.key, m.value, tuple(m.headers), m.timestamp) for m in taken]
+    finally:
+        consumer.close()
+
+
+async def write(client: str, servers: str, codec: str) -> list[int]:
+    if client == "aiokafka":
+        return await aiokafka_writes(servers, codec)
+    blocking = {"confluent": confluent_writes, "kafka-python": kafka_python_writes}
+    return await in_thread(blocking[client], servers, codec)
+
+
+async def read(client: str, servers: str) -> list[Record]:
+    if client == "aiokafka":
+        return await aiokafka_reads(servers)
+    blocking = {"confluent": confluent_reads, "kafka-python": kafka_python_reads}
+    return await in_thread(blocking[client], servers)
+
+
+@pytest.mark.parametrize(("writer", "reader", "codec"), WITNESSES)
+async def test_stock_clients_write_and_read_back_byte_for_byte(
+    writer: str, reader: str, codec: str
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2) as cluster:
+            cluster.create_topic(TOPIC, partitions=1)
+            offsets = await write(writer, cluster.bootstrap_servers, codec)
+            assert offsets == list(range(len(RECORDS)))
+            assert await read(reader, cluster.bootstrap_servers) == RECORDS
+            assert CODECS[codec] in {b.codec for b in cluster.batches(TOPIC)}
