@@ -27,14 +27,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import anyio
 from anyio.abc import ByteStream
 
-from aioidem.errors import InternalError, KafkaConnectionError, NotKafkaError, ProtocolError
+from aioidem.errors import (
+    InternalError,
+    KafkaConnectionError,
+    KafkaError,
+    NotKafkaError,
+    ProtocolError,
+)
 from aioidem.network.transport import Connector, address
 from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
@@ -53,6 +58,17 @@ _READ_BYTES: Final = 1 << 16
 _SEND_BYTES: Final = 1 << 17
 _CLOSE_SECONDS: Final = 1.0
 _LAST_CORRELATION_ID: Final = 2**31 - 1
+
+
+def _own_version() -> str:
+    try:
+        return version("aioidem")
+    except PackageNotFoundError:
+        return "0"
+
+
+# Looked up on import: it reads files, which no event loop should wait for.
+_SOFTWARE: Final = ("aioidem", _own_version())
 
 _STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -140,9 +156,10 @@ class Connection:
                 return await cls._greet(stream, host, port, client_id, max_frame_bytes)
             except BaseException as error:
                 await _close(stream)
-                if isinstance(error, Exception):
-                    raise _placed(error, where) from error
-                raise
+                placed = _placed(error, where)
+                if placed is error:
+                    raise
+                raise placed from error
         waited_for = "a connection" if stream is None else "its answer to ApiVersions"
         raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for {waited_for}")
 
@@ -151,7 +168,7 @@ class Connection:
         cls, stream: ByteStream, host: str, port: int, client_id: str | None, max_frame_bytes: int
     ) -> Connection:
         splitter = FrameSplitter(min(max_frame_bytes, _HANDSHAKE_FRAME_BYTES))
-        negotiation = VersionNegotiation(client_id, ("aioidem", _own_version()))
+        negotiation = VersionNegotiation(client_id, _SOFTWARE)
         versions: ApiVersionTable | None = None
         correlation_id = -1
         while versions is None:
@@ -240,8 +257,10 @@ class Connection:
         finally:
             cause = self._end(KafkaConnectionError(f"{self._where}: the task in it was cancelled"))
             self._queue.clear()
-            await _close(self._stream)
-            self._ended.set()
+            try:
+                await _close(self._stream)
+            finally:
+                self._ended.set()
         if self._crash is not None:
             raise self._crash
         return cause
@@ -260,8 +279,10 @@ class Connection:
         if self._ended is None:
             self._ended = anyio.Event()
             self._queue.clear()
-            await _close(self._stream)
-            self._ended.set()
+            try:
+                await _close(self._stream)
+            finally:
+                self._ended.set()
         else:
             await self._ended.wait()
 
@@ -401,19 +422,11 @@ async def _close(stream: ByteStream) -> None:
         await stream.aclose()
 
 
-def _placed(error: Exception, where: str) -> Exception:
-    """The error as users see it: connection trouble typed, and ours with the peer's address."""
+def _placed(error: BaseException, where: str) -> BaseException:
+    """The error as users see it: a lost connection typed, and ours with the peer's address."""
     if isinstance(error, _STREAM_ERRORS):
         reason = str(error.__cause__ or error) or "the other end was closed"
         return KafkaConnectionError(f"{where}: the connection was lost: {reason}")
-    if type(error) in {KafkaConnectionError, NotKafkaError, ProtocolError}:
-        return type(error)(f"{where}: {error.args[0]}")
+    if isinstance(error, KafkaError) and error.args:
+        error.args = (f"{where}: {error.args[0]}", *error.args[1:])
     return error
-
-
-@cache
-def _own_version() -> str:
-    try:
-        return version("aioidem")
-    except PackageNotFoundError:
-        return "0"

@@ -39,7 +39,7 @@ class Pipe(ByteStream):
         self.broken = False
         self.hold: anyio.Event | None = None
         self._incoming = bytearray()
-        self._changed = anyio.Event()
+        self.changed = anyio.Event()
 
     async def send(self, item: bytes) -> None:
         await anyio.lowlevel.checkpoint()
@@ -61,8 +61,8 @@ class Pipe(ByteStream):
                 raise anyio.ClosedResourceError
             if self.peer.closed:
                 raise anyio.EndOfStream
-            self._changed = anyio.Event()
-            await self._changed.wait()
+            self.changed = anyio.Event()
+            await self.changed.wait()
         data = bytes(self._incoming[:max_bytes])
         del self._incoming[:max_bytes]
         return data
@@ -72,14 +72,14 @@ class Pipe(ByteStream):
 
     async def aclose(self) -> None:
         self.closed = True
-        self._changed.set()
+        self.changed.set()
         if self.peer is not None:
-            self.peer._changed.set()
+            self.peer.changed.set()
         await anyio.lowlevel.checkpoint()
 
     def arrive(self, data: bytes) -> None:
         self._incoming += data
-        self._changed.set()
+        self.changed.set()
 
 
 class Peer:
@@ -377,13 +377,31 @@ async def test_a_peer_that_hangs_up_within_a_frame_is_told_so() -> None:
 async def test_answers_that_came_before_the_peer_hung_up_are_delivered() -> None:
     async with running() as peer:
         ids = [peer.write() for _ in range(3)]
-        await peer.until(lambda: peer.connection.started(ids[-1]))
-        await peer.answer(ids[0], ids[1])
-        await peer.far.aclose()
-        peer.write()  # makes the writer notice first
+        await peer.until(lambda: bool(peer.near.sent))
+        peer.near.hold = anyio.Event()
+        late = peer.write()
+        await peer.until(lambda: peer.connection.started(late))
+        # All at once: answers, the end of the stream, and a send that fails because of it.
+        peer.near.arrive(response(ids[0]) + response(ids[1]))
+        peer.far.closed = True
+        peer.near.hold.set()
         await peer.ended.wait()
     assert [each for each, _ in peer.responses] == ids[:2]
     assert isinstance(peer.cause, KafkaConnectionError)
+
+
+async def test_a_writer_that_fails_waits_for_answers_still_to_be_read() -> None:
+    async with running() as peer:
+        peer.near.broken = True
+        only = peer.write()
+        await peer.until(lambda: peer.connection.closed)
+        assert not peer.ended.is_set()
+        peer.near.arrive(response(only))
+        await peer.until(lambda: len(peer.responses) == 1)
+        peer.far.closed = True
+        peer.near.arrive(b"")
+        await peer.ended.wait()
+    assert "lost" in str(peer.cause)
 
 
 async def test_a_send_that_fails_is_the_cause_even_if_the_peer_stays_silent() -> None:
