@@ -211,6 +211,10 @@ def test_a_batch_compacted_to_nothing_keeps_its_sequence_and_offsets() -> None:
     assert batch.records() == []
     assert (batch.base_offset, batch.last_offset) == (100, 104)
     assert (batch.base_sequence, batch.last_sequence) == (30, 34)
+    moved = assign_offsets(batch.raw, base_offset=200, leader_epoch=batch.leader_epoch)
+    assert read_batches(moved)[0].last_offset == 204
+    identity = {"producer_id": 1, "producer_epoch": 2, "base_sequence": 30}
+    assert restamp(batch.raw, **identity) == batch.raw
 
 
 @pytest.mark.parametrize("name", ["compacted with gaps", "compacted with gaps, gzip"])
