@@ -7,6 +7,7 @@ repeat what matters over TCP on the loopback interface.
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -292,6 +293,32 @@ async def test_e7_response_shorter_than_its_header_ends_the_connection() -> None
         await peer.far.send(frame(b"\0\0"))
         await peer.ended.wait()
     assert isinstance(peer.cause, ProtocolError)
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_mutated_stream_delivers_answers_in_order_or_ends_with_a_typed_cause(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    async with running() as peer:
+        ids = [peer.write() for _ in range(10)]
+        await peer.until(lambda: bool(peer.near.sent))
+        stream = bytearray(
+            b"".join(response(each, rng.randbytes(rng.randrange(9))) for each in ids)
+        )
+        for _ in range(rng.randrange(4)):
+            stream[rng.randrange(len(stream))] = rng.randrange(256)
+        while stream:
+            cut = rng.randrange(1, len(stream) + 1)
+            peer.near.arrive(bytes(stream[:cut]))
+            del stream[:cut]
+            await anyio.lowlevel.checkpoint()
+        await peer.far.aclose()
+        await peer.ended.wait()
+    assert isinstance(peer.cause, KafkaConnectionError | ProtocolError)
+    delivered = [each for each, _ in peer.responses]
+    assert delivered == ids[: len(delivered)]
+    assert peer.near.closed
 
 
 # --- what has started -----------------------------------------------------------------------------
