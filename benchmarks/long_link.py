@@ -43,7 +43,7 @@ import anyio.to_thread
 from aioidem.broker import EmbeddedCluster
 from aioidem.cli import render
 from aioidem.cli.measure import RunLabel, RunResult, Tally
-from aioidem.cli.perf import Interrupt, Target, run_once
+from aioidem.cli.perf import Interrupt, Target, loop_options, run_once
 from aioidem.cli.plan import PerfPlan, UsageError, plan_perf
 from aioidem.cli.screen import choose_screen
 from aioidem.structs import DeliveryStatus
@@ -347,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"long_link.py: {error}", file=sys.stderr)
         return 2
-    results = anyio.run(measure, plans, peers)
+    results = anyio.run(measure, plans, peers, backend_options=loop_options())
     for line in ratio_lines(results):
         print(line)
     if flags.json is not None:

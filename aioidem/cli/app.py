@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +19,7 @@ import typer.main
 from aioidem import __version__
 from aioidem.cli import plan as plans
 from aioidem.cli.plan import UsageError, spread_values
+from aioidem.cli.screen import silence
 
 __all__ = ["app", "run"]
 
@@ -47,8 +47,8 @@ def run(argv: list[str]) -> int:
     except typer.Abort:
         return 130
     except BrokenPipeError:
-        # The reader went away (`| head`). Python would complain once more while flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the help or of an address went away (`| head`).
+        silence(sys.stdout)
         return 1
     return status if isinstance(status, int) else 0
 

@@ -111,8 +111,9 @@ def serve(plan: BrokerPlan) -> int:
 
 async def _serve(plan: BrokerPlan) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        ports = tuple(range(plan.port, plan.port + plan.brokers)) if plan.port else ()
         cluster = EmbeddedCluster(
-            brokers=plan.brokers, retain=plan.retain, rtt=plan.rtt, port=plan.port
+            brokers=plan.brokers, retain=plan.retain, rtt=plan.rtt, ports=ports
         )
         async with cluster:
             for topic in plan.topics:

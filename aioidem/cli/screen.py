@@ -11,9 +11,10 @@ Rejected: rich's live display in a pipe. It prints one blank frame at the end an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import IO, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -22,7 +23,7 @@ from aioidem.cli import render
 from aioidem.cli.measure import Progress as Interval
 from aioidem.cli.measure import RunResult
 
-__all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen"]
+__all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
 
 
 class Screen(Protocol):
@@ -56,6 +57,33 @@ class Screen(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class _PatientConsole(Console):
+    """Goes quiet when its reader goes away (`| head`).
+
+    Rich would exit from wherever it printed, here a task beside a producer with records in flight.
+    The run goes on, so that its files are written and its status is true.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Drop what is printed from now on."""
+        self.quiet = True
+        silence(self.file)
+
+
+def silence(file: IO[str]) -> None:
+    """Let a file's descriptor lead nowhere, or Python complains once more when it flushes at exit.
+
+    Does nothing for a file without a descriptor.
+    """
+    try:
+        descriptor = file.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 class PlainScreen:
@@ -168,8 +196,8 @@ class LiveScreen:
 
 def choose_screen() -> Screen:
     """The screen for where standard output goes."""
-    out = Console(highlight=False)
-    errors = Console(stderr=True, highlight=False)
+    out = _PatientConsole(highlight=False)
+    errors = _PatientConsole(stderr=True, highlight=False)
     return LiveScreen(out, errors) if out.is_terminal else PlainScreen(out, errors)
 
 

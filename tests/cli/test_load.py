@@ -259,7 +259,8 @@ async def test_the_throughput_is_kept() -> None:
     )
     assert failure is None
     assert tally.records == 21
-    assert anyio.current_time() - start >= 20 / 200
+    # The last one is due after 20 intervals; the clocks of event loops count milliseconds.
+    assert anyio.current_time() - start >= 20 / 200 - 0.002
 
 
 # --- pace -----------------------------------------------------------------------------------------

@@ -146,7 +146,8 @@ def test_an_interval_holds_what_happened_since_the_one_before() -> None:
     tally.acknowledged(1 << 20, 100.0, 101.0)
     first = tally.progress(101.0)
     assert (first.acked, first.records_per_sec, first.mb_per_sec) == (2, 2.0, 2.0)
-    assert (first.avg_ms, first.max_ms) == (pytest.approx(750), pytest.approx(1000))
+    assert first.avg_ms == pytest.approx(750)
+    assert first.max_ms == pytest.approx(1000)
     second = tally.progress(102.0)
     assert (second.elapsed, second.acked, second.records_per_sec) == (2.0, 2, 0)
     assert second.avg_ms is None

@@ -1,0 +1,101 @@
+"""`aioidem broker`: it prints where it listens, serves, and ends when told to."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem.cli import main
+from aioidem.cli.broker import TopicPlan, parse_topic, plan_broker
+from aioidem.cli.plan import UsageError
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_a_topic_may_have_a_number_of_partitions() -> None:
+    assert parse_topic("t") == TopicPlan("t", 1)
+    assert parse_topic("t:12") == TopicPlan("t", 12)
+
+
+@given(st.text(max_size=20) | st.from_regex(r"[a-z]{1,3}:[0-9]{0,6}", fullmatch=True))
+def test_a_topic_is_understood_or_refused_by_name(text: str) -> None:
+    try:
+        topic = parse_topic(text)
+    except UsageError as error:
+        message = str(error)
+    else:
+        message = "--topic: "
+        assert text in (topic.name, f"{topic.name}:{text.partition(':')[2]}")
+        assert 1 <= topic.partitions <= 1000
+    assert message.startswith("--topic: ")
+
+
+def test_the_defaults_are_one_broker_of_today() -> None:
+    plan = plan_broker()
+    assert (plan.brokers, plan.retain, plan.rtt, plan.port, plan.topics) == (1, 5, 0.0, 0, ())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker process and its first line."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "aioidem", "broker", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(number: int) -> None:
+    with running() as (process, address):
+        assert address.startswith("127.0.0.1:")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert (out, err) == ("", "")
+
+
+def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
+    words = ["--brokers", "2", "--retain", "20", "--rtt", "10", "--topic", "t:2"]
+    with running(*words) as (_, address):
+        assert address.count(",") == 1
+        perf = f"perf --bootstrap-server {address} --topic t --num-records 200 --in-flight 20"
+        assert main(perf.split()) == 0
+    assert "200 of 200" in capsys.readouterr().out
+
+
+def test_the_port_is_the_one_asked_for() -> None:
+    port = free_port()
+    with running("--port", str(port)) as (_, address):
+        assert address == f"127.0.0.1:{port}"
+
+
+def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["broker", "--port", str(taken.getsockname()[1])]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    assert line.startswith("aioidem broker: ")
+    assert "in use" in line

@@ -1,0 +1,399 @@
+"""`aioidem perf` as a whole: on the embedded cluster, and with producers that fail or hang."""
+
+# ruff: noqa: ARG002 (stand-ins keep the parameters of what they stand in for)
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import pytest
+
+from aioidem.cli import main
+from aioidem.cli.measure import RunResult
+from aioidem.cli.perf import (
+    Interrupt,
+    PerfOutcome,
+    Target,
+    perform,
+    run_once,
+)
+from aioidem.cli.plan import PerfPlan, plan_perf
+from aioidem.errors import KafkaConnectionError
+from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
+from aioidem.structs import DeliveryStatus
+
+Captured = pytest.CaptureFixture[str]
+
+
+class SilentScreen:
+    """Keeps what it is told."""
+
+    interval = 0.01
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.updates = 0
+
+    def begin(self, name: str, total: float | None) -> None:
+        self.told.append(("begin", f"{name} {total}"))
+
+    def update(self, name: str, progress: object, done: float) -> None:
+        self.updates += 1
+
+    def end(self, name: str, result: RunResult) -> None:
+        self.told.append(("end", name))
+
+    def note(self, line: str) -> None:
+        self.told.append(("note", line))
+
+    def trouble(self, line: str) -> None:
+        self.told.append(("trouble", line))
+
+    def table(self, results: Sequence[RunResult]) -> None:
+        self.told.append(("table", str(len(results))))
+
+    def lines(self, kind: str) -> list[str]:
+        return [line for told, line in self.told if told == kind]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+# --- one run, with a producer of our own ----------------------------------------------------------
+
+
+def statistics(topic: str = "t", window: int = 7, max_span: int = 6) -> ProducerStatistics:
+    partition = PartitionStatistics(
+        topic=topic, partition=0, window=window, span=0, max_span=max_span, in_flight=0, in_doubt=0,
+        pending_records=0, leader=0, leader_epoch=0, producer_epoch=0, next_sequence=0,
+        acked_offset=0,
+    )  # fmt: skip
+    connection = ConnectionStatistics(
+        node_id=0, host="h", port=1, connected=True, in_flight=0, rtt=0.125, produce_version=13,
+        throttled_until=0.0,
+    )  # fmt: skip
+    return ProducerStatistics(
+        producer_id=1, producer_epoch=0, records_queued=0, records_acked=0, records_not_written=0,
+        records_unknown=0, bytes_acked=0, batches_sent=0, batches_retried=0, batches_split=0,
+        epoch_bumps=0, data_loss_events=0, buffer_bytes_used=0, buffer_waiters=0,
+        partitions=(partition,), connections=(connection,),
+    )  # fmt: skip
+
+
+class Delivered:
+    status = DeliveryStatus.ACKED
+
+    def exception(self) -> None:
+        return None
+
+    def add_done_callback(self, callback: Callable[..., object], /) -> None:
+        callback(self)
+
+
+class Obedient:
+    """Acknowledges at once; can be told to fail or to hang at any step."""
+
+    def __init__(self, fail: str = "", hang: str = "") -> None:
+        self.fail = fail
+        self.hang = hang
+        self.closed_with: list[float | None] = []
+
+    async def _step(self, name: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        if name == self.hang:
+            await anyio.sleep_forever()
+        if name == self.fail:
+            raise KafkaConnectionError(f"{name} failed")
+
+    async def start(self) -> None:
+        await self._step("start")
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        await self._step("partitions_for")
+        return {0}
+
+    def send_nowait(self, topic: str, value: bytes) -> Delivered:
+        if self.fail == "send":
+            raise KafkaConnectionError("send failed")
+        return Delivered()
+
+    async def wait_for_room(self) -> None:
+        await self._step("wait_for_room")
+
+    async def flush(self, timeout: float | None = None) -> None:
+        await self._step("flush")
+
+    async def close(self, timeout: float | None = None) -> None:
+        self.closed_with.append(timeout)
+        await self._step("close")
+
+    def statistics(self) -> ProducerStatistics:
+        return statistics()
+
+
+REMOTE = Target("h:1", ("t",))
+
+
+async def one_run(
+    producer: Obedient,
+    *,
+    target: Target = REMOTE,
+    interrupt: Interrupt | None = None,
+    screen: SilentScreen | None = None,
+    **flags: Any,
+) -> RunResult:
+    plan = plan_perf(bootstrap_server="h:1", topic="t", num_records=10, **flags)
+    with anyio.fail_after(20):
+        return await run_once(
+            plan,
+            target,
+            "t",
+            3,
+            screen or SilentScreen(),
+            interrupt or Interrupt(),
+            make_producer=lambda _config, _connector: producer,
+        )
+
+
+@pytest.mark.anyio
+async def test_a_run_reports_the_producer_s_window_span_and_round_trip() -> None:
+    producer = Obedient()
+    result = await one_run(producer)
+    assert result.complete
+    assert (result.label.in_flight, result.window, result.max_span) == (3, 7, 6)
+    assert result.rtt_ms == 125.0
+    assert producer.closed_with == [None]
+
+
+@pytest.mark.anyio
+async def test_the_broker_s_own_count_of_the_span_is_preferred() -> None:
+    target = Target("h:1", ("t",), rtt_ms=150.0, max_span=lambda topic: {"t": 20}[topic])
+    result = await one_run(Obedient(), target=target)
+    assert (result.max_span, result.rtt_ms) == (20, 150.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("step", ["start", "partitions_for", "send", "flush", "close"])
+async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step: str) -> None:
+    producer, screen = Obedient(fail=step), SilentScreen()
+    result = await one_run(producer, screen=screen)
+    assert not result.complete
+    assert result.failure == f"KafkaConnectionError: {step} failed"
+    assert len(producer.closed_with) == 1
+    if step != "close":
+        assert producer.closed_with[0] is not None
+    [line] = screen.lines("trouble")
+    assert f"{step} failed" in line
+    assert line.startswith("aioidem perf: 3 in flight: ")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("step", ["start", "partitions_for", "flush"])
+async def test_a_signal_ends_a_step_that_hangs_and_keeps_the_row(step: str) -> None:
+    producer, interrupt = Obedient(hang=step), Interrupt()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_deliver_when_waiting, interrupt)
+        result = await one_run(producer, interrupt=interrupt)
+    assert interrupt.number == signal.SIGINT
+    assert [timeout is not None for timeout in producer.closed_with] == [True]
+    assert result.records == (10 if step == "flush" else 0)
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_a_close_that_hangs() -> None:
+    producer, interrupt = Obedient(hang="close"), Interrupt()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_deliver_when_waiting, interrupt, 2)
+        with interrupt.everything:
+            await one_run(producer, interrupt=interrupt)
+    assert interrupt.everything.cancelled_caught
+
+
+async def _deliver_when_waiting(interrupt: Interrupt, times: int = 1) -> None:
+    await anyio.wait_all_tasks_blocked()
+    for _ in range(times):
+        interrupt.deliver(signal.SIGINT)
+
+
+@pytest.mark.anyio
+async def test_after_a_signal_no_further_run_starts() -> None:
+    interrupt = Interrupt()
+    interrupt.deliver(signal.SIGTERM)
+    producer = Obedient(hang="start")
+    result = await one_run(producer, interrupt=interrupt)
+    assert result.records == 0
+
+
+@pytest.mark.anyio
+async def test_the_metrics_are_printed_when_asked_for() -> None:
+    screen = SilentScreen()
+    await one_run(Obedient(), screen=screen, print_metrics=True)
+    assert any(line.split() == ["partitions[0].window", "7"] for line in screen.lines("note"))
+    screen = SilentScreen()
+    await one_run(Obedient(), screen=screen)
+    assert screen.lines("note") == []
+
+
+# --- the status -----------------------------------------------------------------------------------
+
+
+def test_the_status_is_0_only_when_every_record_of_every_run_was_acknowledged() -> None:
+    complete = anyio.run(one_run, Obedient())
+    failed = anyio.run(lambda: one_run(Obedient(fail="flush")))
+    assert PerfOutcome((complete, complete)).exit_status == 0
+    assert PerfOutcome((complete, failed)).exit_status == 1
+    assert PerfOutcome(()).exit_status == 1
+    assert PerfOutcome((complete,), signal.SIGINT).exit_status == 130
+    assert PerfOutcome((complete,), signal.SIGTERM).exit_status == 143
+
+
+# --- on the embedded cluster ----------------------------------------------------------------------
+
+
+def embedded(**flags: Any) -> PerfPlan:
+    return plan_perf(**{"num_records": 300, "record_size": 1000, **flags})
+
+
+@pytest.mark.anyio
+async def test_every_record_is_acknowledged_on_the_embedded_cluster() -> None:
+    screen = SilentScreen()
+    with anyio.fail_after(30):
+        outcome = await perform(embedded(in_flight="1,5", rtt_ms=5), screen)
+    assert outcome.exit_status == 0
+    assert [row.acked for row in outcome.results] == [300, 300]
+    assert [row.label.in_flight for row in outcome.results] == [1, 5]
+    assert screen.lines("trouble") == []
+    assert len(screen.lines("end")) == 2
+    spans = [row.max_span or 0 for row in outcome.results]
+    assert spans[0] == 1
+    assert 1 <= spans[1] <= 5
+
+
+@pytest.mark.anyio
+async def test_several_brokers_partitions_and_a_codec_work() -> None:
+    plan = embedded(brokers=3, partitions=6, producer_props=["compression.type=lz4"])
+    with anyio.fail_after(30):
+        outcome = await perform(plan, SilentScreen())
+    assert outcome.exit_status == 0
+
+
+@pytest.mark.anyio
+async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list() -> None:
+    with socket.socket() as held:  # bound and not listening: every connection is refused
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        plan = plan_perf(
+            bootstrap_server=address,
+            topic="t",
+            num_records=5,
+            in_flight="1,5",
+            producer_props=["max.block.ms=500"],
+        )
+        screen = SilentScreen()
+        with anyio.fail_after(30):
+            outcome = await perform(plan, screen)
+    assert outcome.exit_status == 1
+    assert [row.records for row in outcome.results] == [0]
+    [line] = screen.lines("trouble")
+    assert "no record was sent" in line
+
+
+def test_records_that_are_not_acknowledged_make_the_status_1(
+    capsys: Captured, tmp_path: Path
+) -> None:
+    """acks=0 asks for no acknowledgement, so there is none to count."""
+    path = tmp_path / "out.json"
+    words = "perf --num-records 20 --producer-props acks=0 enable.idempotence=false --json"
+    assert main([*words.split(), str(path)]) == 1
+    [entry] = json.loads(path.read_text())
+    assert (entry["records"], entry["acked"], entry["unknown"]) == (20, 0, 20)
+    assert "20 unknown" in capsys.readouterr().err
+
+
+def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    words = "perf --rtt 20 --retain 20 --in-flight 1,20 --num-records 400 --print-metrics --json"
+    assert main([*words.split(), str(path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    rows = json.loads(path.read_text())
+    assert [row["in_flight"] for row in rows] == [1, 20]
+    assert [row["rtt_ms"] for row in rows] == [20.0, 20.0]
+    assert "1 in flight: 400 of 400 records acknowledged" in captured.out
+    assert "speed-up" in captured.out
+    assert "producer_epoch" in captured.out
+
+
+def test_a_payload_file_is_sent(capsys: Captured, tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    payload.write_bytes(b"aaaa\nbb\n")
+    path = tmp_path / "out.json"
+    words = ["perf", "--num-records", "10", "--payload-file", str(payload), "--json", str(path)]
+    assert main(words) == 0
+    assert json.loads(path.read_text())[0]["record_size"] == 3
+    assert capsys.readouterr().err == ""
+
+
+# --- as a process ---------------------------------------------------------------------------------
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "aioidem", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
+    tmp_path: Path, number: int, status: int
+) -> None:
+    path = tmp_path / "out.json"
+    words = "perf --duration 60 --in-flight 1,5 --rtt 20 --producer-props late.sealing=false"
+    with start(*words.split(), "--json", str(path)) as process:
+        assert "records acknowledged" in first_line(process)
+        asked = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert time.monotonic() - asked < 10
+    assert "Traceback" not in err
+    rows = json.loads(path.read_text())
+    assert [row["in_flight"] for row in rows] == [1]
+    assert rows[0]["acked"] > 0
+    assert "speed-up" in out
+
+
+def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    with start("perf", "--duration", "2.5", "--rtt", "20", "--json", str(path)) as process:
+        first_line(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        process.wait(timeout=30)
+    assert "Traceback" not in err
+    assert json.loads(path.read_text())[0]["acked"] > 0
