@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static everyday
+.PHONY: help demo bench test check static everyday
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -15,6 +15,9 @@ help: ## Show what there is to make
 demo: $(READY) ## What the window is worth: 1, 5 and 20 batches in flight over 150 ms
 	$(BIN)/aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20 --duration 3 --record-size 1000 \
 		--producer-props late.sealing=false batch.size=16384
+
+bench: $(READY) ## The same for every client that is installed, side by side
+	$(BIN)/python benchmarks/long_link.py --all
 
 test: static ## Everything that can be checked on one machine
 	$(BIN)/python -m pytest tests
