@@ -18,6 +18,7 @@ one loop performing it keeps the order of writes on a connection the order the e
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -31,10 +32,14 @@ from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
 from aioidem.network.connection import Connection
 from aioidem.network.transport import Connector
+from aioidem.protocol.broker_config import broker_config_request, broker_facts
 from aioidem.protocol.messages import decode_response, encode_request, response_type
 from aioidem.protocol.metadata import metadata_request, metadata_update
 from aioidem.protocol.produce import decode_produce_response, encode_produce_request
 from aioidem.protocol.producer_id import producer_id_answer, producer_id_request
+from aioidem.protocol.producers import producers_answer, producers_request
+from aioidem.protocol.read_back import MAX_VERSION as READ_BACK_VERSION
+from aioidem.protocol.read_back import read_back_answer, read_back_request
 from aioidem.protocol.topic_config import names_retain_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
 
@@ -149,9 +154,17 @@ class Sender:
         core: the engine.
         config: its options.
         connector: how to open streams.
+        wall_clock: seconds since the epoch, the clock that stamps records.
     """
 
-    def __init__(self, core: ProducerCore, config: ProducerConfig, connector: Connector) -> None:
+    def __init__(
+        self,
+        core: ProducerCore,
+        config: ProducerConfig,
+        connector: Connector,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._wall_clock = wall_clock
         self._core = core
         self._config = config
         self._connector = connector
@@ -171,12 +184,15 @@ class Sender:
                 while True:
                     self._turn()
                     await self.wakeup.wait()
+        except Exception as error:
+            self._core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
+            raise
         finally:
             self._tasks = None
             self.shut()
 
     def _turn(self) -> None:
-        for step in self._core.poll(anyio.current_time()):
+        for step in self._core.poll(anyio.current_time(), self._wall_clock() * 1000.0):
             self._perform(step)
         self._alarm.set(self._core.wake_at)
         self.deliver()
@@ -259,6 +275,45 @@ class Sender:
                         link_id, token, names_retain_config(response), now
                     ),
                 )
+            case _:
+                self._perform_question(step)
+
+    def _perform_question(self, step: steps.Step) -> None:
+        """Questions that doubt raises, and the one that bounds how long it can be resolved."""
+        match step:
+            case steps.DescribeBrokerConfig(link_id, token, node_id):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.DESCRIBE_CONFIGS,
+                    lambda version: broker_config_request(version, node_id),
+                    lambda response, now: self._core.on_broker_config(
+                        link_id, token, broker_facts(response), now
+                    ),
+                )
+            case steps.AskProducers(link_id, token, topic, partition):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.DESCRIBE_PRODUCERS,
+                    lambda _version: producers_request(topic, partition),
+                    lambda response, now: self._core.on_producers(
+                        link_id, token, producers_answer(response, topic, partition), now
+                    ),
+                )
+            case steps.ReadBack(link_id, token, topic, topic_id, partition, offset):
+                self._ask(
+                    link_id,
+                    token,
+                    ApiKey.FETCH,
+                    lambda version: read_back_request(version, topic, topic_id, partition, offset),
+                    lambda response, now: self._core.on_read_back(
+                        link_id, token, read_back_answer(response, partition), now
+                    ),
+                    at_most=READ_BACK_VERSION if topic_id is not None else READ_BACK_VERSION - 1,
+                )
+            case _:
+                raise errors.InternalError(f"no way to perform {step!r}")
 
     def _produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)
@@ -290,12 +345,13 @@ class Sender:
         api_key: ApiKey,
         make: Callable[[int], RequestPayload],
         take: Callable[[object, float], None],
+        at_most: int | None = None,
     ) -> None:
         channel = self._channels.get(link_id)
         if channel is None:
             return
         try:
-            version = channel.connection.versions.choose(api_key)
+            version = channel.connection.versions.choose(api_key, at_most=at_most)
         except errors.IncompatibleBrokerVersion as error:
             self._core.on_unsupported(link_id, token, error, anyio.current_time())
             self.wakeup.set()

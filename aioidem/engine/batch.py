@@ -113,6 +113,8 @@ class Evidence(enum.Enum):
     """It may have been appended: connection lost, timed out, two-faced or unknown answer."""
     PROVED = "proved"
     """Error NONE."""
+    FORSAKEN = "forsaken"
+    """Not an answer: `in_doubt="resend"` gives the no-duplicate promise up. It stays in doubt."""
     RENUMBERED = "renumbered"
     """Not an answer: the records got a new identity, so these are new bytes. In doubt has no such
     row.
@@ -135,6 +137,7 @@ PERSISTENCE_TRANSITIONS: dict[tuple[Persistence, Evidence], Persistence] = {
     (_P.IN_DOUBT, _V.UNSENT): _P.IN_DOUBT,
     (_P.IN_DOUBT, _V.REFUSED): _P.IN_DOUBT,
     (_P.IN_DOUBT, _V.AMBIGUOUS): _P.IN_DOUBT,
+    (_P.IN_DOUBT, _V.FORSAKEN): _P.IN_DOUBT,
     (_P.IN_DOUBT, _V.PROVED): _P.STORED,
 }
 
@@ -174,6 +177,7 @@ class Batch:
         "data",
         "deadline",
         "doubted_at",
+        "forsaken",
         "identity",
         "max_timestamp_ms",
         "ordinal",
@@ -209,6 +213,8 @@ class Batch:
         # Set by DUPLICATE_SEQUENCE_NUMBER: the leader has it, but has not said that it is
         # committed.
         self.appended = False
+        # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt.
+        self.forsaken = False
 
     def move(self, event: BatchEvent) -> None:
         """Take one step of the life cycle.
@@ -236,12 +242,14 @@ class Batch:
             self.doubted_at = now
 
     def renumber(self, identity: ProducerIdentity, base: int, data: bytes) -> None:
-        """Take another identity, with the bytes restamped for it. Never for a batch in doubt.
+        """Take another identity, with the bytes restamped for it. Never for a batch in doubt,
+        unless it was forsaken; then it stays in doubt.
 
         Raises:
             InternalError: the batch is in doubt, in flight or settled.
         """
-        self.learn(Evidence.RENUMBERED, 0.0)
+        self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
+        self.forsaken = False
         self.move(BatchEvent.RENUMBER)
         self.identity, self.base, self.data = identity, base, data
 
@@ -259,6 +267,11 @@ class Batch:
     def in_doubt(self) -> bool:
         """Whether an attempt that ended may have been appended."""
         return self.persistence is Persistence.IN_DOUBT
+
+    @property
+    def wire_last(self) -> int:
+        """The last record's sequence as the broker sees it."""
+        return wire_sequence(self.base + self.count - 1)
 
     @property
     def wire_base(self) -> int:

@@ -43,17 +43,35 @@ from aioidem.engine.links import (
     WindowDiscovery,
 )
 from aioidem.engine.metadata import MetadataRefresher
-from aioidem.engine.partition import PartitionState, Route
+from aioidem.engine.partition import SEQUENCE_CAP, PartitionState, Route
+from aioidem.engine.read_back import written_batches
 from aioidem.engine.recovery import Rung
 from aioidem.engine.sealing import Sealer
+from aioidem.engine.suspicion import DEFAULT_EXPIRATION
 from aioidem.engine.topics import TopicState
+from aioidem.protocol.broker_config import BrokerFacts
 from aioidem.protocol.messages import printable
 from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate
 from aioidem.protocol.produce import PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem.protocol.producers import ProducersAnswer
+from aioidem.protocol.read_back import ReadBackAnswer
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Counters", "ProducerCore"]
+
+DEFAULT_SEQUENCE_CAP = 10_000_000
+"""KIP-758's default range of sequences."""
+
+_OLD_LEADER_SILENCE = 2.0
+"""Seconds without a byte from a deposed leader after which its successor is not kept waiting."""
+
+_SUSPECT_WARNING = (
+    "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
+    "producer.id.expiration.ms ({seconds:g} s) old, so a broker may have forgotten this producer "
+    "(KIP-854): after a lost answer such records are read back, and end UNKNOWN if that is not "
+    "possible. Cures: a transactional id, message.timestamp.type=LogAppendTime, a larger expiration"
+)
 
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
 _PRODUCE_WITH_TOPIC_IDS = 13
@@ -107,6 +125,10 @@ class ProducerCore:
         self.connections = Connections(config, random)
         self.fatal_error: errors.KafkaError | None = None
         self.wake_at: float | None = None
+        self.expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
+        self._expirations: dict[int, float] = {}
+        self._warned_suspect = False
+        self._read_back_later: list[tuple[PartitionState, Link, int]] = []
         self.generation = 0
         self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
         self.identity_error: errors.KafkaError | None = None
@@ -120,6 +142,7 @@ class ProducerCore:
         self._next_link_id = 1
         self._next_token = 1
         self._turn = 0
+        self._wall_ahead: float | None = None
         self._identity_at = 0.0
         self._identity_backoff = self._new_backoff(random)
         self._closing = False
@@ -191,6 +214,10 @@ class ProducerCore:
                 idempotent=self.idempotent,
                 retry=self._new_backoff(self._random),
                 pause=self.config.request_timeout,
+                resend=self.config.in_doubt == "resend",
+                sequence_cap=(
+                    DEFAULT_SEQUENCE_CAP if self.config.broker_dedup == "range" else None
+                ),
             )
         return state
 
@@ -216,7 +243,8 @@ class ProducerCore:
         """
         self._closing = True
         self._abandon(
-            errors.ProducerClosed("the producer was closed before the record was acknowledged")
+            self.fatal_error
+            or errors.ProducerClosed("the producer was closed before the record was acknowledged")
         )
         closing: list[steps.Step] = []
         for link in list(self.connections.links.values()):
@@ -312,14 +340,25 @@ class ProducerCore:
 
     # -- the driver's side: steps ------------------------------------------------------------------
 
-    def poll(self, now: float) -> list[steps.Step]:
-        """What to do now. Sets `wake_at`."""
+    def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
+        """What to do now. Sets `wake_at`.
+
+        `wall_ms`: milliseconds since the epoch, by the clock that stamps records. Without it
+        nothing is taken to be too old for a broker to remember (KIP-854).
+        """
         self._steps = []
+        self._wall_ahead = None if wall_ms is None else wall_ms - now * 1000.0
         if self.fatal_error is not None:
             self._abandon(self.fatal_error)
         self._close_overdue(now)
         self._expire(now)
         active = [state for state in self.partitions.values() if state.active]
+        for state in active:
+            self._close_silent_leader(state, now)
+        pages, self._read_back_later = self._read_back_later, []
+        for state, link, offset in pages:
+            if link.link_id in self.connections.links:
+                self._read_back(state, link, offset, now)
         for state in active:
             self._prepare(state, now)
         self._request_metadata(now)
@@ -375,9 +414,73 @@ class ProducerCore:
 
     def _prepare(self, state: PartitionState, now: float) -> None:
         """Let a partition take the decisions that waited, and adopt a newer identity if it may."""
-        state.advance(now, self)
+        link = None
+        if state.route is not None:
+            link = self.connections.links.get(state.route.link_id)
+        if self.idempotent and self._wall_ahead is not None:
+            state.suspicion.assess(
+                self._wall_ahead + now * 1000.0, self.expiration, state.unresolved
+            )
+        state.advance(
+            now,
+            self,
+            throttled=0.0 if link is None else link.last_throttle,
+            may_ask=link is not None and link.knows_producers,
+        )
+        if state.must_not_resend and not self._warned_suspect:
+            self._warned_suspect = True
+            self._events.append(_SUSPECT_WARNING.format(partition=state, seconds=self.expiration))
+        if link is not None:
+            self._ask_leader(state, link, now)
         if self.idempotent and self.identity.current is not None:
             state.adopt(self.identity.current)
+
+    def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
+        """Put the question that a partition has to its leader, if it has one."""
+        if state.wants_producers and link.admits(now):
+            state.recovery.asked = True
+            request = self._register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
+            self._steps.append(
+                steps.AskProducers(link.link_id, request.token, state.topic, state.partition)
+            )
+        elif state.wants_read_back and link.admits(now) and now >= state.retry_at:
+            offset = state.begin_read_back() if link.may_read else None
+            if offset is None:
+                state.give_up_doubt(self)
+            else:
+                self._read_back(state, link, offset, now)
+
+    def _read_back(self, state: PartitionState, link: Link, offset: int, now: float) -> None:
+        request = self._register(link, RequestKind.READ_BACK, now, state)
+        self._steps.append(
+            steps.ReadBack(
+                link.link_id,
+                request.token,
+                state.topic,
+                state.topic_id,
+                state.partition,
+                offset,
+            )
+        )
+
+    def _close_silent_leader(self, state: PartitionState, now: float) -> None:
+        """A deposed leader that owes answers and is silent holds up its successor: close it."""
+        link, at = self._silent_at(state)
+        if link is not None and at is not None and now >= at:
+            reason = f"leadership of {state.topic}-{state.partition} moved, and it is silent"
+            self._steps.append(steps.CloseLink(link.link_id, reason))
+            self._drop(link, errors.KafkaConnectionError(reason), now)
+
+    def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:
+        view = self.cluster.leader_of(state.topic, state.partition)
+        route = state.route
+        if not state.outstanding or view is None or route is None:
+            return None, None
+        link = self.connections.links.get(route.link_id)
+        if link is None or view.leader_epoch <= route.leader_epoch:
+            return None, None
+        since = max(link.last_progress, link.throttled_until)
+        return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
     # metadata and identity
 
@@ -414,8 +517,10 @@ class ProducerCore:
         request = self._register(link, RequestKind.INIT_PRODUCER_ID, now)
         self._steps.append(steps.InitProducerId(link.link_id, request.token))
 
-    def _register(self, link: Link, kind: RequestKind, now: float) -> Outstanding:
-        request = Outstanding(self._next_token, kind, now)
+    def _register(
+        self, link: Link, kind: RequestKind, now: float, subject: PartitionState | None = None
+    ) -> Outstanding:
+        request = Outstanding(self._next_token, kind, now, subject=subject)
         self._next_token += 1
         link.add(request)
         return request
@@ -454,6 +559,7 @@ class ProducerCore:
         if not state.follow(Route(link.link_id, view.leader_id, view.leader_epoch)):
             return None
         self._discover(link, state.topic, now)
+        self._ask_about_itself(link, now)
         return link
 
     def _discover(self, link: Link, topic: str, now: float) -> None:
@@ -464,6 +570,17 @@ class ProducerCore:
             link.discovery = WindowDiscovery.ASKING
             request = self._register(link, RequestKind.DESCRIBE_CONFIGS, now)
             self._steps.append(steps.DescribeTopicConfig(link.link_id, request.token, topic))
+
+    def _ask_about_itself(self, link: Link, now: float) -> None:
+        """Once per connection: when does this broker forget producers (KIP-854)?"""
+        if link.asked_broker or not self.idempotent or not link.admits(now) or link.node_id < 0:
+            return
+        link.asked_broker = True
+        if self.config.producer_id_expiration is None or self.config.broker_dedup == "range":
+            request = self._register(link, RequestKind.BROKER_CONFIG, now)
+            self._steps.append(
+                steps.DescribeBrokerConfig(link.link_id, request.token, link.node_id)
+            )
 
     def _send_on(self, link: Link, states: list[PartitionState], now: float) -> None:
         while link.admits(now):
@@ -574,6 +691,9 @@ class ProducerCore:
         if state.recovery.rung is Rung.PROBING and state.recovery.pass_not_before > now:
             yield state.recovery.pass_not_before
         queue = state.queue
+        _, silent_at = self._silent_at(state)
+        if silent_at is not None:
+            yield silent_at
         if queue.records and not queue.blocked:
             lingers_until = queue.opened_at + self.config.linger
             if lingers_until > now:
@@ -612,7 +732,13 @@ class ProducerCore:
                 self.metadata.failed(now)
             case RequestKind.INIT_PRODUCER_ID:
                 self._identity_failed(now)
-            case RequestKind.DESCRIBE_CONFIGS:
+            case RequestKind.DESCRIBE_PRODUCERS:
+                if request.subject is not None:
+                    request.subject.on_producers(None)
+            case RequestKind.READ_BACK:
+                if request.subject is not None:
+                    request.subject.end_read_back()
+            case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG:
                 pass
 
     def on_progress(self, link_id: int, now: float) -> None:
@@ -720,6 +846,70 @@ class ProducerCore:
         else:
             link.discovery = WindowDiscovery.NO
 
+    def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
+        """A broker told what it tells of itself."""
+        link = self.connections.links.get(link_id)
+        if link is None or link.take(token, now) is None:
+            return
+        if facts.expiration is not None and self.config.producer_id_expiration is None:
+            # Brokers may differ: the shortest memory counts.
+            told = self._expirations
+            told[link.node_id] = facts.expiration
+            self.expiration = min(told.values())
+            if self.config.delivery_timeout >= self.expiration / 2:
+                self._events.append(
+                    f"delivery_timeout ({self.config.delivery_timeout:g} s) is not below half of "
+                    f"the brokers' producer.id.expiration.ms ({self.expiration:g} s): retries may "
+                    "outlive what they know of this producer (KIP-854)"
+                )
+        if self.config.broker_dedup == "range" and facts.sequence_cap is not None:
+            for state in self.partitions.values():
+                state.sequence_cap = min(facts.sequence_cap, SEQUENCE_CAP)
+
+    def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
+        """DescribeProducers was answered; a refusal means that it is not asked again here."""
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None or request.subject is None:
+            return
+        link.throttle(answer.throttle_ms, now)
+        state = request.subject
+        if answer.error_code:
+            link.knows_producers = answer.error_code in _RETRIABLE_TOPIC_ERRORS
+            state.on_producers(None)
+            return
+        identity = state.ledger.identity
+        known = None if identity is None else answer.last_sequences.get(identity.producer_id)
+        state.on_producers(known)
+
+    def on_read_back(self, link_id: int, token: int, answer: ReadBackAnswer, now: float) -> None:
+        """A page of the log came.
+
+        Raises:
+            ProtocolError: its batches are malformed; the driver closes the connection.
+        """
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None or request.subject is None:
+            return
+        link.throttle(answer.throttle_ms, now)
+        state = request.subject
+        if answer.error_code:
+            state.end_read_back()
+            if answer.error_code in _RETRIABLE_TOPIC_ERRORS:
+                self.metadata.want()
+                state.retry_at = now + self.config.retry_backoff
+            else:
+                link.may_read = False
+            return
+        if self._wall_ahead is None or not state.must_not_resend:
+            state.end_read_back()
+            return
+        batches = written_batches(answer.records)
+        following = state.on_read_back(batches, answer.high_watermark, self)
+        if following is not None:
+            self._read_back_later.append((state, link, following))
+
     def on_producer_id(
         self, link_id: int, token: int, answer: ProducerIdAnswer, now: float
     ) -> None:
@@ -754,7 +944,13 @@ class ProducerCore:
             return
         if request.kind is RequestKind.DESCRIBE_CONFIGS:
             link.discovery = WindowDiscovery.NO
-        else:
+        elif request.kind is RequestKind.DESCRIBE_PRODUCERS:
+            link.knows_producers = False
+            self._lose_request(request, written=False, now=now)
+        elif request.kind is RequestKind.READ_BACK:
+            link.may_read = False
+            self._lose_request(request, written=False, now=now)
+        elif request.kind is not RequestKind.BROKER_CONFIG:
             self._lose_request(request, written=False, now=now)
             if request.kind is RequestKind.INIT_PRODUCER_ID:
                 self.identity_error = error

@@ -77,6 +77,9 @@ class RequestKind(enum.Enum):
     METADATA = "Metadata"
     INIT_PRODUCER_ID = "InitProducerId"
     DESCRIBE_CONFIGS = "DescribeConfigs"
+    BROKER_CONFIG = "DescribeConfigs of a broker"
+    DESCRIBE_PRODUCERS = "DescribeProducers"
+    READ_BACK = "Fetch"
 
 
 class Entry(NamedTuple):
@@ -96,6 +99,7 @@ class Outstanding:
         "names",
         "nbytes",
         "sent_at",
+        "subject",
         "token",
         "version",
     )
@@ -110,6 +114,7 @@ class Outstanding:
         names: dict[UUID, str] | None = None,
         nbytes: int = 0,
         version: int = 0,
+        subject: PartitionState | None = None,
     ) -> None:
         self.token = token
         self.kind = kind
@@ -121,6 +126,8 @@ class Outstanding:
         self.nbytes = nbytes
         self.delivered_at_send = 0
         self.version = version
+        # The partition that a question is about.
+        self.subject = subject
 
 
 class WindowDiscovery(enum.Enum):
@@ -137,11 +144,15 @@ class Link:
 
     __slots__ = (
         "answered_at",
+        "asked_broker",
         "bytes_in_flight",
         "discovery",
         "goodput",
+        "knows_producers",
         "last_progress",
+        "last_throttle",
         "link_id",
+        "may_read",
         "node_id",
         "outstanding",
         "produce_version",
@@ -166,6 +177,11 @@ class Link:
         self.rtt: float | None = None
         # When a Produce request was last answered here; None until one was.
         self.answered_at: float | None = None
+        self.last_throttle = 0.0
+        self.asked_broker = False
+        # Whether DescribeProducers and Fetch are worth asking here: until one was refused.
+        self.knows_producers = True
+        self.may_read = True
 
     def move(self, event: LinkEvent) -> None:
         """Take one step of the life cycle.
@@ -230,6 +246,7 @@ class Link:
         """Honour throttle_time (KIP-219): nothing new goes until then, and what is outstanding has
         that much longer.
         """
+        self.last_throttle = min(max(throttle_ms, 0) / 1000.0, MAX_THROTTLE)
         if throttle_ms > 0:
             self.throttled_until = max(
                 self.throttled_until, now + min(throttle_ms / 1000.0, MAX_THROTTLE)

@@ -32,7 +32,9 @@ from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Attempt, Batch, BatchEvent, BatchState, Evidence, Persistence
 from aioidem.engine.classify import Action, Disposition
 from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
+from aioidem.engine.read_back import WrittenBatch
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem.engine.suspicion import Suspicion
 from aioidem.engine.windows import PartitionWindow
 from aioidem.protocol.produce import PartitionAnswer
 from aioidem.records import restamp
@@ -85,8 +87,11 @@ class PartitionState:
         "_gate",
         "_heard",
         "_pause",
+        "_read_from",
+        "_resend",
         "_retry",
         "acked_offset",
+        "acked_ordinal",
         "bump_wanted",
         "idempotent",
         "ledger",
@@ -97,6 +102,8 @@ class PartitionState:
         "recovery",
         "retry_at",
         "route",
+        "sequence_cap",
+        "suspicion",
         "topic",
         "topic_id",
         "unresolved",
@@ -112,6 +119,8 @@ class PartitionState:
         idempotent: bool,
         retry: Backoff,
         pause: float,
+        resend: bool = False,
+        sequence_cap: int | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -128,6 +137,13 @@ class PartitionState:
         self.retry_at = 0.0
         self.bump_wanted = False
         self.acked_offset = -1
+        self.acked_ordinal = -1
+        self.suspicion = Suspicion()
+        # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
+        self.sequence_cap = sequence_cap
+        self._resend = resend
+        # Where reading the log back goes on; None while nothing is read.
+        self._read_from: int | None = None
         self._retry = retry
         self._pause = pause
         # First-ack gate: under which (identity, route) the last thing heard was error NONE.
@@ -165,9 +181,11 @@ class PartitionState:
             return True
         if self.outstanding:
             return False
-        if self.route is not None and self.route.leader_epoch != route.leader_epoch:
+        if self.route is not None and self.route[1:] != route[1:]:
             self.retry_at = 0.0  # the back-off was for the old leader
+            self.suspicion.leader_changed()
         self.route = route
+        self._read_from = None
         self.window.reset()
         self._gate = None
         self.recovery.move(RecoveryEvent.RESTART)
@@ -178,12 +196,13 @@ class PartitionState:
         if now < self.retry_at:
             return None
         match self.recovery.rung:
-            case Rung.REFUSED:
+            case Rung.REFUSED | Rung.ASKING:
                 return None
             case Rung.PROBING:
                 return self.recovery.next_probe(self.unresolved, now)
             case Rung.SALVAGE:
-                return None if self.outstanding else self.recovery.next_salvage()
+                blocked = self.outstanding or self.must_not_resend
+                return None if blocked else self.recovery.next_salvage()
             case Rung.CLEAR:
                 return self._next_in_order()
 
@@ -191,8 +210,10 @@ class PartitionState:
         for position, batch in enumerate(self.unresolved):
             if not batch.due:
                 continue
-            if self.bump_wanted and not batch.in_doubt:
-                return None  # it is to be renumbered first
+            if self.bump_wanted and not _keeps_numbers(batch):
+                continue  # it is to be renumbered first
+            if batch.in_doubt and self.must_not_resend:
+                return None
             if self.outstanding and not (self.gate_open and self._all_in_flight_precede(position)):
                 return None
             if self.idempotent and not self._within_window(batch):
@@ -200,12 +221,19 @@ class PartitionState:
             return batch
         return None
 
+    @property
+    def must_not_resend(self) -> bool:
+        """Whether a resend could be appended twice because the leader may have forgotten us."""
+        return self.suspicion.suspect and not self._resend
+
     def _all_in_flight_precede(self, position: int) -> bool:
         return not any(b.state is BatchState.IN_FLIGHT for b in self.unresolved[position:])
 
     def _within_window(self, batch: Batch) -> bool:
         # Measured from the batch itself, not from the newest ever sent: twenty in doubt at a limit
         # of five must move.
+        if self.sequence_cap is not None:
+            return True
         return self.window.admits(batch.ordinal - self.unresolved[0].ordinal + 1)
 
     def may_send_new(self) -> bool:
@@ -216,19 +244,23 @@ class PartitionState:
             return not any(batch.due for batch in self.unresolved)
         if self.bump_wanted or not self.gate_open or any(batch.due for batch in self.unresolved):
             return False
-        if self.ledger.next - self.unresolved[0].base >= SEQUENCE_CAP // 2:
-            return False
-        return self.window.admits(self.span + 1)
+        unresolved_records = self.ledger.next - self.unresolved[0].base
+        if self.sequence_cap is not None:
+            return unresolved_records < self.sequence_cap
+        return unresolved_records < SEQUENCE_CAP // 2 and self.window.admits(self.span + 1)
 
     def adopt(self, identity: ProducerIdentity) -> None:
         """Turn to a newer identity if nothing is outstanding or in doubt under the old one;
         renumber what waits.
         """
-        if self.ledger.identity == identity or self.outstanding or self.in_doubt:
+        if self.ledger.identity == identity or self.outstanding:
+            return
+        if any(_keeps_numbers(batch) for batch in self.unresolved):
             return
         self.ledger.adopt(identity)
         self.bump_wanted = False
         self._gate = None
+        self.suspicion.renewed()
         self.recovery.move(RecoveryEvent.RESOLVED)
         for ordinal, batch in enumerate(self.unresolved):
             base = self.ledger.take(batch.count)
@@ -241,6 +273,7 @@ class PartitionState:
             batch.renumber(identity, base, stamp)
             batch.ordinal = ordinal
         self.next_ordinal = len(self.unresolved)
+        self.acked_ordinal = -1
 
     def enlist(self, batch: Batch) -> None:
         """A new batch was sealed."""
@@ -254,12 +287,14 @@ class PartitionState:
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
         probing = self.recovery.rung is Rung.PROBING
+        if self.suspicion.suspect and not self.outstanding:
+            self._gate = None  # the leader's state may have gone while nothing was on its way
         batch.attempt = Attempt(
             route.link_id,
             route.leader_id,
             route.leader_epoch,
             now,
-            knows_us=self.idempotent and (probing or self.gate_open),
+            knows_us=self.idempotent and not self.suspicion.suspect and (probing or self.gate_open),
         )
         batch.attempts += 1
         batch.move(BatchEvent.SEND)
@@ -278,6 +313,10 @@ class PartitionState:
         if batch.settled:
             return
         attempt = batch.attempt
+        if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
+            out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
+        stamp = answer.log_append_time_ms
+        self.suspicion.acked(stamp if stamp >= 0 else batch.max_timestamp_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
         if self.idempotent and below:
@@ -318,7 +357,12 @@ class PartitionState:
                 self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
             self._give_up_numbers(out)
             self.recovery.salvage(doubtful)
-        elif attempt is not None and attempt.knows_us and self.recovery.rung is not Rung.SALVAGE:
+        elif (
+            attempt is not None
+            and attempt.knows_us
+            and not self.suspicion.suspect
+            and self.recovery.rung is not Rung.SALVAGE
+        ):
             for batch in doubtful:
                 self._settle_ack(batch, -1, out, None)
 
@@ -374,17 +418,27 @@ class PartitionState:
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.appended = True
         self._retry_later(batch, now)
+        if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
+            # It has state for us and keeps offsets of the newest only: ask from that end.
+            self.recovery.move(RecoveryEvent.HEAD_REFUSED)
 
     def _on_out_of_order(self, batch: Batch, out: Effects) -> None:
         if batch in self.recovery.salvaged:
             self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
             self.recovery.move(self._salvage_state())
             return
-        oldest = batch is self.unresolved[0]
         batch.move(BatchEvent.RETRY)
-        # Numbers already given up, or an older batch failed: this is a consequence, not news.
-        if oldest and not self.bump_wanted and self.recovery.rung is Rung.CLEAR:
+        # Behind an older batch that failed, or one whose numbers were given up, it is no news.
+        if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
+
+    @property
+    def _head(self) -> Batch | None:
+        """The oldest batch that the leader may be asked about under its present numbers."""
+        for batch in self.unresolved:
+            if not self.bump_wanted or _keeps_numbers(batch):
+                return batch
+        return None
 
     def _on_permanent(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if not batch.in_doubt:
@@ -452,35 +506,121 @@ class PartitionState:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def advance(self, now: float, out: Effects) -> None:
-        """Take the decisions that had to wait until nothing is outstanding."""
+    def advance(
+        self, now: float, out: Effects, *, throttled: float = 0.0, may_ask: bool = False
+    ) -> None:
+        """Take the decisions that had to wait until nothing is outstanding.
+
+        `throttled`: the last throttle time of the leader's connection, in seconds. `may_ask`:
+        whether DescribeProducers is worth asking there.
+        """
         if self.outstanding:
             return
-        if self.recovery.rung is Rung.REFUSED:
-            if self.in_doubt:
-                self.recovery.move(RecoveryEvent.DOUBT_REMAINS)
-            else:
+        doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
+        match self.recovery.rung:
+            case Rung.REFUSED if not doubt:
                 self._lose("the leader does not have what it acknowledged", out)
-        elif self.recovery.rung is Rung.PROBING:
-            if not self.in_doubt:
+            case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self.suspicion.suspect:
+                self.recovery.move(RecoveryEvent.RESTART)
+            case Rung.REFUSED:
+                self.recovery.move(RecoveryEvent.ASK if may_ask else RecoveryEvent.DOUBT_REMAINS)
+            case Rung.ASKING | Rung.PROBING if not doubt:
                 self.recovery.move(RecoveryEvent.RESOLVED)
-            elif now >= self.recovery.pass_not_before and (
-                self.recovery.next_probe(self.unresolved, now) is None
-            ):
-                self._end_pass(now, out)
-        elif self.recovery.rung is Rung.SALVAGE and self.recovery.next_salvage() is None:
-            self.recovery.move(RecoveryEvent.RESOLVED)
+            case Rung.PROBING:
+                self._end_pass_if_over(now, throttled, out)
+            case Rung.SALVAGE if self.recovery.next_salvage() is None:
+                self.recovery.move(RecoveryEvent.RESOLVED)
 
-    def _end_pass(self, now: float, out: Effects) -> None:
-        if self.recovery.end_pass(now, self._pause):
+    def _end_pass_if_over(self, now: float, throttled: float, out: Effects) -> None:
+        if now < self.recovery.pass_not_before:
+            return
+        if self.recovery.next_probe(self.unresolved, now) is not None:
+            return
+        if any(batch.appended for batch in self.unresolved):
+            # DUPLICATE is no refusal: it is there, and only not committed yet.
+            self.recovery.move(RecoveryEvent.RESTART)
+        elif self.recovery.end_pass(now, max(self._pause, throttled)):
             self._lose("no batch in doubt is in the leader's log", out)
 
     def _lose(self, reason: str, out: Effects) -> None:
         out.data_loss(self, reason)
         for batch in [b for b in self.unresolved if b.in_doubt]:
-            self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
+            if self._resend:
+                batch.forsaken = True
+            else:
+                self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
         self._give_up_numbers(out)
         self.recovery.move(RecoveryEvent.RESOLVED)
+
+    # -- asking the leader, instead of resending ---------------------------------------------------
+
+    @property
+    def wants_producers(self) -> bool:
+        """Whether DescribeProducers should be asked now."""
+        return self.recovery.rung is Rung.ASKING and not self.recovery.asked
+
+    def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
+        """What DescribeProducers told of our producer id: (epoch, last sequence), or nothing."""
+        if self.recovery.rung is not Rung.ASKING:
+            return
+        hinted = None
+        identity = self.ledger.identity
+        if last_sequence is not None and identity is not None:
+            epoch, last = last_sequence
+            if epoch == identity.epoch:
+                hinted = next(
+                    (b for b in self.unresolved if b.in_doubt and b.wire_last == last), None
+                )
+        self.recovery.hint(hinted)
+
+    @property
+    def wants_read_back(self) -> bool:
+        """Whether the log must be read to settle doubt that no resend may settle."""
+        return (
+            self.must_not_resend
+            and not self.outstanding
+            and self._read_from is None
+            and any(batch.in_doubt and batch.due for batch in self.unresolved)
+        )
+
+    def begin_read_back(self) -> int | None:
+        """Where to start reading: behind the last acknowledged offset; None when there is none."""
+        if self.acked_offset < 0:
+            return None
+        self._read_from = self.acked_offset + 1
+        return self._read_from
+
+    def on_read_back(
+        self, batches: Sequence[WrittenBatch], high_watermark: int, out: Effects
+    ) -> int | None:
+        """Take in a page of the log; where the next one starts, or None when the log ends.
+
+        What is found is acknowledged. What is not found is proved by nothing: UNKNOWN.
+        """
+        wanted = {
+            (b.identity.producer_id, b.identity.epoch, b.wire_base): b
+            for b in self.unresolved
+            if b.in_doubt and b.due and b.identity is not None
+        }
+        for written in batches:
+            found = wanted.pop(written[2:], None)
+            if found is not None:
+                self._settle_ack(found, written.base_offset, out, None)
+        if batches and batches[-1].next_offset < high_watermark and wanted:
+            self._read_from = batches[-1].next_offset
+            return self._read_from
+        self.give_up_doubt(out)
+        return None
+
+    def end_read_back(self) -> None:
+        """Reading failed in a way that may pass: start over later."""
+        self._read_from = None
+
+    def give_up_doubt(self, out: Effects) -> None:
+        """Nothing can tell: what is in doubt ends UNKNOWN."""
+        self._read_from = None
+        for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
+            self._give_up(batch, errors.UnknownProducerId(), out)
 
     def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
         """Settle what is past its deadline.
@@ -515,6 +655,7 @@ class PartitionState:
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
         self.unresolved.remove(batch)
+        self.acked_ordinal = max(self.acked_ordinal, batch.ordinal)
         if base_offset >= 0:
             self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
         out.settle(
@@ -581,6 +722,11 @@ class PartitionState:
             f"<PartitionState {self.topic}-{self.partition} span {self.span}/{self.window.limit}, "
             f"{self.recovery.rung.value}, queued {len(self.queue.records)}>"
         )
+
+
+def _keeps_numbers(batch: Batch) -> bool:
+    """Whether its numbers are its own for ever: it may have been appended under them."""
+    return batch.in_doubt and not batch.forsaken
 
 
 def _resolving(batch: Batch, answered_at: float | None) -> bool:

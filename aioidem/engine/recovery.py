@@ -7,6 +7,8 @@ its own offset.
 REFUSED  the oldest was answered OUT_OF_ORDER. Wait for what is outstanding, then decide: something
          in doubt means PROBING, nothing in doubt means that the leader lost what it had
          acknowledged.
+ASKING   DescribeProducers (KIP-664) may say where to start. A hint, never a verdict: any replica
+         answers it, it runs ahead of the high watermark, and it counts only with our epoch.
 PROBING  the leader holds state for us (it said OUT_OF_ORDER), so it appends only in sequence:
          resend newest first. The first NONE proves every in-doubt batch below it. Probes append at
          most one batch and evict only what its own NONE proves, so they may be pipelined and the
@@ -43,6 +45,7 @@ class Rung(enum.Enum):
 
     CLEAR = "clear"
     REFUSED = "refused"
+    ASKING = "asking"
     PROBING = "probing"
     SALVAGE = "salvage"
 
@@ -52,6 +55,8 @@ class RecoveryEvent(enum.Enum):
 
     HEAD_REFUSED = "head refused"
     DOUBT_REMAINS = "doubt remains"
+    ASK = "ask"
+    ANSWERED = "answered"
     PROVED = "proved"
     STATE_LOST = "state lost"
     RESOLVED = "resolved"
@@ -68,10 +73,14 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
     (_R.CLEAR, _E.RESTART): _R.CLEAR,
     (_R.REFUSED, _E.HEAD_REFUSED): _R.REFUSED,
     (_R.REFUSED, _E.DOUBT_REMAINS): _R.PROBING,
+    (_R.REFUSED, _E.ASK): _R.ASKING,
     (_R.REFUSED, _E.PROVED): _R.CLEAR,
     (_R.REFUSED, _E.STATE_LOST): _R.SALVAGE,
     (_R.REFUSED, _E.RESOLVED): _R.CLEAR,
     (_R.REFUSED, _E.RESTART): _R.CLEAR,
+    (_R.ASKING, _E.ANSWERED): _R.PROBING,
+    (_R.ASKING, _E.RESOLVED): _R.CLEAR,
+    (_R.ASKING, _E.RESTART): _R.CLEAR,
     (_R.PROBING, _E.PROVED): _R.CLEAR,
     (_R.PROBING, _E.STATE_LOST): _R.SALVAGE,
     (_R.PROBING, _E.RESOLVED): _R.CLEAR,
@@ -87,13 +96,25 @@ RECOVERY_TRANSITIONS: dict[tuple[Rung, RecoveryEvent], Rung] = {
 class Recovery:
     """The rung of one partition, and which batches this pass has probed."""
 
-    __slots__ = ("_pass_began", "_probed", "pass_not_before", "passes", "rung", "salvaged")
+    __slots__ = (
+        "_hinted",
+        "_pass_began",
+        "_probed",
+        "asked",
+        "pass_not_before",
+        "passes",
+        "rung",
+        "salvaged",
+    )
 
     def __init__(self) -> None:
         self.rung = Rung.CLEAR
         self.passes = 0
         self.pass_not_before = 0.0
         self.salvaged: list[Batch] = []
+        # ASKING only: whether DescribeProducers is on its way.
+        self.asked = False
+        self._hinted: Batch | None = None
         self._probed: set[int] = set()
         self._pass_began: float | None = None
 
@@ -110,9 +131,17 @@ class Recovery:
         if rung is not self.rung:
             self.passes = 0
             self.pass_not_before = 0.0
+            self.asked = False
+            self._hinted = None
             self._probed.clear()
             self._pass_began = None
         self.rung = rung
+
+    def hint(self, batch: Batch | None) -> None:
+        """DescribeProducers named this batch as the newest appended, or nothing of ours."""
+        """
+        self.move(RecoveryEvent.ANSWERED)
+        self._hinted = batch
 
     def salvage(self, batches: Sequence[Batch]) -> None:
         """The leader had lost our state below these: nothing is implied for them any more."""
@@ -123,6 +152,12 @@ class Recovery:
         """The newest in-doubt batch that this pass has not probed, or None."""
         if now < self.pass_not_before:
             return None
+        hinted = self._hinted
+        if hinted is not None and not hinted.settled:
+            if id(hinted) not in self._probed:
+                return hinted if hinted.state is BatchState.WAITING else None
+            if hinted.state is BatchState.IN_FLIGHT:
+                return None  # its NONE would answer for all the others
         candidates = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
         for batch in reversed(candidates):
             if batch.state is not BatchState.WAITING:

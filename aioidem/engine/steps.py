@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 __all__ = [
+    "AskProducers",
     "CloseLink",
+    "DescribeBrokerConfig",
     "DescribeTopicConfig",
     "FetchMetadata",
     "InitProducerId",
     "OpenLink",
+    "ReadBack",
     "SendProduce",
     "Step",
     "TopicData",
@@ -85,4 +88,45 @@ class DescribeTopicConfig:
     topic: str
 
 
-Step = OpenLink | CloseLink | SendProduce | FetchMetadata | InitProducerId | DescribeTopicConfig
+@dataclass(frozen=True, slots=True)
+class DescribeBrokerConfig:
+    """Ask a broker about itself: when it forgets producers (KIP-854), its range (KIP-758)."""
+
+    link_id: int
+    token: int
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskProducers:
+    """Ask the leader what it knows of our producer id (DescribeProducers, KIP-664)."""
+
+    link_id: int
+    token: int
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """Read committed batch headers from an offset on (Fetch)."""
+
+    link_id: int
+    token: int
+    topic: str
+    topic_id: UUID | None
+    partition: int
+    offset: int
+
+
+Step = (
+    OpenLink
+    | CloseLink
+    | SendProduce
+    | FetchMetadata
+    | InitProducerId
+    | DescribeTopicConfig
+    | DescribeBrokerConfig
+    | AskProducers
+    | ReadBack
+)

@@ -8,6 +8,7 @@ rather than connected to.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ def metadata_request(
 
 
 def _item_type(schema: type[RequestPayload]) -> Any:
-    module = __import__(schema.__module__, fromlist=["MetadataRequestTopic"])
+    module = importlib.import_module(schema.__module__)
     return module.MetadataRequestTopic
 
 

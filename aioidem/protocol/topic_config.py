@@ -8,6 +8,7 @@ and design.md on KIP-758's false positive).
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any, Final
 
 from kio.static.protocol import RequestPayload
@@ -31,7 +32,7 @@ def topic_config_request(version: int, topic: str) -> RequestPayload:
     schema = request_type(API_KEY, version)
     if schema is None:
         raise InternalError(f"no DescribeConfigs version {version}")
-    module = __import__(schema.__module__, fromlist=["DescribeConfigsResource"])
+    module = importlib.import_module(schema.__module__)
     resource = module.DescribeConfigsResource(
         resource_type=_TOPIC, resource_name=topic, configuration_keys=(RETAIN_CONFIG,)
     )

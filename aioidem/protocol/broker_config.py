@@ -1,0 +1,78 @@
+"""DescribeConfigs for two questions to a broker about itself.
+
+`producer.id.expiration.ms` says when it forgets a producer (KIP-854), and
+`max.in.flight.sequence.number.per.connection` how wide its range of sequences is (KIP-758; a value
+only counts, a mere name does not: brokers of today name it once somebody has set it). Both need
+DESCRIBE_CONFIGS on the cluster, which is rarely granted: no answer is the normal answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.static.protocol import RequestPayload
+
+from aioidem.errors import InternalError
+from aioidem.protocol.messages import request_type
+
+__all__ = ["BrokerFacts", "broker_config_request", "broker_facts"]
+
+API_KEY = 32
+_BROKER: Final = 4
+_EXPIRATION: Final = "producer.id.expiration.ms"
+_SEQUENCES: Final = "max.in.flight.sequence.number.per.connection"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What a broker says of itself; None where it says nothing usable."""
+
+    expiration: float | None = None
+    """Seconds after which it forgets a producer."""
+    sequence_cap: int | None = None
+
+
+def broker_config_request(version: int, node_id: int) -> RequestPayload:
+    """Ask a broker about itself.
+
+    :raises InternalError: the version is not one that kio has.
+    """
+    schema = request_type(API_KEY, version)
+    if schema is None:
+        raise InternalError(f"no DescribeConfigs version {version}")
+    module = importlib.import_module(schema.__module__)
+    resource = module.DescribeConfigsResource(
+        resource_type=_BROKER,
+        resource_name=str(node_id),
+        configuration_keys=(_EXPIRATION, _SEQUENCES),
+    )
+    values: dict[str, Any] = {"resources": (resource,)}
+    known = {field.name for field in dataclasses.fields(schema)}
+    for flag in ("include_synonyms", "include_documentation"):
+        if flag in known:
+            values[flag] = False
+    return schema(**values)
+
+
+def broker_facts(response: Any) -> BrokerFacts:
+    """What the answer tells; errors tell nothing."""
+    values = {
+        config.name: config.value
+        for result in response.results
+        if int(result.error_code) == 0
+        for config in result.configs
+    }
+    expiration = _positive(values.get(_EXPIRATION))
+    return BrokerFacts(
+        None if expiration is None else expiration / 1000.0, _positive(values.get(_SEQUENCES))
+    )
+
+
+def _positive(text: str | None) -> int | None:
+    """A positive whole number of at most 18 digits, or nothing."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+        return None
+    return int(text) or None
