@@ -139,7 +139,6 @@ class Recovery:
 
     def hint(self, batch: Batch | None) -> None:
         """DescribeProducers named this batch as the newest appended, or nothing of ours."""
-        """
         self.move(RecoveryEvent.ANSWERED)
         self._hinted = batch
 
