@@ -1,0 +1,1 @@
+"""The whole producer against the embedded cluster. A package, so that its files share `tools`."""

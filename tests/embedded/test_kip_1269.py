@@ -1,0 +1,376 @@
+"""KIP-1269's own test plan, item by item, its words in the tests' names.
+
+"At most" and "reaches" are both asserted, and by the broker's own count of the span at every
+instant: the batches from the oldest one without a definite answer to the newest one that was read.
+Where a leader moves, the count is the tap's, because the new leader's own must be told from what
+the old one had read.
+
+The rows of the feature table (S0-n) that a test shows are in its docstring; `test_seed_rows` has
+the list.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, RequestSeen
+from aioidem.config import ProducerConfig
+from aioidem.errors import InvalidConfigurationError
+
+from .tools import (
+    CLUSTER_RETAIN,
+    DESCRIBE_CONFIGS,
+    EVERY_WORLD,
+    ONE_EACH,
+    PRODUCE,
+    RETAIN,
+    Tap,
+    ask,
+    bounded,
+    numbered,
+    partition_of,
+    producer_for,
+    stored_values,
+)
+
+pytestmark = pytest.mark.anyio
+
+Transport = Literal["tcp", "memory"]
+
+RTT = 0.02
+TOPIC, BROKER = 2, 4
+INVALID_CONFIG = 40
+
+
+async def config_of(
+    cluster: EmbeddedCluster, kind: int, name: str, config: str, broker: int = 0
+) -> Any:
+    """What a broker describes of one config; None where it does not name it."""
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": (config,)}
+    answer = await ask(cluster, DESCRIBE_CONFIGS, 4, broker=broker, resources=[resource])
+    [result] = answer.results
+    return next((each.value for each in result.configs if each.name == config), None)
+
+
+async def alter(cluster: EmbeddedCluster, kind: int, name: str, config: str, value: str) -> int:
+    """IncrementalAlterConfigs' error code for setting one config."""
+    change = {"name": config, "config_operation": 0, "value": value}
+    resource = {"resource_type": kind, "resource_name": name, "configs": [change]}
+    answer = await ask(cluster, 44, 1, resources=[resource], validate_only=False)
+    return int(answer.responses[0].error_code)
+
+
+# --- unit test ------------------------------------------------------------------------------------
+
+
+@bounded(10)
+async def test_validate_new_configuration_default_value(transport: Transport) -> None:
+    """S0-16, S0-18."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
+        assert await config_of(cluster, BROKER, "0", CLUSTER_RETAIN) == "5"
+
+
+@pytest.mark.parametrize("refused", ["4", "1", "0", "-1", "2147483648", "five", ""])
+@bounded(10)
+async def test_validate_new_configuration_minimal_value(transport: Transport, refused: str) -> None:
+    """S0-16: less than 5 is refused wherever it may be set, and changes nothing."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t", configs={RETAIN: "5"})
+        with pytest.raises(InvalidConfigurationError):
+            cluster.create_topic("u", configs={RETAIN: refused})
+        with pytest.raises(InvalidConfigurationError):
+            cluster.set_config("t", RETAIN, refused)
+        assert await alter(cluster, TOPIC, "t", RETAIN, refused) == INVALID_CONFIG
+        assert await alter(cluster, BROKER, "", CLUSTER_RETAIN, refused) == INVALID_CONFIG
+        assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
+        assert await config_of(cluster, BROKER, "0", CLUSTER_RETAIN) == "5"
+        assert await alter(cluster, TOPIC, "t", RETAIN, "6") == 0
+        assert await config_of(cluster, TOPIC, "t", RETAIN) == "6"
+
+
+@bounded(10)
+async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker_knows_neither(
+    transport: Transport,
+) -> None:
+    """S0-16, S0-11."""
+    async with EmbeddedCluster(
+        brokers=2, retain=8, produce_versions={0: 14, 1: 13}, transport=transport
+    ) as cluster:
+        cluster.create_topic("plain")
+        cluster.create_topic("own", configs={RETAIN: "20"})
+        assert await config_of(cluster, TOPIC, "plain", RETAIN) == "8"
+        assert await config_of(cluster, TOPIC, "own", RETAIN) == "20"
+        assert await config_of(cluster, TOPIC, "own", RETAIN, broker=1) is None
+
+
+@pytest.mark.parametrize(("discovery", "spoken"), [("on", [14, 14]), ("auto", [13, 14])])
+@bounded(20)
+async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_response(
+    transport: Transport, discovery: str, spoken: list[int]
+) -> None:
+    """S0-5, S0-6, S0-7, S0-8: 5 until the first v14 answer, then what it says; the span follows.
+
+    "auto" asks the broker for the config's name while the first batch is on its way, in v13.
+    """
+    async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("t")
+        tap = Tap(cluster.connector)
+        windows: list[int] = []
+        async with producer_for(
+            cluster,
+            connector=tap,
+            max_in_flight_requests_per_connection=50,
+            window_discovery=discovery,
+            **ONE_EACH,
+        ) as producer:
+
+            def look(seen: RequestSeen) -> Action | None:
+                if seen.api_key == PRODUCE:
+                    windows.append(partition_of(producer).window)
+                return None
+
+            cluster.intercept(look)
+            await producer.send("t", b"first")
+            await producer.send("t", b"second")
+            assert windows == ([5, 20] if discovery == "on" else [5, 5])
+            assert tap.versions(PRODUCE) == spoken
+            assert partition_of(producer).window == 20
+            await producer.send_many("t", numbered(100))
+            assert partition_of(producer).max_span == 20
+        assert cluster.max_span("t") == 20
+
+
+@bounded(20)
+async def test_producer_aligns_with_the_partition_leader(transport: Transport) -> None:
+    """S0-8: each partition goes by its own leader's word, on one connection each."""
+    async with EmbeddedCluster(
+        brokers=3, retain={0: 5, 1: 9, 2: 20}, rtt=RTT, transport=transport
+    ) as cluster:
+        cluster.create_topic("t", partitions=3)
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=50, **ONE_EACH
+        ) as producer:
+            deliveries = [
+                producer.send_nowait("t", value, partition=partition)
+                for value in numbered(100)
+                for partition in range(3)
+            ]
+            for delivery in deliveries:
+                await delivery
+            assert [partition_of(producer, "t", p).window for p in range(3)] == [5, 9, 20]
+        assert [cluster.max_span("t", p) for p in range(3)] == [5, 9, 20]
+
+
+@pytest.mark.parametrize("under_load", [False, True], ids=["idle", "under load"])
+@bounded(30)
+async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers_it(
+    transport: Transport, under_load: bool
+) -> None:
+    """S0-10."""
+    async with EmbeddedCluster(
+        brokers=2, retain={0: 20, 1: 12}, rtt=RTT, transport=transport
+    ) as cluster:
+        cluster.create_topic("t", replication=2)
+        at_new_leader: list[int] = []
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=50, **ONE_EACH
+        ) as producer:
+
+            def look(seen: RequestSeen) -> Action | None:
+                if seen.api_key == PRODUCE and seen.broker_id == 1 and not at_new_leader:
+                    at_new_leader.append(partition_of(producer).window)
+                return None
+
+            await producer.send_many("t", numbered(60))
+            assert partition_of(producer).window == 20
+            cluster.intercept(look)
+            await across_a_move(producer, cluster, under_load=under_load)
+            assert at_new_leader == [5]
+            assert partition_of(producer).window == 12
+            await producer.send_many("t", numbered(100, 160))
+            assert partition_of(producer).window == 12
+        assert stored_values(cluster) == numbered(260)
+
+
+async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_load: bool) -> None:
+    """Records 60 to 159 of topic t, with the leader moving to broker 1 before or among them."""
+    if not under_load:
+        cluster.move_leader("t", 0, 1)
+        await producer.send_many("t", numbered(100, 60))
+        return
+    deliveries = [producer.send_nowait("t", value) for value in numbered(100, 60)]
+    await deliveries[30]
+    cluster.move_leader("t", 0, 1)
+    for delivery in deliveries:
+        await delivery
+
+
+@pytest.mark.parametrize("in_flight", [6, 20, 1000])
+def test_idempotent_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
+    """S0-1."""
+    config = ProducerConfig.build(
+        "h:1", enable_idempotence=True, max_in_flight_requests_per_connection=in_flight
+    )
+    assert config.max_in_flight_requests_per_connection == in_flight
+    assert config.enable_idempotence
+    properties = {
+        "bootstrap.servers": "h:1",
+        "enable.idempotence": "true",
+        "max.in.flight.requests.per.connection": str(in_flight),
+    }
+    assert ProducerConfig.from_properties(properties).enable_idempotence
+
+
+@pytest.mark.parametrize("in_flight", [6, 20, 1000])
+def test_transactional_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
+    """S0-1."""
+    config = ProducerConfig.build(
+        "h:1", transactional_id="tx", max_in_flight_requests_per_connection=in_flight
+    )
+    assert config.max_in_flight_requests_per_connection == in_flight
+    assert config.enable_idempotence
+
+
+# --- integration test -----------------------------------------------------------------------------
+
+
+@EVERY_WORLD
+@bounded(30)
+async def test_max_in_flight_1_and_retain_20_sends_at_most_1_bounded_by_the_connection_check(
+    transport: Transport,
+) -> None:
+    """S0-13."""
+    async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("t", configs={RETAIN: "20"})
+        tap = Tap(cluster.connector)
+        async with producer_for(
+            cluster, connector=tap, max_in_flight_requests_per_connection=1, **ONE_EACH
+        ) as producer:
+            await producer.send_many("t", numbered(30))
+            assert partition_of(producer).window == 20
+        assert cluster.max_span("t") == 1
+        assert max(wire.max_outstanding for wire in tap.wires) == 1
+
+
+@EVERY_WORLD
+@bounded(30)
+async def test_max_in_flight_20_and_retain_5_sends_at_most_5_bounded_by_the_partition_check(
+    transport: Transport,
+) -> None:
+    """S0-14: per partition, so that four partitions fill the connection's 20."""
+    async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("t", partitions=4, configs={RETAIN: "5"})
+        tap = Tap(cluster.connector)
+        async with producer_for(
+            cluster,
+            connector=tap,
+            max_in_flight_requests_per_connection=20,
+            # Room for one batch in a request, or one request would carry all five partitions.
+            batch_size=60,
+            max_request_size=100,
+            late_sealing=False,
+        ) as producer:
+            deliveries = [
+                producer.send_nowait("t", value, partition=partition)
+                for value in numbered(40)
+                for partition in range(4)
+            ]
+            for delivery in deliveries:
+                await delivery
+        assert [cluster.max_span("t", partition) for partition in range(4)] == [5] * 4
+        assert max(wire.max_outstanding for wire in tap.wires) == 20
+
+
+@EVERY_WORLD
+@bounded(30)
+async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_independently(
+    transport: Transport,
+) -> None:
+    """S0-12."""
+    async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("five", configs={RETAIN: "5"})
+        cluster.create_topic("twenty", configs={RETAIN: "20"})
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+            deliveries = [
+                producer.send_nowait(topic, value)
+                for value in numbered(120)
+                for topic in ("five", "twenty")
+            ]
+            for delivery in deliveries:
+                await delivery
+            assert partition_of(producer, "five").window == 5
+            assert partition_of(producer, "twenty").window == 20
+        assert (cluster.max_span("five"), cluster.max_span("twenty")) == (5, 20)
+
+
+@pytest.mark.parametrize("version", [13, 12, 9, 7, 3])
+@bounded(30)
+async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
+    transport: Transport, version: int
+) -> None:
+    """S0-11."""
+    async with EmbeddedCluster(rtt=RTT, produce_versions=version, transport=transport) as cluster:
+        cluster.create_topic("t", configs={RETAIN: "20"})
+        tap = Tap(cluster.connector)
+        async with producer_for(
+            cluster, connector=tap, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+            await producer.send_many("t", numbered(60))
+            assert partition_of(producer).window == 5
+        assert cluster.max_span("t") == 5
+        assert set(tap.versions(PRODUCE)) == {version}
+        assert stored_values(cluster) == numbered(60)
+
+
+@pytest.mark.parametrize("under_load", [False, True], ids=["idle", "under load"])
+@bounded(30)
+async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
+    transport: Transport, under_load: bool
+) -> None:
+    """S0-15: at the old broker 5 is reached and never exceeded, also by what is sent again."""
+    async with EmbeddedCluster(
+        brokers=2, rtt=RTT, produce_versions={0: 14, 1: 13}, transport=transport
+    ) as cluster:
+        cluster.create_topic("t", replication=2, configs={RETAIN: "20"})
+        new, old = (s.rsplit(":", 1) for s in cluster.bootstrap_servers.split(","))
+        names = [int(at[1]) if transport == "tcp" else at[0] for at in (new, old)]
+        tap = Tap(cluster.connector)
+        async with producer_for(
+            cluster, connector=tap, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+            await producer.send_many("t", numbered(60))
+            assert partition_of(producer).window == 20
+            await across_a_move(producer, cluster, under_load=under_load)
+            assert partition_of(producer).window == 5
+        assert [tap.max_span(name) for name in names] == [20, 5]
+        assert stored_values(cluster) == numbered(160)
+
+
+@EVERY_WORLD
+@bounded(30)
+async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
+    transport: Transport,
+) -> None:
+    """The way back of S0-15, without a restart of the producer."""
+    async with EmbeddedCluster(
+        brokers=2, rtt=RTT, produce_versions={0: 13, 1: 14}, transport=transport
+    ) as cluster:
+        cluster.create_topic("t", replication=2, configs={RETAIN: "20"})
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+            await producer.send_many("t", numbered(60))
+            assert cluster.max_span("t") == 5
+            await across_a_move(producer, cluster, under_load=True)
+            await producer.send_many("t", numbered(100, 160))
+            assert partition_of(producer).window == 20
+        assert cluster.max_span("t") == 20
+        assert stored_values(cluster) == numbered(260)
