@@ -191,8 +191,12 @@ class Sender:
             self._tasks = None
             self.shut()
 
+    def _now(self) -> float:
+        # The simulation drives these methods on a clock of its own, without a loop.
+        return anyio.current_time()
+
     def _turn(self) -> None:
-        for step in self._core.poll(anyio.current_time(), self._wall_clock() * 1000.0):
+        for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
             self._perform(step)
         self._alarm.set(self._core.wake_at)
         self.deliver()
@@ -228,7 +232,7 @@ class Sender:
         """End everything: settle what is left, drop the connections. Plain, so that it cannot be
         cancelled.
         """
-        for step in self._core.close(anyio.current_time()):
+        for step in self._core.close(self._now()):
             self._perform(step)
         for channel in self._channels.values():
             channel.connection.close_soon("the producer is closing")
@@ -353,7 +357,7 @@ class Sender:
         try:
             version = channel.connection.versions.choose(api_key, at_most=at_most)
         except errors.IncompatibleBrokerVersion as error:
-            self._core.on_unsupported(link_id, token, error, anyio.current_time())
+            self._core.on_unsupported(link_id, token, error, self._now())
             self.wakeup.set()
             return
         schema = response_type(api_key, version)
@@ -362,7 +366,7 @@ class Sender:
         correlation_id = channel.connection.next_correlation_id()
 
         def read(frame: bytes) -> None:
-            take(decode_response(schema, frame)[1], anyio.current_time())
+            take(decode_response(schema, frame)[1], self._now())
 
         channel.asked[correlation_id] = _Asked(token, read)
         frame = encode_request(
@@ -383,7 +387,7 @@ class Sender:
             channel.refused.append(token)
 
     def _on_produce(self, channel: _Channel, step: steps.SendProduce, frame: bytes) -> None:
-        now = anyio.current_time()
+        now = self._now()
         try:
             _, answer = decode_produce_response(step.version, frame)
         except errors.ProtocolError as error:
@@ -419,7 +423,7 @@ class Sender:
             return
         channel = _Channel(step.link_id, connection)
         self._channels[step.link_id] = channel
-        self._core.on_link_open(step.link_id, version, anyio.current_time())
+        self._core.on_link_open(step.link_id, version, self._now())
         self.wakeup.set()
         cause: Exception | None = None
         try:
@@ -440,7 +444,7 @@ class Sender:
         self.wakeup.set()
 
     def _on_progress(self, channel: _Channel) -> None:
-        now = anyio.current_time()
+        now = self._now()
         self._core.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
             _, token = channel.unanswered.popleft()
@@ -452,7 +456,7 @@ class Sender:
     ) -> None:
         if error is not None:
             logger.info("%s: connection %d: %s", self._config.client_id, link_id, error)
-        self._core.on_link_lost(link_id, error, anyio.current_time(), unwritten)
+        self._core.on_link_lost(link_id, error, self._now(), unwritten)
         self.wakeup.set()
 
     def _close(self, link_id: int, reason: str) -> None:
