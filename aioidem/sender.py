@@ -43,7 +43,7 @@ from aioidem.protocol.read_back import read_back_answer, read_back_request
 from aioidem.protocol.topic_config import names_retain_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
 
-__all__ = ["Sender", "Wakeup"]
+__all__ = ["Alarm", "Sender", "Wakeup"]
 
 logger = logging.getLogger("aioidem")
 

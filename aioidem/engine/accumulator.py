@@ -43,6 +43,7 @@ class RecordSink(Protocol):
 
     def settle(self, settlement: Settlement, index: int) -> None:
         """Take the outcome; `index` is the record's place in its batch."""
+        ...
 
 
 class PendingRecord:

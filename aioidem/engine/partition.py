@@ -61,23 +61,29 @@ class Effects(Protocol):
 
     def settle(self, settlement: Settlement) -> None:
         """Report the outcome of records."""
+        ...
 
     def refresh_metadata(self) -> None:
         """The view of the cluster is stale."""
+        ...
 
     def bump(self, partition: PartitionState) -> None:
         """Numbers of this partition were given up: its next batch needs another epoch."""
+        ...
 
     def data_loss(self, partition: PartitionState, reason: str) -> None:
         """The broker lost what it had acknowledged, or our state."""
+        ...
 
     def fatal(self, error: errors.KafkaError) -> None:
         """No later send can succeed."""
+        ...
 
     def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
         """Rebuild a batch that is too large as smaller ones with the same numbers; empty when it
         cannot be split.
         """
+        ...
 
 
 class PartitionState:
