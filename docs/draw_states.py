@@ -1,16 +1,15 @@
 """Draws the life cycles of DESIGN.md from the engine's tables, so that no picture can go stale.
 
 `python docs/draw_states.py` rewrites the diagrams between their markers in DESIGN.md; with
-`--check` it only says whether they are what the tables say (exit 1 when not). A test runs the check.
+`--check` it only says whether they are what the tables say (exit 1 when not). A test runs it so.
 """
 
 from __future__ import annotations
 
-import enum
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aioidem.engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
 from aioidem.engine.idempotence import IDENTITY_TRANSITIONS
@@ -19,7 +18,8 @@ from aioidem.engine.recovery import RECOVERY_TRANSITIONS
 
 DESIGN = Path(__file__).resolve().parent.parent / "DESIGN.md"
 
-Table = Mapping[tuple[enum.Enum, enum.Enum], enum.Enum]
+Table = Mapping[tuple[Any, Any], Any]
+"""(state, event) -> following state, all enum members."""
 
 TABLES: dict[str, Table] = {
     "batch": BATCH_TRANSITIONS,
@@ -31,7 +31,7 @@ TABLES: dict[str, Table] = {
 
 
 def draw(table: Table) -> str:
-    """A mermaid state diagram; events that lead from one state to the same other one share an arrow."""
+    """A mermaid state diagram; events between the same two states share an arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), following in table.items():
         arrows.setdefault((state.name, following.name), []).append(str(event.value))
@@ -45,10 +45,9 @@ def draw(table: Table) -> str:
 def redrawn(text: str) -> str:
     """The document with every diagram replaced by what its table says now."""
     for name, table in TABLES.items():
-        marked = re.compile(rf"(<!-- states: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not marked.search(text):
-            raise SystemExit(f"DESIGN.md has no place for the diagram {name!r}")
-        text = marked.sub(lambda m, table=table: f"{m[1]}{draw(table)}\n{m[2]}", text)
+        opening, closing = f"<!-- states: {name} -->\n", "<!-- end -->"
+        start = text.index(opening) + len(opening)
+        text = f"{text[:start]}{draw(table)}\n{text[text.index(closing, start) :]}"
     return text
 
 
