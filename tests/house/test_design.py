@@ -1,4 +1,4 @@
-"""DESIGN.md tells the truth: its diagrams are the engine's tables, its file map names real files."""
+"""DESIGN.md tells the truth: its diagrams are the engine's tables, its file map real files."""
 
 from __future__ import annotations
 
