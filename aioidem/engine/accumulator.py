@@ -188,6 +188,8 @@ class PartitionQueue:
             record = records.popleft()
             self.bytes -= record.size
             expired.append(record)
+        if not records:
+            self.blocked = self.flushing = False
         return expired
 
     def drain(self) -> list[PendingRecord]:
@@ -293,14 +295,14 @@ class ByteBudget:
         waiters = self._waiters
         while waiters:
             head = waiters[0]
+            if not head.abandoned and not self._fits(head.size):
+                return
+            waiters.popleft()
             if not head.abandoned:
-                if not self._fits(head.size):
-                    return
                 self.used += head.size
                 self.waiting -= 1
                 head.granted = True
                 head.wake()
-            waiters.popleft()
 
     def wake_all(self) -> Iterator[MemoryWaiter]:
         """Empty the queue without granting anything: the producer is closing."""

@@ -682,10 +682,9 @@ class ProducerCore:
             yield self._identity_at
 
     def _partition_wakes(self, state: PartitionState, now: float) -> Iterator[float]:
-        deadline = state.next_deadline()
+        deadline = state.next_deadline(now, self.config.request_timeout)
         if deadline is not None:
-            # Past its deadline only the grace is left to wait for.
-            yield deadline if deadline > now else deadline + self.config.request_timeout
+            yield deadline
         if state.retry_at > now:
             yield state.retry_at
         if state.recovery.rung is Rung.PROBING and state.recovery.pass_not_before > now:
@@ -694,7 +693,7 @@ class ProducerCore:
         _, silent_at = self._silent_at(state)
         if silent_at is not None:
             yield silent_at
-        if queue.records and not queue.blocked:
+        if queue.records:
             lingers_until = queue.opened_at + self.config.linger
             if lingers_until > now:
                 yield lingers_until
@@ -1000,6 +999,7 @@ class ProducerCore:
         starts afresh.
         """
         view: TopicView = self.cluster.topics[name]
+        before = self.identity.current
         self._events.append(f"{name}: the topic was recreated")
         for key in [key for key in self.partitions if key[0] == name]:
             old = self.partitions.pop(key)
@@ -1011,8 +1011,8 @@ class ProducerCore:
             fresh.topic_id = view.topic_id
             for record in queued:
                 fresh.queue.append(record, record.deadline - self.config.delivery_timeout)
-        if self.idempotent:
-            self.identity.bump()
+        if self.idempotent and self.identity.current == before:
+            self.identity.bump()  # unless what was given up has brought one already
 
     @property
     def current_identity(self) -> ProducerIdentity | None:

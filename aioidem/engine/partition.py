@@ -96,6 +96,7 @@ class PartitionState:
         "_read_from",
         "_resend",
         "_retry",
+        "_skipped",
         "acked_offset",
         "acked_ordinal",
         "bump_wanted",
@@ -150,6 +151,9 @@ class PartitionState:
         self._resend = resend
         # Where reading the log back goes on; None while nothing is read.
         self._read_from: int | None = None
+        # The lowest number that a batch was failed with under this identity: no leader that holds
+        # our state may append above it.
+        self._skipped: int | None = None
         self._retry = retry
         self._pause = pause
         # First-ack gate: under which (identity, route) the last thing heard was error NONE.
@@ -265,6 +269,7 @@ class PartitionState:
             return
         self.ledger.adopt(identity)
         self.bump_wanted = False
+        self._skipped = None
         self._gate = None
         self.suspicion.renewed()
         self.recovery.move(RecoveryEvent.RESOLVED)
@@ -325,8 +330,8 @@ class PartitionState:
         self.suspicion.acked(stamp if stamp >= 0 else batch.max_timestamp_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
-        if self.idempotent and below:
-            self._imply(below, attempt, out)
+        if self.idempotent:
+            self._imply(batch, below, attempt, out)
         self._hear_none(batch, attempt)
         if current:
             self.window.learn(answer.retained)
@@ -338,9 +343,7 @@ class PartitionState:
             )
 
     def _salvage_state(self) -> RecoveryEvent:
-        return (
-            RecoveryEvent.RESOLVED if self.recovery.next_salvage() is None else RecoveryEvent.PROVED
-        )
+        return RecoveryEvent.PROVED if self.recovery.salvaging else RecoveryEvent.RESOLVED
 
     def _hear_none(self, batch: Batch, attempt: Attempt | None) -> None:
         self._retry.reset()
@@ -351,16 +354,19 @@ class PartitionState:
         if batch.identity == self.ledger.identity:
             self._gate = self._heard = (batch.identity, route)
 
-    def _imply(self, below: Sequence[Batch], attempt: Attempt | None, out: Effects) -> None:
+    def _imply(
+        self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
+    ) -> None:
         """What a success says of the unresolved batches under it."""
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         doubtful = [b for b in below if b.in_doubt]
-        if rejected:
+        if rejected or (self._skipped is not None and self._skipped < acked.base):
             # The leader accepted a later sequence over one it had refused: it had lost our state in
             # between.
             out.data_loss(self, "a later batch was accepted over a rejected one")
             for batch in rejected:
                 self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
+            self._skipped = None  # said once is enough
             self._give_up_numbers(out)
             self.recovery.salvage(doubtful)
         elif (
@@ -399,7 +405,7 @@ class PartitionState:
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.NO_STATE | Action.FENCED:
-                self._on_state_gone(batch, error, out)
+                self._on_state_gone(batch, error, now, out)
             case Action.FATAL:
                 self._end(batch, error, out, answered=True)
                 out.fatal(error)
@@ -408,7 +414,16 @@ class PartitionState:
 
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)
+        self._back_off(now)
+        self._stop_probing()
+
+    def _back_off(self, now: float) -> None:
         self.retry_at = max(self.retry_at, now + self._retry.next_delay())
+
+    def _stop_probing(self) -> None:
+        """A probe ended without an answer to its question: that pass proves nothing any more."""
+        if self.recovery.rung is Rung.PROBING:
+            self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
         """Appended, not yet committed (KIP-758): acknowledged by the NONE of this batch or of one
@@ -474,13 +489,14 @@ class PartitionState:
         for later in self.unresolved[position + len(parts) :]:
             later.ordinal += len(parts) - 1
         self.next_ordinal += len(parts) - 1
-        self.window.observe(self.span)
 
-    def _on_state_gone(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+    def _on_state_gone(
+        self, batch: Batch, error: errors.KafkaError, now: float, out: Effects
+    ) -> None:
         if batch.in_doubt:
             self._give_up(batch, error, out)
             return
-        batch.move(BatchEvent.RETRY)
+        self._retry_later(batch, now)
         self._give_up_numbers(out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
@@ -496,6 +512,7 @@ class PartitionState:
             self._retry_later(batch, now)
         else:
             batch.move(BatchEvent.RETRY)
+            self._stop_probing()
 
     def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
         """acks=0: it is on its way and nobody will say what becomes of it.
@@ -525,7 +542,7 @@ class PartitionState:
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
         match self.recovery.rung:
             case Rung.REFUSED if not doubt:
-                self._lose("the leader does not have what it acknowledged", out)
+                self._lose("the leader does not have what it acknowledged", now, out)
             case Rung.REFUSED | Rung.ASKING | Rung.PROBING if self.suspicion.suspect:
                 self.recovery.move(RecoveryEvent.RESTART)
             case Rung.REFUSED:
@@ -546,10 +563,11 @@ class PartitionState:
             # DUPLICATE is no refusal: it is there, and only not committed yet.
             self.recovery.move(RecoveryEvent.RESTART)
         elif self.recovery.end_pass(now, max(self._pause, throttled)):
-            self._lose("no batch in doubt is in the leader's log", out)
+            self._lose("no batch in doubt is in the leader's log", now, out)
 
-    def _lose(self, reason: str, out: Effects) -> None:
+    def _lose(self, reason: str, now: float, out: Effects) -> None:
         out.data_loss(self, reason)
+        self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
             if self._resend:
                 batch.forsaken = True
@@ -645,13 +663,13 @@ class PartitionState:
             elif now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0):
                 self._give_up(batch, _timeout(), out)
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self, now: float, grace: float) -> float | None:
         """When `expire` has something to do next (at the latest)."""
-        head = self.queue.records[0].deadline if self.queue.records else None
-        for batch in self.unresolved:
-            if head is None or batch.deadline < head:
-                head = batch.deadline
-        return head
+        deadlines = [batch.deadline for batch in self.unresolved]
+        if self.queue.records:
+            deadlines.append(self.queue.records[0].deadline)
+        # Past its deadline a batch has only the grace to wait for.
+        return min((at if at > now else at + grace for at in deadlines), default=None)
 
     # -- verdicts ----------------------------------------------------------------------------------
 
@@ -680,6 +698,8 @@ class PartitionState:
         """NOT_WRITTEN: it was never written, or every attempt was refused before the append."""
         batch.move(BatchEvent.REJECT)
         self.unresolved.remove(batch)
+        if self._skipped is None or batch.base < self._skipped:
+            self._skipped = batch.base
         self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
 
     def _give_up(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:

@@ -183,6 +183,11 @@ class Recovery:
         self._pass_began = None
         return self.passes >= PASSES_NEEDED
 
+    @property
+    def salvaging(self) -> bool:
+        """Whether a batch to be salvaged is not settled, be it in flight."""
+        return any(not batch.settled for batch in self.salvaged)
+
     def next_salvage(self) -> Batch | None:
         """The newest batch still to be salvaged that may be sent, or None."""
         self.salvaged = [batch for batch in self.salvaged if not batch.settled]

@@ -1,0 +1,1 @@
+"""Tests of the engine: no event loop, no socket, time as an argument."""

@@ -1,0 +1,642 @@
+"""A hand-driven world for `ProducerCore`: the steps it asks for, and answers said by the test.
+
+`Rig` performs the engine's steps without a socket. Connections, Metadata, InitProducerId and
+DescribeConfigs are answered at once (each can be taken over by the test); Produce requests pile up
+in `Rig.requests` until the test acknowledges, refuses or loses them. Time is `Rig.now` and moves
+only when the test says so.
+
+Whatever a test is about, the rig checks on every request what must always hold: a retry is
+byte-identical, the span of first sends stays within the limit, a connection never has more
+requests outstanding than allowed, no epoch overtakes an older one of its partition, and a record
+is settled exactly once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+from aioidem.config import ProducerConfig
+from aioidem.engine import ProducerCore, steps
+from aioidem.engine.accumulator import PendingRecord, Settlement
+from aioidem.engine.partition import PartitionState
+from aioidem.errors import KafkaConnectionError
+from aioidem.protocol.broker_config import BrokerFacts
+from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
+from aioidem.protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
+from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem.protocol.producers import ProducersAnswer
+from aioidem.records import RecordBatch, read_batches, record_size_bound
+from aioidem.structs import DeliveryStatus
+
+NONE = 0
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER = 6
+REQUEST_TIMED_OUT = 7
+MESSAGE_TOO_LARGE = 10
+NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+TOPIC_AUTHORIZATION_FAILED = 29
+CLUSTER_AUTHORIZATION_FAILED = 31
+INVALID_TIMESTAMP = 32
+UNSUPPORTED_VERSION = 35
+OUT_OF_ORDER = 45
+DUPLICATE = 46
+INVALID_PRODUCER_EPOCH = 47
+KAFKA_STORAGE_ERROR = 56
+UNKNOWN_PRODUCER_ID = 59
+INVALID_RECORD = 87
+UNKNOWN_TOPIC_ID = 100
+
+ACKED = DeliveryStatus.ACKED
+NOT_WRITTEN = DeliveryStatus.NOT_WRITTEN
+UNKNOWN = DeliveryStatus.UNKNOWN
+PENDING = DeliveryStatus.PENDING
+
+T = "t"
+_NAMESPACE = UUID(int=0xA101DE)
+
+
+def topic_id(name: str, generation: int = 0) -> UUID:
+    """The id of a topic by name; another generation is the topic made anew."""
+    return uuid5(_NAMESPACE, f"{name}/{generation}")
+
+
+class Outcome:
+    """The sink of one record: what became of it, exactly once."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.status = PENDING
+        self.offset = -1
+        self.error: Exception | None = None
+        self.settlement: Settlement | None = None
+        self.at: float | None = None
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        assert self.status is PENDING, f"record {self.number} settled twice"
+        self.settlement = settlement
+        self.status = settlement.status
+        self.error = settlement.error
+        self.offset = settlement.base_offset + index if settlement.base_offset >= 0 else -1
+        if settlement.status is NOT_WRITTEN:
+            assert settlement.error is not None
+        if settlement.error is not None:
+            assert getattr(settlement.error, "status", None) is settlement.status
+
+    def __repr__(self) -> str:
+        return f"<record {self.number} {self.status.value} @{self.offset}>"
+
+
+class Sent:
+    """One batch inside a Produce request, read from its bytes."""
+
+    def __init__(self, topic: str, partition: int, data: bytes) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.data = data
+        (self.batch,) = read_batches(data)
+        assert self.batch.crc_ok()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.batch.producer_id, self.batch.producer_epoch
+
+    @property
+    def epoch(self) -> int:
+        return self.batch.producer_epoch
+
+    @property
+    def sequence(self) -> int:
+        return self.batch.base_sequence
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.batch.records()]
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}-{self.partition} seq {self.sequence} epoch {self.epoch}>"
+
+
+class Request:
+    """A Produce request on its way."""
+
+    def __init__(self, step: steps.SendProduce, link: LinkEnd, sent_at: float) -> None:
+        self.step = step
+        self.link = link
+        self.sent_at = sent_at
+        self.done = False
+        self.parts = [
+            Sent(topic.name, index, data)
+            for topic in step.topics
+            for index, data in topic.partitions
+        ]
+
+    @property
+    def version(self) -> int:
+        return self.step.version
+
+    @property
+    def only(self) -> Sent:
+        (part,) = self.parts
+        return part
+
+    @property
+    def sequence(self) -> int:
+        return self.only.sequence
+
+    @property
+    def epoch(self) -> int:
+        return self.only.epoch
+
+    def __repr__(self) -> str:
+        return f"<request {self.step.token} on link {self.link.link_id}: {self.parts}>"
+
+
+class LinkEnd:
+    """The broker's side of one connection."""
+
+    def __init__(self, step: steps.OpenLink) -> None:
+        self.link_id = step.link_id
+        self.host = step.host
+        self.port = step.port
+        self.open = False
+        self.closed = False
+        self.outstanding = 0
+
+
+class Rig:
+    """A `ProducerCore` and the world around it.
+
+    `brokers`: how many; their ids count from 1 and partition 0 of `T` is led by 1.
+    `version`: the highest Produce version they offer.
+    Other options are `ProducerConfig`'s.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 1,
+        partitions: int = 1,
+        version: int = 13,
+        seed: int = 1,
+        **options: Any,
+    ) -> None:
+        options.setdefault("batch_size", 200)
+        options.setdefault("late_sealing", False)
+        self.config = ProducerConfig.build("b1:9092", **options)
+        self.core = ProducerCore(self.config, random=random.Random(seed).random)
+        self.now = 1000.0
+        self.version = version
+        self.brokers = {n: BrokerAddress(n, f"b{n}", 9092) for n in range(1, brokers + 1)}
+        self.leaders: dict[tuple[str, int], tuple[int, int]] = {
+            (T, index): (1, 0) for index in range(partitions)
+        }
+        self.ids: dict[str, UUID | None] = {}
+        self.topic_errors: dict[str, int] = {}
+        self.next_pid = 4000
+        self.links: dict[int, LinkEnd] = {}
+        self.requests: list[Request] = []
+        self.everything: list[Request] = []
+        self.outcomes: list[Outcome] = []
+        self.events: list[str] = []
+        self.asked: list[steps.Step] = []
+        # Kinds of steps that the test answers itself: they go to `held`.
+        self.hold: tuple[type[Any], ...] = ()
+        self.held: list[Any] = []
+        self.names_config = True
+        self.next_offset = 0
+        # READ is not granted, unless the test says what DescribeProducers tells.
+        self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
+        self.down: set[int] = set()
+        self._bytes: dict[tuple[str, int, tuple[int, int], int], bytes] = {}
+        self._highest: dict[tuple[str, int], tuple[int, int]] = {}
+        self._rewritable: set[tuple[str, int, tuple[int, int], int]] = set()
+        # First sends of each partition and identity in order, and how many of them are resolved
+        # from the oldest on: an own count of the span.
+        self._first_sends: dict[tuple[str, int, tuple[int, int]], list[int]] = {}
+        self._proved: dict[tuple[str, int, tuple[int, int]], set[int]] = {}
+        self.max_span = 0
+        self._split = False
+        self.polls = 0
+
+    # -- the caller's side
+
+    def send(
+        self,
+        count: int = 1,
+        *,
+        topic: str = T,
+        partition: int | None = 0,
+        size: int = 150,
+        key: bytes | None = None,
+        poll: bool = True,
+    ) -> list[Outcome]:
+        """Append records of about `size` bytes (one fills a batch at the rig's batch_size of 200)
+        and let the engine act.
+        """
+        made = []
+        for _ in range(count):
+            outcome = Outcome(len(self.outcomes))
+            value = (b"%08d" % outcome.number).ljust(size, b".")
+            room = record_size_bound(key, value, ())
+            assert self.core.budget.try_take(room)
+            record = PendingRecord(key, value, (), 1_700_000_000_000, partition, room, outcome)
+            self.core.append(topic, record, self.now)
+            self.outcomes.append(outcome)
+            made.append(outcome)
+        if poll:
+            self.poll()
+        return made
+
+    def start(self) -> Rig:
+        """Bring it up: connected, with metadata of `T` and a producer id."""
+        self.core.topic(T)
+        self.poll()
+        self.tick(1.0)
+        return self
+
+    # -- time
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass, waking when the engine asked to be woken, and only then."""
+        until = self.now + seconds
+        for _ in range(10_000):
+            at = self.core.wake_at
+            if at is None or at > until:
+                break
+            assert at > self.now - 1e-9, f"a wake-up in the past: {at} at {self.now}"
+            self.now = max(at, self.now) + 1e-6
+            self.poll()
+        else:
+            raise AssertionError("the engine polls for ever")
+        self.now = max(self.now, until)
+
+    def pass_without_waking(self, seconds: float) -> None:
+        """Let time pass and poll once at its end."""
+        self.now += seconds
+        self.poll()
+
+    def poll(self) -> None:
+        """Poll until there is nothing more to do now."""
+        for _ in range(1000):
+            self.polls += 1
+            todo = self.core.poll(self.now)
+            self.collect()
+            if not todo:
+                return
+            for step in todo:
+                self._perform(step)
+            self.collect()
+        raise AssertionError("the engine never comes to rest")
+
+    def collect(self) -> None:
+        """Deliver outcomes and events."""
+        for settlement in self.core.take_settled():
+            for index, record in enumerate(settlement.records):
+                sink = record.sink
+                assert isinstance(sink, Outcome)
+                sink.settle(settlement, index)
+                sink.at = self.now
+        self.events.extend(self.core.take_events())
+        budget = self.core.budget
+        assert budget.used >= 0
+        assert self.core.unsettled == sum(o.status is PENDING for o in self.outcomes)
+
+    # -- steps
+
+    def _perform(self, step: steps.Step) -> None:
+        self.asked.append(step)
+        if isinstance(step, self.hold):
+            self.held.append(step)
+            return
+        match step:
+            case steps.OpenLink():
+                self._open(step)
+            case steps.CloseLink(link_id, _):
+                self.links[link_id].closed = True
+                for request in self.outstanding():
+                    if request.link.link_id == link_id:
+                        request.done = True
+                self._forget_done()
+            case steps.SendProduce():
+                self._take_produce(step)
+            case steps.FetchMetadata():
+                self.answer_metadata(step)
+            case steps.InitProducerId():
+                self.next_pid += 1
+                self.grant(step, self.next_pid, 0)
+            case steps.DescribeTopicConfig(link_id, token, _):
+                self.core.on_topic_config(link_id, token, self.names_config, self.now)
+            case steps.DescribeBrokerConfig(link_id, token, _):
+                self.core.on_broker_config(link_id, token, BrokerFacts(), self.now)
+            case steps.AskProducers(link_id, token, _, _):
+                self.core.on_producers(link_id, token, self.producers, self.now)
+            case _:
+                raise AssertionError(f"a step that this rig does not know: {step}")
+
+    def _open(self, step: steps.OpenLink) -> None:
+        end = self.links[step.link_id] = LinkEnd(step)
+        node = int(step.host[1:])
+        if node in self.down:
+            end.closed = True
+            self.core.on_link_lost(step.link_id, KafkaConnectionError("refused"), self.now)
+        else:
+            self.opened(step)
+
+    def opened(self, step: steps.OpenLink, version: int | None = None) -> None:
+        """The connection of a (held) OpenLink is up."""
+        end = self.links.setdefault(step.link_id, LinkEnd(step))
+        end.open = True
+        self.core.on_link_open(step.link_id, self.version if version is None else version, self.now)
+
+    def metadata(self, topics: Iterable[str]) -> MetadataUpdate:
+        """What the cluster says now."""
+        updates = []
+        for name in topics:
+            led = {i: leader for (topic, i), leader in self.leaders.items() if topic == name}
+            code = self.topic_errors.get(name, 0 if led else UNKNOWN_TOPIC_OR_PARTITION)
+            parts = () if code else tuple(PartitionUpdate(i, *at) for i, at in sorted(led.items()))
+            identity = None if code else self.ids.get(name, topic_id(name))
+            updates.append(TopicUpdate(name, identity, code, parts))
+        return MetadataUpdate("cluster", tuple(self.brokers.values()), tuple(updates))
+
+    def answer_metadata(self, step: steps.FetchMetadata) -> None:
+        self.core.on_metadata(step.link_id, step.token, self.metadata(step.topics), self.now)
+
+    def grant(self, step: steps.InitProducerId, producer_id: int, epoch: int) -> None:
+        answer = ProducerIdAnswer(0, producer_id, epoch)
+        self.core.on_producer_id(step.link_id, step.token, answer, self.now)
+
+    def refresh(self) -> None:
+        """Make the engine fetch metadata now-ish (within its back-off)."""
+        self.core.refresh_metadata()
+        self.tick(3.0)
+
+    def move_leader(
+        self, leader: int, epoch: int, *, topic: str = T, partition: int = 0, refresh: bool = True
+    ) -> None:
+        self.leaders[topic, partition] = (leader, epoch)
+        if refresh:
+            self.refresh()
+
+    # -- Produce
+
+    def _take_produce(self, step: steps.SendProduce) -> None:
+        end = self.links[step.link_id]
+        assert end.open
+        assert not end.closed
+        request = Request(step, end, self.now)
+        self.requests.append(request)
+        self.everything.append(request)
+        if step.acks != 0:
+            limit = self.config.max_in_flight_requests_per_connection
+            waiting = sum(r.link is end for r in self.outstanding())
+            assert waiting <= limit, f"{waiting} requests outstanding on one connection"
+        seen = set()
+        for part in request.parts:
+            assert (part.topic, part.partition) not in seen, "a partition twice in a request"
+            seen.add((part.topic, part.partition))
+            self._check_batch(part)
+
+    def _check_batch(self, part: Sent) -> None:
+        if not self.config.enable_idempotence:
+            assert part.identity == (-1, -1)
+            return
+        where = (part.topic, part.partition)
+        key = (*where, part.identity, part.sequence)
+        if key not in self._bytes:
+            self._check_span(part)
+        known = self._bytes.setdefault(key, part.data)
+        if known != part.data:
+            assert key in self._rewritable, f"a retry with other bytes: {part}"
+            self._bytes[key] = part.data
+        self._rewritable.discard(key)
+        newest = self._highest.setdefault(where, part.identity)
+        assert part.identity >= newest, f"an older epoch after a newer one: {part}"
+        if part.identity > newest:
+            self._highest[where] = part.identity
+            older = [
+                p
+                for r in self.outstanding()
+                for p in r.parts
+                if (p.topic, p.partition) == where and p.identity < part.identity
+            ]
+            assert not older, f"{part} while {older} are outstanding"
+        state = self.state(part.topic, part.partition)
+        if part.identity > newest:
+            assert not state.in_doubt
+
+    def _check_span(self, part: Sent) -> None:
+        line = (part.topic, part.partition, part.identity)
+        sends = self._first_sends.setdefault(line, [])
+        sends.append(part.sequence)
+        proved = self._proved.setdefault(line, set())
+        oldest = next(n for n, sent in enumerate(sends) if sent not in proved)
+        span = len(sends) - oldest
+        self.max_span = max(self.max_span, span)
+        limit = self.state(part.topic, part.partition).window.limit
+        if len(sends) > 1 and not self._split:
+            assert span <= limit, f"span {span} at limit {limit}: {part}"
+
+    def _prove(self, part: Sent) -> None:
+        line = (part.topic, part.partition, part.identity)
+        sends = self._first_sends.get(line, [])
+        if part.sequence in sends:
+            self._proved[line].update(sends[: sends.index(part.sequence) + 1])
+
+    def outstanding(self) -> list[Request]:
+        """Produce requests nobody has answered, oldest first."""
+        return [request for request in self.requests if not request.done]
+
+    def _forget_done(self) -> None:
+        self.requests = [request for request in self.requests if not request.done]
+
+    def _finish(self, request: Request) -> None:
+        assert not request.done, "the test answered a request twice"
+        request.done = True
+        self._forget_done()
+
+    def answer(
+        self,
+        request: Request,
+        codes: Mapping[int, PartitionAnswer] | Sequence[PartitionAnswer],
+        *,
+        throttle: float = 0.0,
+        leaders: tuple[LeaderNode, ...] = (),
+        poll: bool = True,
+    ) -> Exception | None:
+        """Answer with these entries, whatever they are."""
+        self._finish(request)
+        entries = tuple(codes.values()) if isinstance(codes, Mapping) else tuple(codes)
+        error = self.core.on_produce_answer(
+            request.link.link_id,
+            request.step.token,
+            ProduceAnswer(entries, int(throttle * 1000), leaders),
+            self.now,
+        )
+        if error is not None:
+            request.link.closed = True
+            for other in self.outstanding():
+                if other.link is request.link:
+                    other.done = True
+            self._forget_done()
+        self.collect()
+        if poll:
+            self.poll()
+        return error
+
+    def entry(
+        self, request: Request, part: Sent, code: int = NONE, offset: int = -1, **more: Any
+    ) -> PartitionAnswer:
+        """One entry of an answer, named as the request's version names topics."""
+        by_id = request.version >= 13
+        identity = next(t.topic_id for t in request.step.topics if t.name == part.topic)
+        return PartitionAnswer(
+            None if by_id else part.topic,
+            identity if by_id else None,
+            part.partition,
+            code,
+            offset,
+            **more,
+        )
+
+    def ack(
+        self, request: Request, offset: int | None = None, *, poll: bool = True, **more: Any
+    ) -> None:
+        """Error NONE for everything in it, at consecutive offsets unless one is given."""
+        entries = []
+        for part in request.parts:
+            self._prove(part)
+            at = self.next_offset if offset is None else offset
+            self.next_offset = max(self.next_offset, at + part.batch.count)
+            entries.append(self.entry(request, part, NONE, at, **more))
+        self.answer(request, entries, poll=poll)
+
+    def fail(
+        self, request: Request, code: int, offset: int = -1, *, poll: bool = True, **more: Any
+    ) -> None:
+        """The same error for everything in it."""
+        if code in {MESSAGE_TOO_LARGE, 18}:
+            self._split = True
+            for part in request.parts:
+                self._rewritable.add((part.topic, part.partition, part.identity, part.sequence))
+        self.answer(
+            request,
+            [self.entry(request, part, code, offset, **more) for part in request.parts],
+            poll=poll,
+        )
+
+    def ack_all(self) -> None:
+        """Acknowledge what is outstanding and what follows, until nothing more comes."""
+        for _ in range(10_000):
+            if not self.outstanding():
+                return
+            self.ack(self.outstanding()[0])
+        raise AssertionError("requests never end")
+
+    def settle_down(self, seconds: float = 30.0) -> None:
+        """Acknowledge everything for a while, timers included."""
+        until = self.now + seconds
+        while self.now < until:
+            self.ack_all()
+            at = self.core.wake_at
+            self.tick(min(until - self.now, max(0.001, (at or until) - self.now)))
+        self.ack_all()
+
+    def lose(
+        self, end: LinkEnd | None = None, *, unwritten: Iterable[Request] = (), poll: bool = True
+    ) -> None:
+        """A connection is gone, with what it owed; the one that Produce goes to by default."""
+        if end is None:
+            end = self.produce_link()
+        never = [request.step.token for request in unwritten]
+        for request in self.outstanding():
+            if request.link is end:
+                request.done = True
+        self._forget_done()
+        end.closed = True
+        self.core.on_link_lost(end.link_id, KafkaConnectionError("reset"), self.now, never)
+        self.collect()
+        if poll:
+            self.poll()
+
+    def produce_link(self) -> LinkEnd:
+        """The connection the newest Produce request went to, or the newest open one."""
+        for request in reversed(self.everything):
+            if not request.link.closed:
+                return request.link
+        return [end for end in self.links.values() if end.open and not end.closed][-1]
+
+    def jump(self, sequence: int, *, partition: int = 0) -> None:
+        """As if the partition had been written up to that (unbounded) sequence long ago."""
+        state = self.state(T, partition)
+        assert not state.unresolved
+        state.ledger.next = sequence
+        self._bytes.clear()
+        self._first_sends.clear()
+        self._proved.clear()
+
+    # -- looking
+
+    def state(self, topic: str = T, partition: int = 0) -> PartitionState:
+        return self.core.partitions[topic, partition]
+
+    @property
+    def sequences(self) -> list[int]:
+        """Base sequences of what is outstanding, in the order of sending."""
+        return [part.sequence for request in self.outstanding() for part in request.parts]
+
+    @property
+    def statuses(self) -> list[DeliveryStatus]:
+        return [outcome.status for outcome in self.outcomes]
+
+    def assert_drained(self) -> None:
+        """Every record has its outcome and every counter is back at nothing (C7)."""
+        core = self.core
+        assert core.unsettled == 0
+        assert core.budget.used == 0
+        assert core.budget.waiting == 0
+        for state in core.partitions.values():
+            assert not state.unresolved
+            assert state.queue.bytes == 0
+            assert not state.queue.records
+        assert not self.outstanding()
+        for state in core.partitions.values():
+            assert state.outstanding == 0
+        for link in core.connections.links.values():
+            assert link.window.outstanding == len(link.outstanding)
+            assert link.bytes_in_flight == 0
+        counters = core.counters
+        assert counters.records_acked == self.statuses.count(ACKED)
+        assert counters.records_not_written == self.statuses.count(NOT_WRITTEN)
+        assert counters.records_unknown == self.statuses.count(UNKNOWN)
+
+
+def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:
+    """A rig whose gate is open (record 0 is acknowledged) with `batches` one-record batches in
+    flight: sequences 1 to `batches`.
+    """
+    rig = Rig(**options).start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], retained=batches if batches > 5 else None)
+    rig.send(batches)
+    assert rig.sequences == list(range(1, batches + 1))
+    return rig, rig.outstanding()
+
+
+def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) -> None:
+    """Let time pass until something holds."""
+    until = rig.now + seconds
+    while not condition():
+        assert rig.now < until, "it never came"
+        at = rig.core.wake_at
+        assert at is not None, "the engine sleeps for ever"
+        rig.tick(max(at - rig.now, 1e-6))
+
+
+def batches_of(requests: Iterable[Request]) -> list[RecordBatch]:
+    return [part.batch for request in requests for part in request.parts]

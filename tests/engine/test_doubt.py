@@ -1,0 +1,484 @@
+"""Batches in doubt: when they arise, and every rung of the ladder that resolves them.
+
+design.md section 5, "In doubt is a state" and "Resolving doubt"; attack.md findings 1 to 4, 9 to
+12 and 23; reliability.md findings 3, 5 to 8.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.engine.recovery import Rung
+
+from .driver import (
+    ACKED,
+    CORRUPT_MESSAGE,
+    DUPLICATE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    KAFKA_STORAGE_ERROR,
+    MESSAGE_TOO_LARGE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    OUT_OF_ORDER,
+    PENDING,
+    REQUEST_TIMED_OUT,
+    UNKNOWN,
+    UNKNOWN_PRODUCER_ID,
+    Request,
+    Rig,
+    pipelined,
+    wait_until,
+)
+
+AMBIGUOUS = [REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR, -1, 12345]
+
+
+def doubted(count: int = 5, **options: object) -> Rig:
+    """Sequences 1 to `count` were in flight when the connection was lost; 1 is resent alone."""
+    rig, _ = pipelined(count, **options)
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.state().in_doubt == count
+    assert rig.sequences == [1]
+    return rig
+
+
+def probing(count: int = 5, **options: object) -> tuple[Rig, list[Request]]:
+    """As `doubted`, and the oldest was answered OUT_OF_ORDER: probes are out, newest first."""
+    rig = doubted(count, **options)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.state().recovery.rung is Rung.PROBING
+    return rig, rig.outstanding()
+
+
+def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes() -> None:
+    """A1.3, A3.22, F1. The rig compares the bytes."""
+    rig = doubted()
+    assert len(rig.outstanding()) == 1
+    rig.ack(rig.outstanding()[0])
+    assert rig.sequences == [2, 3, 4, 5]
+    rig.ack_all()
+    rig.assert_drained()
+    assert rig.statuses == [ACKED] * 6
+    assert rig.core.counters.batches_retried == 5
+
+
+def test_a_resent_batch_keeps_its_own_original_offset() -> None:
+    """A2.12: the deduplicated answer names the offset of the first copy."""
+    rig, requests = pipelined(2)
+    first, second = requests
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, NOT_LEADER)
+    rig.tick(1.0)
+    rig.ack(rig.outstanding()[0], 77)
+    assert rig.outcomes[1].offset == 77
+
+
+@pytest.mark.parametrize("code", AMBIGUOUS)
+def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
+    """Finding 5; A3.26."""
+    rig, (only,) = pipelined(1)
+    rig.fail(only, code)
+    assert rig.state().in_doubt == 1
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, 3, 100])
+def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(code: int) -> None:
+    """attack.md finding 1: the leader appended, then lost leadership."""
+    rig, (only,) = pipelined(1)
+    rig.fail(only, code, 10)
+    assert rig.state().in_doubt == 1
+    rig, (only,) = pipelined(1)
+    rig.fail(only, code, -1)
+    assert rig.state().in_doubt == 0
+
+
+def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
+    """`trust_base_offset=False`; attack.md addendum b."""
+    rig, (only,) = pipelined(1, trust_base_offset=False)
+    rig.fail(only, NOT_LEADER, -1)
+    assert rig.state().in_doubt == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [NOT_LEADER, NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE, OUT_OF_ORDER, MESSAGE_TOO_LARGE]
+)
+def test_no_later_refusal_clears_doubt(refusal: int) -> None:
+    """Sticky; finding 5, attack.md finding 12, franz-go #1217."""
+    rig, (only,) = pipelined(1)
+    rig.fail(only, REQUEST_TIMED_OUT)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], refusal)
+    state = rig.state()
+    assert state.in_doubt == 1
+    rig.tick(200.0)
+    assert rig.outcomes[1].status is UNKNOWN
+
+
+def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
+    """Rule 2; A2.15, C-J2, KAFKA-9199. Its offset is unknown, not -1 + i (A2.13)."""
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, NOT_ENOUGH_REPLICAS_AFTER_APPEND, poll=False)
+    rig.ack(third, 30)
+    assert [o.status for o in rig.outcomes[1:]] == [ACKED] * 3
+    assert [o.offset for o in rig.outcomes[1:]] == [-1, -1, 30]
+    rig.assert_drained()
+    assert rig.core.counters.data_loss_events == 0
+
+
+def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
+    """Rule 2's condition. The gate lets only one out, so nothing can be below it: b2 waits."""
+    rig = Rig().start()
+    rig.send(3)
+    (first,) = rig.outstanding()
+    rig.fail(first, REQUEST_TIMED_OUT)
+    rig.tick(0.01)
+    assert rig.outstanding() == []
+    rig.tick(1.0)
+    assert rig.sequences == [0]
+
+
+def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
+    """Rule 2, attack.md finding 10, S9, KAFKA-15591: never an implicit ack of a rejected batch."""
+    rig, (first, second) = pipelined(2)
+    rig.fail(first, NOT_LEADER, -1, poll=False)
+    rig.ack(second, 9)
+    assert rig.outcomes[1].status is NOT_WRITTEN
+    assert rig.outcomes[2].status is ACKED
+    assert rig.core.counters.data_loss_events == 1
+    rig.send()
+    assert (rig.outstanding()[0].epoch, rig.outstanding()[0].sequence) == (1, 0)
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
+    """Rule 2; 2nd attack, a: each is resent by itself, newest first; NONE = ACKED, else UNKNOWN."""
+    rig, (first, second, third, fourth) = pipelined(4)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)
+    rig.fail(third, NOT_LEADER, -1, poll=False)
+    rig.ack(fourth, 9)
+    assert [o.status for o in rig.outcomes[1:]] == [PENDING, PENDING, NOT_WRITTEN, ACKED]
+    rig.tick(2.0)
+    assert rig.sequences == [2]
+    rig.ack(rig.outstanding()[0], 7)
+    assert rig.outcomes[1].status is PENDING
+    assert rig.sequences == [1]
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.outcomes[2].status is ACKED
+    rig.send()
+    assert rig.outstanding()[0].epoch == 1
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> None:
+    """Schedule: b1 answered UNKNOWN_SERVER_ERROR (in doubt), b2 refused for good, the leader loses
+    our state, b3 accepted. b3 proves nothing about b1: the leader skipped b2's numbers.
+    """
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, -1, poll=False)
+    rig.fail(second, INVALID_RECORD, poll=False)
+    rig.ack(third, 9)
+    assert rig.outcomes[2].status is NOT_WRITTEN
+    assert rig.outcomes[1].status is PENDING
+    assert rig.core.counters.data_loss_events == 1
+    rig.tick(2.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.outcomes[1].status is UNKNOWN
+
+
+# -- probing
+
+
+def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> None:
+    """Rule 3; reliability finding 3 (a clean restart leaves a cache of one), F8, A4.37."""
+    _, probes = probing()
+    assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
+
+
+def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_order() -> None:
+    """attack.md finding 11: b5, b4 refused, b3 stored, then b4 and b5 are appended."""
+    rig, (fifth, fourth, third, second, first) = probing()
+    rig.fail(fifth, OUT_OF_ORDER, poll=False)
+    rig.fail(fourth, OUT_OF_ORDER, poll=False)
+    rig.ack(third, 30, poll=False)
+    assert [o.status for o in rig.outcomes[1:]] == [ACKED, ACKED, ACKED, PENDING, PENDING]
+    assert [o.offset for o in rig.outcomes[1:4]] == [-1, -1, 30]
+    rig.fail(second, OUT_OF_ORDER, poll=False)
+    rig.fail(first, OUT_OF_ORDER)
+    assert rig.sequences == [4, 5]
+    rig.ack_all()
+    rig.assert_drained()
+    assert rig.statuses == [ACKED] * 6
+    assert rig.core.identity.bumps == 0
+    assert rig.core.counters.data_loss_events == 0
+
+
+def test_probes_are_not_bound_by_the_span() -> None:
+    """Section 5: 20 in doubt at limit 5 must move (attack.md finding 9); D2.1, D2.9."""
+    rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
+    assert rig.state().window.limit == 5
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.sequences == list(range(20, 0, -1))
+    rig.ack(rig.outstanding()[0], 500)
+    assert [o.status for o in rig.outcomes] == [ACKED] * 21
+
+
+def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
+    """attack.md finding 9, D2.1: the span never blocks a resend."""
+    rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
+    rig.ack(rig.outstanding()[0])
+    assert rig.sequences == [2, 3, 4, 5, 6]
+    rig.ack_all()
+    rig.assert_drained()
+    assert rig.statuses == [ACKED] * 21
+
+
+def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None:
+    """Rule 5; the second pass begins a request timeout after the first (attack.md finding 3)."""
+    rig, probes = probing(3, request_timeout=10.0)
+    began = rig.now
+    for probe in probes:
+        rig.fail(probe, OUT_OF_ORDER)
+    assert rig.outstanding() == []
+    assert [o.status for o in rig.outcomes[1:]] == [PENDING] * 3
+    rig.tick(9.9)
+    assert rig.outstanding() == []
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    assert rig.now >= began + 10.0
+    assert rig.sequences == [3, 2, 1]
+    for probe in rig.outstanding():
+        rig.fail(probe, OUT_OF_ORDER)
+    assert [o.status for o in rig.outcomes[1:]] == [UNKNOWN] * 3
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.core.identity.bumps == 1
+    rig.send()
+    rig.tick(1.0)
+    assert rig.outstanding()[0].epoch == 1
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
+    """2nd attack, a: "all refused" is false when a queued request of a closed connection is
+    appended meanwhile.
+    """
+    rig, probes = probing(3, request_timeout=10.0)
+    for probe in probes:
+        rig.fail(probe, OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    third, second, first = rig.outstanding()
+    rig.ack(third, 12, poll=False)
+    rig.fail(second, OUT_OF_ORDER, poll=False)
+    rig.fail(first, OUT_OF_ORDER)
+    assert rig.statuses == [ACKED] * 4
+
+
+@pytest.mark.parametrize("when", ["first pass", "second pass"])
+def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
+    """Rule 3: the evidence holds for this connection only; rule 5 counts refusals."""
+    rig, probes = probing(3, request_timeout=10.0)
+    if when == "second pass":
+        for probe in probes:
+            rig.fail(probe, OUT_OF_ORDER)
+        wait_until(rig, lambda: bool(rig.outstanding()))
+    rig.lose()
+    rig.tick(3.0)
+    assert [o.status for o in rig.outcomes[1:]] == [PENDING] * 3
+    assert rig.sequences == [1]
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 4
+    assert rig.core.counters.data_loss_events == 0
+
+
+@pytest.mark.parametrize("code", [REQUEST_TIMED_OUT, NOT_LEADER, DUPLICATE])
+def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal(code: int) -> None:
+    """Rule 6. With followers down the newest stored batch answers REQUEST_TIMED_OUT (ran, attack.md
+    finding 2): it is in the log, so two such passes must not end in UNKNOWN.
+    """
+    rig, _ = probing(3, request_timeout=10.0)
+    for _ in range(6):
+        for probe in rig.outstanding():
+            rig.fail(probe, code if probe.sequence == 3 else OUT_OF_ORDER)
+        wait_until(rig, lambda: bool(rig.outstanding()))
+    assert [o.status for o in rig.outcomes[1:]] == [PENDING] * 3
+    assert rig.core.counters.data_loss_events == 0
+    wait_until(rig, lambda: rig.sequences[:1] == [3])
+    rig.ack(rig.outstanding()[0], 30)
+    assert rig.statuses == [ACKED] * 4
+
+
+def test_a_new_leader_epoch_ends_the_probing() -> None:
+    """Rule 3: "if either changes, start again at 1"."""
+    rig, probes = probing(3)
+    rig.leaders["t", 0] = (1, 1)
+    rig.core.refresh_metadata()
+    rig.tick(0.5)
+    for probe in probes:
+        rig.fail(probe, OUT_OF_ORDER)
+    assert rig.state().recovery.rung is Rung.CLEAR
+    assert rig.sequences == [1]
+
+
+def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_under_it() -> None:
+    """Rule 3; 2nd attack, a: state of an older epoch accepts sequence 0 with nothing below it."""
+    rig = Rig().start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    rig.jump(2**31 - 2)
+    rig.send(4)
+    assert rig.sequences == [2**31 - 2, 2**31 - 1, 0, 1]
+    rig.lose()
+    rig.tick(2.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    order = rig.sequences
+    assert order[0] == 1
+    assert order.index(2**31 - 1) < order.index(0)
+
+
+def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_in_flight() -> None:
+    """Schedule: b1 NOT_LEADER (-1), b2..b4 lost; b1 resent: OUT_OF_ORDER; probes b4, b3, b2 in
+    flight; b4 NONE over the rejected b1, b3 NONE, b2 OUT_OF_ORDER. b3's NONE must not prove b2.
+    """
+    rig, (first, *_) = pipelined(4)
+    rig.fail(first, NOT_LEADER, -1, poll=False)
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.sequences == [1]
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    fourth, third, second = rig.outstanding()
+    rig.ack(fourth, 40)
+    assert rig.outcomes[1].status is NOT_WRITTEN
+    rig.ack(third, 30)
+    assert rig.outcomes[2].status is PENDING
+    rig.fail(second, OUT_OF_ORDER)
+    assert rig.outcomes[2].status is UNKNOWN
+    rig.send()
+    rig.ack_all()
+    rig.assert_drained()
+
+
+# -- permanent refusals of a batch in doubt
+
+
+def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unknown() -> None:
+    """Rule 4; attack.md finding 12: never NOT_WRITTEN."""
+    rig = doubted(1)
+    rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.core.identity.bumps == 1
+
+
+def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
+    """Rule 4: the refusal says nothing of the first copy; the newer ones are asked."""
+    rig, (first, second) = pipelined(2)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, REQUEST_TIMED_OUT)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
+    assert rig.sequences == [2, 1]
+    rig.ack(rig.outstanding()[0], 20)
+    assert rig.statuses == [ACKED] * 3
+
+
+def test_too_large_never_splits_a_batch_in_doubt() -> None:
+    """attack.md finding 12: splitting is renumbering, and the first copy may be stored."""
+    rig = Rig(batch_size=1000).start()
+    rig.send()
+    rig.ack_all()
+    rig.send(3, poll=False)
+    rig.poll()
+    assert rig.outstanding()[0].only.batch.count == 3
+    rig.lose()
+    rig.tick(2.0)
+    rig.fail(rig.outstanding()[0], MESSAGE_TOO_LARGE)
+    assert rig.core.counters.batches_split == 0
+    assert rig.statuses[1:] == [UNKNOWN] * 3
+
+
+@pytest.mark.parametrize("code", [UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
+def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int) -> None:
+    """A6.49 to A6.52: a resend under another identity could be a duplicate."""
+    rig = doubted(1)
+    rig.fail(rig.outstanding()[0], code)
+    assert rig.outcomes[1].status is UNKNOWN
+    rig.send()
+    assert rig.outstanding()[0].epoch == 1
+
+
+# -- DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
+    """attack.md finding 2: it does not wait for replication. NONE at or above it acknowledges."""
+    rig, (first, second) = pipelined(2)
+    rig.fail(first, DUPLICATE, poll=False)
+    assert rig.outcomes[1].status is PENDING
+    rig.ack(second, 5)
+    assert rig.statuses[1:] == [ACKED, ACKED]
+    assert rig.outcomes[1].offset == -1
+
+
+def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
+    """attack.md finding 13: "within the range" and yet refused every time."""
+    rig, (only,) = pipelined(1)
+    rig.fail(only, NOT_LEADER, -1)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], DUPLICATE)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.core.counters.data_loss_events == 1
+
+
+# -- loops
+
+
+@pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
+def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> None:
+    """C-J17, attack.md finding 11: every round backs off; epochs are not burnt by the thousand."""
+    rig = Rig().start()
+    rig.send(3)
+    rounds = 0
+    until = rig.now + 10.0
+    while rig.now < until:
+        for request in rig.outstanding():
+            rig.fail(request, code)
+            rounds += 1
+        rig.tick(0.005)
+    assert rounds < 60
+    rig.tick(200.0)
+    assert PENDING not in rig.statuses
+
+
+def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadline() -> None:
+    """Section 5, "Epoch", attack.md finding 23: what is in doubt is resolved or given up before the
+    partition adopts the next epoch. Schedule: b1 refused for good, b2 OUT_OF_ORDER, b3 lost.
+    """
+    rig, (first, second, _third) = pipelined(3, request_timeout=10.0)
+    rig.fail(first, INVALID_RECORD, poll=False)
+    rig.fail(second, OUT_OF_ORDER, poll=False)
+    rig.lose()
+    began = rig.now
+    rounds = 0
+    while rig.outcomes[3].status is PENDING and rig.now < began + 60.0:
+        for request in rig.outstanding():
+            if request.epoch:
+                rig.ack(request)
+            else:
+                rig.fail(request, OUT_OF_ORDER)
+                rounds += 1
+        rig.tick(0.01)
+    assert rig.now < began + 30.0, "it waited for the deadline"
+    assert 2 <= rounds < 20
+    assert rig.outcomes[3].status is UNKNOWN
+    rig.settle_down()
+    assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, UNKNOWN]
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
