@@ -37,6 +37,7 @@ _API: Final = 0
 _ZSTD: Final = 4
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADER_HINTS: Final = 10
+_FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_RETAINING: Final = 14
 
 
@@ -121,7 +122,7 @@ def _append(
 ) -> _Outcome:
     outcome = _Outcome(item, _find(cluster, item))
     try:
-        partition = _admitted(outcome, request, context)
+        partition = _admitted(cluster, outcome, request, context)
         _store(partition, broker, item, request, context, outcome)
     except RefusedError as refusal:
         outcome.refuse(refusal)
@@ -130,7 +131,9 @@ def _append(
     return outcome
 
 
-def _admitted(outcome: _Outcome, request: Entity, context: Context) -> Partition:
+def _admitted(
+    cluster: ClusterState, outcome: _Outcome, request: Entity, context: Context
+) -> Partition:
     """The partition, unless the request cannot be carried out whatever its records are."""
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
@@ -139,9 +142,9 @@ def _admitted(outcome: _Outcome, request: Entity, context: Context) -> Partition
         raise RefusedError(ErrorCode.invalid_required_acks, f"acks {request.acks}")
     if outcome.partition is not None:
         return outcome.partition
-    if item.topic_id is None:
-        raise RefusedError(ErrorCode.unknown_topic_or_partition, "no such topic or partition")
-    raise RefusedError(ErrorCode.unknown_topic_id, "no such topic or partition")
+    if context.api_version >= _FIRST_WITH_TOPIC_IDS and item.topic_id not in cluster.topics_by_id:
+        raise RefusedError(ErrorCode.unknown_topic_id, f"no topic has the id {item.topic_id}")
+    raise RefusedError(ErrorCode.unknown_topic_or_partition, "no such topic or partition")
 
 
 def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:

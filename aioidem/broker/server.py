@@ -35,7 +35,7 @@ from aioidem.broker.memory import MemoryConnector, MemoryStream, stream_pair
 from aioidem.broker.partition import Partition, Topic
 from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.state import FIRST_RETAINING_VERSION, Broker, ClusterState
-from aioidem.errors import ConfigError, ProtocolError, error_for_code
+from aioidem.errors import ConfigError, NotKafkaError, ProtocolError, error_for_code
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.protocol.frames import FrameSplitter
 from aioidem.protocol.messages import UnsupportedRequestError, decode_request, encode_response
@@ -487,7 +487,7 @@ class EmbeddedCluster:
                 now, wall_ms = anyio.current_time(), self._wall_ms()
                 for payload in frames:
                     self._submit(broker, connection, payload, now, wall_ms)
-            except (ProtocolError, *_STREAM_ENDED):
+            except (ProtocolError, NotKafkaError, *_STREAM_ENDED):
                 return
             self._pump()
 

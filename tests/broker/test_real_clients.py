@@ -144,7 +144,7 @@ async def aiokafka_reads(servers: str) -> list[Record]:
 
 
 def confluent_reads(servers: str) -> list[Record]:
-    consumer = confluent_kafka.Consumer(
+    consumer: Any = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "witness", "check.crcs": True}
     )
     try:

@@ -1,0 +1,541 @@
+"""The shell: real connections, on every event loop, over TCP and in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker import CloseConnection, Drop, EmbeddedCluster, RequestSeen
+from aioidem.broker.entities import Entity, build
+from aioidem.broker.memory import BUFFER_BYTES, stream_pair
+from aioidem.broker.virtual import START_MS, idempotent_batch, only_partition
+from aioidem.errors import (
+    ConfigError,
+    InvalidConfigurationError,
+    KafkaConnectionError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from aioidem.network.transport import TcpConnector
+from aioidem.protocol.frames import FrameSplitter
+from aioidem.protocol.messages import (
+    correlation_id_of,
+    decode_response,
+    encode_request,
+    request_type,
+    response_type,
+)
+
+pytestmark = pytest.mark.anyio
+
+BOUND = 20.0
+Transport = Literal["tcp", "memory"]
+TRANSPORTS: list[Transport] = ["tcp", "memory"]
+
+
+def batch_time() -> float:
+    """A wall clock at which the test's batches are new: a snapshot is loaded without old ones."""
+    return START_MS / 1000
+
+
+class Wire:
+    """A connection to a broker of the cluster, on the test's own terms."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+        self._splitter = FrameSplitter(1 << 26)
+        self._frames: list[bytes] = []
+        self._last_id = 0
+
+    async def send(self, api_key: int, version: int, values: dict[str, Any]) -> int:
+        schema = request_type(api_key, version)
+        assert schema is not None
+        self._last_id += 1
+        frame = encode_request(build(schema, values), correlation_id=self._last_id, client_id="w")
+        await self.stream.send(frame)
+        return self._last_id
+
+    async def frame(self) -> bytes:
+        while not self._frames:
+            self._frames += self._splitter.feed(await self.stream.receive())
+        return self._frames.pop(0)
+
+    async def ask(self, api_key: int, version: int, values: dict[str, Any]) -> Entity:
+        correlation_id = await self.send(api_key, version, values)
+        return await self.read(api_key, version, correlation_id)
+
+    async def read(self, api_key: int, version: int, correlation_id: int) -> Entity:
+        schema = response_type(api_key, version)
+        assert schema is not None
+        found, answer = decode_response(schema, await self.frame())
+        assert found == correlation_id
+        return answer
+
+    async def produce(self, data: bytes, topic: str = "t", *, timeout: float = 30.0) -> Entity:
+        return await self.ask(0, 12, produce_values(data, topic, timeout))
+
+    async def ended(self) -> bool:
+        try:
+            await self.frame()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return True
+        return False
+
+
+def produce_values(data: bytes, topic: str = "t", timeout: float = 30.0) -> dict[str, Any]:
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": timedelta(seconds=timeout),
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": data}]}],
+    }
+
+
+@asynccontextmanager
+async def connected(cluster: EmbeddedCluster, broker: int = 0) -> AsyncIterator[Wire]:
+    running = {b.id: b for b in cluster.state.running}[broker]
+    stream = await cluster.connector.connect(running.host, running.port)
+    async with stream:
+        yield Wire(stream)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> Transport:
+    found: Transport = request.param
+    return found
+
+
+async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                part = only_partition(await wire.produce(idempotent_batch(0, 3)))
+                assert (part.error_code, part.base_offset) == (ErrorCode.none, 0)
+            (batch,) = cluster.batches("t")
+            assert (batch.count, batch.producer_id) == (3, 7)
+            assert (cluster.log_end_offset("t"), cluster.high_watermark("t")) == (3, 3)
+            assert (cluster.span("t"), cluster.max_span("t")) == (0, 1)
+            assert cluster.max_unproven_span("t") == 1
+            assert "running" in repr(cluster)
+
+
+async def test_pipelined_requests_take_one_round_trip_and_are_answered_in_order(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, rtt=0.2) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                start = time.perf_counter()
+                sent = [
+                    await wire.send(0, 12, produce_values(idempotent_batch(s))) for s in range(10)
+                ]
+                answers = [await wire.read(0, 12, s) for s in sent]
+                elapsed = time.perf_counter() - start
+            assert [only_partition(a).base_offset for a in answers] == list(range(10))
+            assert 0.2 <= elapsed < 1.0, "ten round trips would be 2 s"
+            assert cluster.max_span("t") == 10
+
+
+async def test_the_round_trip_can_be_changed_for_open_connections(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, rtt=60.0) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                cluster.set_rtt(0.0)
+                cluster.set_bandwidth(1e9)
+                assert only_partition(await wire.produce(idempotent_batch(0))).base_offset == 0
+
+
+async def test_two_frames_in_pieces_are_two_requests(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
+            schema = request_type(18, 0)
+            assert schema is not None
+            frames = b"".join(
+                encode_request(build(schema, {}), correlation_id=i, client_id=None) for i in (1, 2)
+            )
+            for at in range(0, len(frames), 5):
+                await wire.stream.send(frames[at : at + 5])
+            assert [correlation_id_of(await wire.frame()) for _ in range(2)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x08\x00\x00\x00\x0d\x00\x00\x00\x01",
+        b"\x00\x00\x00\x0a\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff",
+    ],
+    ids=["http", "tls", "negative", "empty", "cut", "unknown-api"],
+)
+async def test_what_is_no_request_ends_its_own_connection_only(
+    transport: Transport, garbage: bytes
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as other:
+                async with connected(cluster) as wire:
+                    await wire.stream.send(garbage)
+                    assert await wire.ended()
+                assert only_partition(await other.produce(idempotent_batch(0))).base_offset == 0
+
+
+async def test_an_api_versions_request_too_new_is_answered_in_version_0(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
+            await wire.stream.send(b"\x00\x00\x00\x0a\x00\x12\x00\x63\x00\x00\x00\x2a\xff\xff")
+            answer = await wire.read(18, 0, 42)
+            assert answer.error_code == ErrorCode.unsupported_version
+            assert {a.api_key for a in answer.api_keys} >= {0, 3, 18}
+
+
+async def test_a_produce_version_above_the_brokers_closes_the_connection(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, produce_versions=8) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                await wire.send(0, 9, produce_values(idempotent_batch(0)))
+                assert await wire.ended()
+            assert cluster.log_end_offset("t") == 0
+
+
+async def test_brokers_are_reached_through_what_metadata_says(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=3, transport=transport) as cluster:
+            cluster.create_topic("t", partitions=3)
+            assert len(cluster.bootstrap_servers.split(",")) == 3
+            async with connected(cluster) as wire:
+                values = {"topics": None, "include_topic_authorized_operations": False}
+                answer = await wire.ask(3, 12, values)
+            where = {b.node_id: (b.host, b.port) for b in answer.brokers}
+            for part in answer.topics[0].partitions:
+                stream = await cluster.connector.connect(*where[part.leader_id])
+                await stream.aclose()
+
+
+async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_address(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, wall_clock=batch_time) as cluster:
+            cluster.create_topic("t")
+            address = cluster.bootstrap_servers
+            async with connected(cluster) as wire:
+                for sequence in range(3):
+                    await wire.produce(idempotent_batch(sequence))
+                await cluster.stop_broker(0)
+                await cluster.stop_broker(0)
+                assert await wire.ended()
+            assert cluster.bootstrap_servers == ""
+            assert cluster.leader("t") == -1
+            assert cluster.log_end_offset("t") == 3
+            host, _, port = address.rpartition(":")
+            with pytest.raises(KafkaConnectionError):
+                await cluster.connector.connect(host, int(port))
+            await cluster.start_broker(0)
+            await cluster.start_broker(0)
+            assert cluster.bootstrap_servers == address
+            async with connected(cluster) as wire:
+                codes = [
+                    only_partition(await wire.produce(idempotent_batch(s))).error_code
+                    for s in (0, 2, 3)
+                ]
+            assert codes == [ErrorCode.out_of_order_sequence_number, 0, 0]
+
+
+async def test_a_killed_broker_remembers_everything_when_it_is_back(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                for sequence in range(3):
+                    await wire.produce(idempotent_batch(sequence))
+            await cluster.stop_broker(0, clean=False)
+            await cluster.start_broker(0)
+            async with connected(cluster) as wire:
+                assert only_partition(await wire.produce(idempotent_batch(0))).base_offset == 0
+
+
+async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
+            cluster.create_topic("t", replication=2)
+            cluster.hold_high_watermark("t")
+            async with connected(cluster) as wire:
+                sent = await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                await until(lambda: cluster.log_end_offset("t") == 1)
+                cluster.move_leader("t", 0, 1)
+                part = only_partition(await wire.read(0, 12, sent))
+            code = ErrorCode.not_leader_or_follower
+            assert (part.error_code, part.base_offset) == (code, 0)
+            assert (cluster.leader("t"), cluster.leader_epoch("t")) == (1, 1)
+
+
+async def test_a_held_high_watermark_holds_the_answer_until_it_is_released(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            cluster.hold_high_watermark("t")
+            async with connected(cluster) as wire:
+                part = only_partition(await wire.produce(idempotent_batch(0), timeout=0.05))
+                assert part.error_code == ErrorCode.request_timed_out
+                sent = await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                await until(lambda: cluster.span("t") == 1)
+                cluster.release_high_watermark("t")
+                part = only_partition(await wire.read(0, 12, sent))
+                assert (part.error_code, part.base_offset) == (ErrorCode.none, 0)
+
+
+async def test_followers_can_be_paused_resumed_and_taken_out(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
+            cluster.create_topic("t", replication=2)
+            cluster.pause_follower("t", 0, 1)
+            async with connected(cluster) as wire:
+                sent = await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                await until(lambda: cluster.log_end_offset("t") == 1)
+                assert cluster.high_watermark("t") == 0
+                cluster.resume_follower("t", 0, 1)
+                assert only_partition(await wire.read(0, 12, sent)).base_offset == 0
+                cluster.pause_follower("t", 0, 1)
+                cluster.shrink_isr("t", 0, 1)
+                assert only_partition(await wire.produce(idempotent_batch(1))).base_offset == 1
+
+
+async def test_a_throttled_broker_says_so_and_serves_late(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            cluster.set_throttle(0, 0.1)
+            async with connected(cluster) as wire:
+                start = time.perf_counter()
+                for sequence in range(3):
+                    answer = await wire.produce(idempotent_batch(sequence))
+                    assert answer.throttle_time == timedelta(seconds=0.1)
+                assert time.perf_counter() - start >= 0.2
+
+
+async def test_the_hook_sees_requests_and_can_close(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            seen: list[int] = []
+
+            def hook(request: RequestSeen) -> CloseConnection | None:
+                seen.append(request.api_key)
+                return CloseConnection(processed=True) if request.api_key == 0 else None
+
+            cluster.intercept(hook)
+            async with connected(cluster) as wire:
+                await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                assert await wire.ended()
+            assert seen == [0]
+            assert cluster.log_end_offset("t") == 1
+            assert cluster.span("t") == 1
+            cluster.intercept(None)
+            async with connected(cluster) as wire:
+                assert only_partition(await wire.produce(idempotent_batch(0))).base_offset == 0
+            assert cluster.span("t") == 0
+
+
+async def test_a_request_is_served_after_its_client_hung_up(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, rtt=0.3) as cluster:
+            cluster.create_topic("t")
+            async with connected(cluster) as wire:
+                await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                await until(lambda: cluster.span("t") == 1)
+            assert cluster.log_end_offset("t") == 0
+            await until(lambda: cluster.log_end_offset("t") == 1)
+
+
+async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            cluster.intercept(lambda _request: Drop())
+            wires = [
+                Wire(await cluster.connector.connect(b.host, b.port))
+                for b in cluster.state.running * 3
+            ]
+            for wire in wires:
+                await wire.send(0, 12, produce_values(idempotent_batch(0)))
+        for wire in wires:
+            assert await wire.ended()
+            await wire.stream.aclose()
+
+
+async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        with pytest.raises(ZeroDivisionError):
+            async with EmbeddedCluster(transport=transport):
+                raise ZeroDivisionError
+
+
+async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
+    with anyio.fail_after(BOUND):
+        for steps in range(6):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as tasks:
+
+                    async def run() -> None:
+                        async with EmbeddedCluster(brokers=3):
+                            await anyio.sleep_forever()
+
+                    tasks.start_soon(run)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+
+
+async def test_topics_and_configs_by_hand(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t", configs={"producer.state.batches.to.retain": "20"})
+            with pytest.raises(TopicAlreadyExistsError):
+                cluster.create_topic("t")
+            with pytest.raises(InvalidConfigurationError):
+                cluster.create_topic("u", configs={"producer.state.batches.to.retain": "4"})
+            with pytest.raises(InvalidConfigurationError):
+                cluster.set_config("t", "producer.state.batches.to.retain", 4)
+            with pytest.raises(InvalidConfigurationError):
+                cluster.set_broker_config("log.producer.state.batches.to.retain", 4)
+            with pytest.raises(UnknownTopicOrPartitionError):
+                cluster.set_config("nope", "max.message.bytes", 1)
+            with pytest.raises(UnknownTopicOrPartitionError):
+                cluster.batches("t", 1)
+            cluster.set_config("t", "max.message.bytes", 10)
+            async with connected(cluster) as wire:
+                part = only_partition(await wire.produce(idempotent_batch(0)))
+                assert part.error_code == ErrorCode.message_too_large
+                cluster.set_config("t", "max.message.bytes", None)
+                assert only_partition(await wire.produce(idempotent_batch(0))).base_offset == 0
+                cluster.delete_topic("t")
+                part = only_partition(await wire.produce(idempotent_batch(1)))
+                assert part.error_code == ErrorCode.unknown_topic_or_partition
+            cluster.set_broker_config("num.partitions", 3)
+            cluster.set_broker_config("num.partitions", None)
+            cluster.set_broker_config("num.partitions", 2, broker_id=0)
+            cluster.set_clock_offset(0, 5.0)
+
+
+async def test_a_cluster_that_cannot_be_is_refused() -> None:
+    for options in (
+        {"brokers": 0},
+        {"rtt": -1.0},
+        {"bandwidth": 0.0},
+        {"retain": 4},
+        {"configs": {"message.max.bytes": "x"}},
+    ):
+        with pytest.raises(ConfigError):
+            EmbeddedCluster(**options)
+
+
+async def test_tcp_brokers_are_found_by_the_plain_connector_and_at_the_ports_asked_for() -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2) as cluster:
+            ports = [b.port for b in cluster.state.running]
+            assert isinstance(cluster.connector, TcpConnector)
+        async with EmbeddedCluster(brokers=2, ports=ports) as again:
+            assert [b.port for b in again.state.running] == ports
+
+
+# -- streams in memory -----------------------------------------------------------------------------
+
+
+async def test_memory_streams_carry_bytes_both_ways_and_cut_them_to_size() -> None:
+    with anyio.fail_after(BOUND):
+        here, there = stream_pair()
+        await here.send(b"hello")
+        await there.send(b"hi")
+        assert [await there.receive(2), await there.receive(9)] == [b"he", b"llo"]
+        assert await here.receive() == b"hi"
+
+
+async def test_memory_streams_make_a_fast_sender_wait() -> None:
+    with anyio.fail_after(BOUND):
+        here, there = stream_pair()
+        done = anyio.Event()
+
+        async def send() -> None:
+            await here.send(bytes(BUFFER_BYTES))
+            await here.send(b"more")
+            done.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            assert not done.is_set()
+            await there.receive(10)
+            await done.wait()
+
+
+async def test_memory_streams_end_like_sockets() -> None:
+    with anyio.fail_after(BOUND):
+        here, there = stream_pair()
+        await here.send(b"last words")
+        await here.aclose()
+        with pytest.raises(anyio.ClosedResourceError):
+            await here.send(b"x")
+        with pytest.raises(anyio.ClosedResourceError):
+            await here.receive()
+        assert await there.receive() == b"last words"
+        with pytest.raises(anyio.EndOfStream):
+            await there.receive()
+        with pytest.raises(anyio.BrokenResourceError):
+            await there.send(b"x")
+
+
+async def test_memory_streams_can_be_half_closed() -> None:
+    with anyio.fail_after(BOUND):
+        here, there = stream_pair()
+        await here.send_eof()
+        with pytest.raises(anyio.EndOfStream):
+            await there.receive()
+        await there.send(b"still")
+        assert await here.receive() == b"still"
+
+
+async def test_closing_wakes_whoever_waits_on_a_memory_stream() -> None:
+    with anyio.fail_after(BOUND):
+        here, there = stream_pair()
+        caught: list[str] = []
+
+        async def receive(stream: ByteStream) -> None:
+            try:
+                await stream.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError) as error:
+                caught.append(type(error).__name__)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive, here)
+            tasks.start_soon(receive, there)
+            await anyio.wait_all_tasks_blocked()
+            await here.aclose()
+        assert sorted(caught) == ["ClosedResourceError", "EndOfStream"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until the cluster is there; the caller bounds it."""
+    while not condition():
+        await anyio.lowlevel.checkpoint()

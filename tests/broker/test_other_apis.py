@@ -1,0 +1,746 @@
+"""Every API but Produce: in every version, and what it refuses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.dispatch import APIS, announced
+from aioidem.broker.entities import Entity
+from aioidem.broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
+from aioidem.records import read_batches
+
+ZERO = timedelta(0)
+NOT_LEADER = ErrorCode.not_leader_or_follower
+UNKNOWN = ErrorCode.unknown_topic_or_partition
+FETCH_VERSIONS = range(4, 19)
+
+
+@pytest.fixture
+def cluster() -> VirtualCluster:
+    """Two brokers; topic ``t`` with partition 0 on broker 0 and 1 on broker 1, 3 records in 0."""
+    made = VirtualCluster(brokers=2)
+    made.state.create_topic("t", partitions=2, replication=1)
+    client = made.client()
+    for sequence in range(3):
+        stamp = [START_MS + 10 * sequence]
+        client.produce(idempotent_batch(sequence, timestamps_ms=stamp))
+    return made
+
+
+@pytest.fixture
+def client(cluster: VirtualCluster) -> VirtualClient:
+    return cluster.client()
+
+
+# -- every version ---------------------------------------------------------------------------------
+
+
+def metadata_request() -> dict[str, Any]:
+    return {
+        "topics": [{"topic_id": None, "name": "t"}],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+
+
+def fetch_request(
+    cluster: VirtualCluster,
+    *,
+    offset: int = 0,
+    partition: int = 0,
+    name: str = "t",
+    **changes: Any,
+) -> dict[str, Any]:
+    topic = cluster.state.topics.get(name)
+    wanted = {
+        "partition": partition,
+        "current_leader_epoch": changes.pop("leader_epoch", -1),
+        "fetch_offset": offset,
+        "log_start_offset": -1,
+        "partition_max_bytes": changes.pop("partition_max_bytes", 1 << 20),
+    }
+    return {
+        "replica_id": -1,
+        "max_wait": timedelta(milliseconds=changes.pop("max_wait_ms", 500)),
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [
+            {
+                "topic": name,
+                "topic_id": topic.id if topic is not None else uuid.UUID(int=9),
+                "partitions": [wanted],
+            }
+        ],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+        **changes,
+    }
+
+
+def offsets_request(timestamp: int, *, partition: int = 0, **changes: Any) -> dict[str, Any]:
+    wanted = {
+        "partition_index": partition,
+        "current_leader_epoch": changes.pop("leader_epoch", -1),
+        "timestamp": timestamp,
+    }
+    return {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [{"name": changes.pop("name", "t"), "partitions": [wanted]}],
+        "timeout": timedelta(seconds=30),
+    }
+
+
+def commit_request(cluster: VirtualCluster, offset: int) -> dict[str, Any]:
+    part = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": 0,
+        "committed_metadata": "note",
+    }
+    return {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "retention_time": timedelta(milliseconds=-1),
+        "topics": [
+            {"name": "t", "topic_id": cluster.state.topics["t"].id, "partitions": [part]},
+        ],
+    }
+
+
+def committed_request(cluster: VirtualCluster) -> dict[str, Any]:
+    topics = [
+        {"name": "t", "topic_id": cluster.state.topics["t"].id, "partition_indexes": [0, 1]},
+    ]
+    return {
+        "group_id": "g",
+        "topics": topics,
+        "groups": [{"group_id": "g", "topics": topics}],
+        "require_stable": False,
+    }
+
+
+def creation(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+        **changes,
+    }
+
+
+REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
+    1: fetch_request,
+    2: lambda _cluster: offsets_request(-1),
+    3: lambda _cluster: metadata_request(),
+    8: lambda cluster: commit_request(cluster, 2),
+    9: committed_request,
+    10: lambda _cluster: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
+    18: lambda _cluster: {
+        "client_software_name": "virtual",
+        "client_software_version": "1.0",
+    },
+    19: lambda _cluster: {
+        "topics": [creation("new")],
+        "timeout": ZERO,
+        "validate_only": False,
+    },
+    20: lambda _cluster: {
+        "topic_names": ["t"],
+        "topics": [{"name": "t", "topic_id": None}],
+        "timeout": ZERO,
+    },
+    22: lambda _cluster: {"transactional_id": None, "transaction_timeout": ZERO},
+    23: lambda _cluster: {
+        "replica_id": -1,
+        "topics": [
+            {
+                "topic": "t",
+                "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}],
+            }
+        ],
+    },
+    32: lambda _cluster: {
+        "resources": [
+            {"resource_type": 2, "resource_name": "t", "configuration_keys": None},
+        ],
+        "include_synonyms": True,
+        "include_documentation": True,
+    },
+    44: lambda _cluster: {
+        "resources": [
+            {
+                "resource_type": 2,
+                "resource_name": "t",
+                "configs": [
+                    {"name": "max.message.bytes", "config_operation": 0, "value": "2000000"}
+                ],
+            }
+        ],
+        "validate_only": False,
+    },
+    60: lambda _cluster: {
+        "include_cluster_authorized_operations": False,
+        "endpoint_type": 1,
+        "include_fenced_brokers": False,
+    },
+    61: lambda _cluster: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+}
+EVERY_VERSION = [
+    (key, version) for key in REQUESTS for version in range(APIS[key].first, APIS[key].last + 1)
+]
+
+
+def errors_in(entity: Any) -> list[int]:
+    """Every error code of an answer, at any depth."""
+    if isinstance(entity, tuple):
+        return [code for item in entity for code in errors_in(item)]
+    if not hasattr(entity, "__dataclass_fields__"):
+        return []
+    own = [entity.error_code] if hasattr(entity, "error_code") else []
+    return own + [
+        code for name in entity.__dataclass_fields__ for code in errors_in(getattr(entity, name))
+    ]
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_every_version_of_every_api_is_answered_without_an_error(
+    cluster: VirtualCluster, client: VirtualClient, api_key: int, version: int
+) -> None:
+    answer = client.ask(api_key, version, REQUESTS[api_key](cluster))
+    assert answer.__version__ == version
+    assert set(errors_in(answer)) <= {ErrorCode.none}
+
+
+def test_every_api_is_tried_in_every_version() -> None:
+    assert set(REQUESTS) | {0} == set(APIS)
+
+
+# -- ApiVersions -----------------------------------------------------------------------------------
+
+
+def api_versions(client: VirtualClient, version: int = 3, name: str = "virtual") -> Entity:
+    values = {"client_software_name": name, "client_software_version": "1"}
+    return client.ask(18, version, values)
+
+
+def test_api_versions_lists_what_is_served() -> None:
+    cluster = VirtualCluster(brokers=3, produce_versions={0: 14, 1: 13, 2: 9})
+    highest = []
+    for broker in range(3):
+        answer = api_versions(cluster.client(broker))
+        ranges = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
+        highest.append(ranges.pop(0))
+        assert ranges == {k: (a.first, a.last) for k, a in APIS.items() if k != 0}
+    assert highest == [(0, 14), (0, 13), (0, 9)]
+
+
+def test_a_broker_serves_no_produce_version_above_its_own() -> None:
+    cluster = VirtualCluster(produce_versions=13)
+    broker = cluster.state.brokers[0]
+    assert announced(broker)[0] == (0, 0, 13)
+    served = [v for v in range(20) if cluster.state.serves(broker, 0, v)]
+    assert served == list(range(3, 14))
+    assert not cluster.state.serves(broker, 99, 0)
+
+
+def test_api_versions_refuses_a_software_name_that_is_none(client: VirtualClient) -> None:
+    assert api_versions(client, name="").error_code == ErrorCode.invalid_request
+    assert api_versions(client, name="-x").error_code == ErrorCode.invalid_request
+    assert api_versions(client, name="a-1.b").error_code == ErrorCode.none
+
+
+# -- Metadata --------------------------------------------------------------------------------------
+
+
+def metadata(client: VirtualClient, version: int = 12, **changes: Any) -> Entity:
+    values = {
+        "topics": None,
+        "allow_auto_topic_creation": True,
+        "include_topic_authorized_operations": False,
+        **changes,
+    }
+    return client.ask(3, version, values)
+
+
+def test_metadata_of_all_topics_shows_leaders_and_ids(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    answer = metadata(client)
+    assert answer.cluster_id == cluster.state.cluster_id
+    assert [b.node_id for b in answer.brokers] == [0, 1]
+    (topic,) = answer.topics
+    assert topic.topic_id == cluster.state.topics["t"].id
+    assert [(p.partition_index, p.leader_id) for p in topic.partitions] == [(0, 0), (1, 1)]
+
+
+def test_metadata_v0_takes_no_topics_for_all_and_v1_for_none(client: VirtualClient) -> None:
+    assert len(metadata(client, 0, topics=[]).topics) == 1
+    assert len(metadata(client, 1, topics=[]).topics) == 0
+
+
+def test_metadata_by_topic_id(cluster: VirtualCluster, client: VirtualClient) -> None:
+    known, unknown = cluster.state.topics["t"].id, uuid.UUID(int=5)
+    asked = [{"topic_id": i, "name": None} for i in (known, unknown)]
+    found, missing = metadata(client, topics=asked).topics
+    assert (found.name, found.error_code) == ("t", ErrorCode.none)
+    assert (missing.topic_id, missing.error_code) == (unknown, ErrorCode.unknown_topic_id)
+
+
+def test_an_unknown_topic_is_created_and_found_by_the_next_request(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    asked = [{"topic_id": None, "name": "fresh"}]
+    assert metadata(client, topics=asked).topics[0].error_code == UNKNOWN
+    assert metadata(client, topics=asked).topics[0].error_code == ErrorCode.none
+    assert len(cluster.state.topics["fresh"].partitions) == 1
+
+
+def test_no_topic_is_created_when_request_or_broker_forbid_it(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    asked = [{"topic_id": None, "name": "fresh"}]
+    metadata(client, topics=asked, allow_auto_topic_creation=False)
+    cluster.state.set_broker_configs(None, {"auto.create.topics.enable": "false"})
+    metadata(client, topics=asked)
+    assert "fresh" not in cluster.state.topics
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "caf\u00e9"])
+def test_an_illegal_topic_name_is_refused(client: VirtualClient, name: str) -> None:
+    answer = metadata(client, topics=[{"topic_id": None, "name": name}])
+    assert answer.topics[0].error_code == ErrorCode.invalid_topic_exception
+
+
+# -- Fetch -----------------------------------------------------------------------------------------
+
+
+def fetched(answer: Entity) -> Entity:
+    ((part,),) = [t.partitions for t in answer.responses]
+    return part
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_returns_whole_batches_with_their_offsets(
+    cluster: VirtualCluster, client: VirtualClient, version: int
+) -> None:
+    part = fetched(client.ask(1, version, fetch_request(cluster, offset=1)))
+    batches = read_batches(part.records)
+    assert [b.base_offset for b in batches] == [1, 2]
+    assert all(b.crc_ok() for b in batches)
+    assert part.high_watermark == 3
+
+
+def test_fetch_at_the_end_waits_for_a_record_and_no_longer_than_max_wait(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    waiting = client.send(1, 12, fetch_request(cluster, offset=3))
+    cluster.run_until(0.2)
+    assert client.answer(waiting) is None
+    cluster.client().produce(idempotent_batch(3))
+    assert [b.base_offset for b in read_batches(fetched(client.answer(waiting)).records)] == [3]
+    before = cluster.now
+    assert fetched(client.ask(1, 12, fetch_request(cluster, offset=4))).records == b""
+    assert cluster.now == pytest.approx(before + 0.5)
+
+
+def test_fetch_waits_for_min_bytes(cluster: VirtualCluster, client: VirtualClient) -> None:
+    waiting = client.send(1, 12, fetch_request(cluster, offset=3, min_bytes=100))
+    other = cluster.client()
+    other.produce(idempotent_batch(3))
+    assert client.answer(waiting) is None
+    other.produce(idempotent_batch(4))
+    assert len(read_batches(fetched(client.answer(waiting)).records)) == 2
+
+
+def test_fetch_is_woken_by_a_rising_high_watermark(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    partition = cluster.state.topics["t"].partitions[0]
+    partition.hold_high_watermark()
+    waiting = client.send(1, 12, fetch_request(cluster, offset=3))
+    cluster.client().produce(idempotent_batch(3), acks=1)
+    assert client.answer(waiting) is None
+    partition.release_high_watermark()
+    cluster.state.wake(partition)
+    cluster.settle()
+    assert len(read_batches(fetched(client.answer(waiting)).records)) == 1
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 10**12])
+def test_fetch_outside_of_the_log_is_out_of_range(
+    cluster: VirtualCluster, client: VirtualClient, offset: int
+) -> None:
+    part = fetched(client.ask(1, 12, fetch_request(cluster, offset=offset)))
+    assert part.error_code == ErrorCode.offset_out_of_range
+
+
+def test_fetch_of_something_unknown_or_led_elsewhere(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    def code(version: int, **changes: Any) -> ErrorCode:
+        found: ErrorCode = fetched(
+            client.ask(1, version, fetch_request(cluster, **changes))
+        ).error_code
+        return found
+
+    assert code(12, name="nope") == UNKNOWN
+    assert code(13, name="nope") == ErrorCode.unknown_topic_id
+    assert code(13, partition=7) == UNKNOWN
+    assert code(12, partition=1) == NOT_LEADER
+    assert code(12, leader_epoch=7) == ErrorCode.unknown_leader_epoch
+    cluster.state.move_leader(cluster.state.topics["t"].partitions[0], 1)
+    cluster.state.move_leader(cluster.state.topics["t"].partitions[0], 0)
+    assert code(12, leader_epoch=0) == ErrorCode.fenced_leader_epoch
+
+
+def test_fetch_keeps_to_max_bytes_but_always_gets_on(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    part = fetched(client.ask(1, 12, fetch_request(cluster, max_bytes=1)))
+    assert len(read_batches(part.records)) == 1
+    part = fetched(client.ask(1, 12, fetch_request(cluster, partition_max_bytes=1)))
+    assert len(read_batches(part.records)) == 1
+
+
+def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient) -> None:
+    answer = client.ask(1, 12, fetch_request(cluster, session_id=5, session_epoch=1))
+    assert answer.error_code == ErrorCode.fetch_session_id_not_found
+    assert client.ask(1, 12, fetch_request(cluster, session_epoch=0)).session_id == 0
+
+
+def test_fetch_below_what_retention_left_is_out_of_range(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"retention.bytes": "150"})
+    client.produce(idempotent_batch(3))
+    part = fetched(client.ask(1, 12, fetch_request(cluster)))
+    assert part.error_code == ErrorCode.offset_out_of_range
+    start = topic.partitions[0].replicas[0].log.start_offset
+    assert start > 0
+    assert fetched(client.ask(1, 12, fetch_request(cluster, offset=start))).records
+
+
+# -- ListOffsets and OffsetForLeaderEpoch ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset"),
+    [
+        (-1, 3),
+        (-2, 0),
+        (-3, 2),
+        (-4, 0),
+        (-5, -1),
+        (0, 0),
+        (START_MS + 1, 1),
+        (START_MS + 10, 1),
+        (START_MS + 21, -1),
+    ],
+)
+def test_offsets_by_time(client: VirtualClient, timestamp: int, offset: int) -> None:
+    ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(timestamp)).topics]
+    assert (part.error_code, part.offset) == (ErrorCode.none, offset)
+
+
+def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
+    stamps = [START_MS + 100, START_MS + 200, START_MS + 300]
+    client.produce(idempotent_batch(3, timestamps_ms=stamps))
+    ((part,),) = [t.partitions for t in client.ask(2, 7, offsets_request(START_MS + 150)).topics]
+    assert (part.offset, part.timestamp) == (4, START_MS + 200)
+
+
+def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
+    def code(**changes: Any) -> ErrorCode:
+        ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(-1, **changes)).topics]
+        found: ErrorCode = part.error_code
+        return found
+
+    assert code(partition=1) == NOT_LEADER
+    assert code(partition=9) == UNKNOWN
+    assert code(name="nope") == UNKNOWN
+    assert code(leader_epoch=3) == ErrorCode.unknown_leader_epoch
+
+
+def test_the_end_of_an_epoch_is_where_its_leader_stopped(cluster: VirtualCluster) -> None:
+    partition = cluster.state.topics["t"].partitions[0]
+    cluster.state.move_leader(partition, 1)
+    other = cluster.client(1)
+    other.produce(idempotent_batch(3))
+
+    def ask(epoch: int, **changes: Any) -> tuple[ErrorCode, int, int]:
+        wanted = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch, **changes}
+        values = {"replica_id": -1, "topics": [{"topic": "t", "partitions": [wanted]}]}
+        ((part,),) = [t.partitions for t in other.ask(23, 4, values).topics]
+        return part.error_code, part.leader_epoch, part.end_offset
+
+    assert ask(0) == (ErrorCode.none, 0, 3)
+    assert ask(1) == (ErrorCode.none, 1, 4)
+    assert ask(0, current_leader_epoch=0)[0] == ErrorCode.fenced_leader_epoch
+    assert ask(0, partition=9)[0] == UNKNOWN
+    assert ask(0, partition=1) == (ErrorCode.none, 0, 0)
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_a_committed_offset_is_fetched_back(
+    cluster: VirtualCluster, client: VirtualClient, version: int
+) -> None:
+    client.ask(8, 9, commit_request(cluster, 42))
+    answer = client.ask(9, version, committed_request(cluster))
+    topics = answer.topics if version < 8 else answer.groups[0].topics
+    ((first, second),) = [t.partitions for t in topics]
+    assert (first.committed_offset, first.metadata) == (42, "note")
+    assert second.committed_offset == -1
+
+
+def test_all_offsets_of_a_group_are_fetched_without_naming_topics(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    client.ask(8, 10, commit_request(cluster, 7))
+    groups = [{"group_id": g, "topics": None} for g in ("g", "other")]
+    answer = client.ask(9, 9, {"groups": groups, "require_stable": True})
+    mine, other = answer.groups
+    assert [(t.name, t.partitions[0].committed_offset) for t in mine.topics] == [("t", 7)]
+    assert other.topics == ()
+
+
+def test_a_commit_for_something_unknown_is_refused(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    values = commit_request(cluster, 1)
+    values["topics"][0] |= {"name": "nope", "topic_id": uuid.UUID(int=4)}
+    assert client.ask(8, 9, values).topics[0].partitions[0].error_code == UNKNOWN
+    by_id = client.ask(8, 10, values).topics[0].partitions[0]
+    assert by_id.error_code == ErrorCode.unknown_topic_id
+
+
+def test_all_brokers_name_the_same_coordinator(cluster: VirtualCluster) -> None:
+    found = set()
+    for broker in (0, 1):
+        values = {"key_type": 0, "coordinator_keys": ["g"]}
+        (coordinator,) = cluster.client(broker).ask(10, 4, values).coordinators
+        found.add(coordinator.node_id)
+    assert len(found) == 1
+
+
+def test_an_unknown_kind_of_coordinator_is_refused(client: VirtualClient) -> None:
+    answer = client.ask(10, 2, {"key": "x", "key_type": 9})
+    assert (answer.error_code, answer.node_id) == (ErrorCode.invalid_request, -1)
+
+
+# -- InitProducerId --------------------------------------------------------------------------------
+
+
+def init(client: VirtualClient, version: int = 5, **changes: Any) -> Entity:
+    values = {"transactional_id": None, "transaction_timeout": timedelta(seconds=60), **changes}
+    return client.ask(22, version, values)
+
+
+def test_every_producer_gets_its_own_id_from_its_brokers_block(cluster: VirtualCluster) -> None:
+    ids = [init(cluster.client(b)).producer_id for b in (0, 0, 1, 0, 1)]
+    assert ids == [0, 1, 1000, 2, 1001]
+
+
+def test_a_block_of_ids_is_followed_by_another_one(cluster: VirtualCluster) -> None:
+    client = cluster.client()
+    ids = [init(client).producer_id for _ in range(1001)]
+    assert ids[-2:] == [999, 1000]
+    assert init(cluster.client(1)).producer_id == 2000
+
+
+def test_without_a_transactional_id_the_claimed_one_is_not_looked_at(
+    client: VirtualClient,
+) -> None:
+    answer = init(client, producer_id=77, producer_epoch=3)
+    assert (answer.producer_id, answer.producer_epoch) == (0, 0)
+
+
+def coordinator(cluster: VirtualCluster, name: str) -> VirtualClient:
+    broker = cluster.state.coordinator_of(name)
+    assert broker is not None
+    return cluster.client(broker.id)
+
+
+def test_s0_20_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) -> None:
+    answer = init(cluster.client())
+    assert not [n for n in answer.__dataclass_fields__ if "retain" in n]
+
+
+def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
+    cluster: VirtualCluster,
+) -> None:
+    client = coordinator(cluster, "tx")
+    answers = [init(client, transactional_id="tx") for _ in range(3)]
+    assert len({a.producer_id for a in answers}) == 1
+    assert [a.producer_epoch for a in answers] == [0, 1, 2]
+
+
+def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: VirtualCluster) -> None:
+    client = coordinator(cluster, "tx")
+    first = init(client, transactional_id="tx")
+    cluster.state.transactional_ids["tx"] = (first.producer_id, 32766)
+    answer = init(client, transactional_id="tx")
+    assert answer.producer_id != first.producer_id
+    assert answer.producer_epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(3, ErrorCode.invalid_producer_epoch), (4, ErrorCode.producer_fenced)],
+)
+def test_a_claim_that_is_not_the_current_one_is_fenced(
+    cluster: VirtualCluster, version: int, code: ErrorCode
+) -> None:
+    client = coordinator(cluster, "tx")
+    first = init(client, transactional_id="tx")
+    init(client, transactional_id="tx")
+    stale = {"producer_id": first.producer_id, "producer_epoch": 0}
+    assert init(client, version, transactional_id="tx", **stale).error_code == code
+
+
+def test_what_no_transactional_producer_may_ask(cluster: VirtualCluster) -> None:
+    client = coordinator(cluster, "tx")
+    other = cluster.client(1 - client.connection.broker_id)
+    assert init(other, transactional_id="tx").error_code == ErrorCode.not_coordinator
+    assert init(client, transactional_id="").error_code == ErrorCode.invalid_request
+    for timeout in (timedelta(0), timedelta(minutes=16)):
+        answer = init(client, transactional_id="tx", transaction_timeout=timeout)
+        assert answer.error_code == ErrorCode.invalid_transaction_timeout
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+def create(client: VirtualClient, *wanted: dict[str, Any], **changes: Any) -> list[Entity]:
+    values = {"topics": list(wanted), "timeout": ZERO, "validate_only": False, **changes}
+    return list(client.ask(19, 7, values).topics)
+
+
+def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualClient) -> None:
+    wanted = creation("n", num_partitions=3, replication_factor=2)
+    (answer,) = create(client, wanted)
+    assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 3, 2)
+    topic = cluster.state.topics["n"]
+    assert answer.topic_id == topic.id
+    assert [p.leader for p in topic.partitions] == [0, 1, 0]
+    assert [list(p.replicas) for p in topic.partitions] == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
+    defaults = {"num.partitions": "4", "default.replication.factor": "2"}
+    cluster.state.set_broker_configs(None, defaults)
+    wanted = creation("n", num_partitions=-1, replication_factor=-1)
+    (answer,) = create(cluster.client(), wanted)
+    assert (answer.num_partitions, answer.replication_factor) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (creation("t"), ErrorCode.topic_already_exists),
+        (creation("a b"), ErrorCode.invalid_topic_exception),
+        (creation("n", num_partitions=0), ErrorCode.invalid_partitions),
+        (creation("n", num_partitions=10**6), ErrorCode.policy_violation),
+        (creation("n", replication_factor=3), ErrorCode.invalid_replication_factor),
+        (creation("n", replication_factor=0), ErrorCode.invalid_replication_factor),
+        (creation("n", configs=[{"name": "no.such", "value": "1"}]), ErrorCode.invalid_config),
+        (
+            creation("n", configs=[{"name": "max.message.bytes", "value": None}]),
+            ErrorCode.invalid_config,
+        ),
+        (
+            creation("n", assignments=[{"partition_index": 0, "broker_ids": [0]}]),
+            ErrorCode.invalid_request,
+        ),
+        (
+            creation(
+                "n",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[{"partition_index": 1, "broker_ids": [0]}],
+            ),
+            ErrorCode.invalid_replica_assignment,
+        ),
+        (
+            creation(
+                "n",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[{"partition_index": 0, "broker_ids": [0, 9]}],
+            ),
+            ErrorCode.invalid_replica_assignment,
+        ),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(
+    cluster: VirtualCluster, client: VirtualClient, wanted: dict[str, Any], code: ErrorCode
+) -> None:
+    (answer,) = create(client, wanted)
+    assert answer.error_code == code
+    assert answer.error_message
+    assert list(cluster.state.topics) == ["t"]
+
+
+def test_a_name_given_twice_fails_both_times(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    answers = create(client, creation("n"), creation("n"), creation("m"))
+    codes = [a.error_code for a in answers]
+    assert codes == [ErrorCode.invalid_request] * 2 + [ErrorCode.none]
+    assert sorted(cluster.state.topics) == ["m", "t"]
+
+
+def test_validate_only_creates_nothing(cluster: VirtualCluster, client: VirtualClient) -> None:
+    (answer,) = create(client, creation("n"), validate_only=True)
+    assert answer.error_code == ErrorCode.none
+    assert "n" not in cluster.state.topics
+
+
+def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualClient) -> None:
+    plan = [
+        {"partition_index": 0, "broker_ids": [1]},
+        {"partition_index": 1, "broker_ids": [1, 0]},
+    ]
+    wanted = creation("n", num_partitions=-1, replication_factor=-1, assignments=plan)
+    assert create(client, wanted)[0].error_code == ErrorCode.none
+    assert [list(p.replicas) for p in cluster.state.topics["n"].partitions] == [[1], [1, 0]]
+
+
+def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    first = cluster.state.topics["t"].id
+
+    def delete(**which: Any) -> Entity:
+        wanted = {"name": None, "topic_id": None, **which}
+        return client.ask(20, 6, {"topics": [wanted], "timeout": ZERO}).responses[0]
+
+    assert delete(topic_id=first).name == "t"
+    assert delete(topic_id=first).error_code == ErrorCode.unknown_topic_id
+    assert delete(name="t").error_code == UNKNOWN
+    create(client, creation("t"))
+    assert cluster.state.topics["t"].id != first
+
+
+def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient) -> None:
+    values = {"include_cluster_authorized_operations": False, "endpoint_type": 2}
+    answer = client.ask(60, 1, values)
+    assert answer.error_code == ErrorCode.mismatched_endpoint_type

@@ -1,0 +1,394 @@
+"""Produce against one broker: every check in Kafka's order, and what the answers say."""
+
+from __future__ import annotations
+
+import struct
+from datetime import timedelta
+
+import crc32c
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v13.response import PartitionProduceResponse
+
+from aioidem.broker.entities import Entity
+from aioidem.broker.virtual import (
+    START_MS,
+    VirtualClient,
+    VirtualCluster,
+    idempotent_batch,
+    only_partition,
+)
+from aioidem.protocol.codec import epoch_ms
+from aioidem.protocol.produce_v14 import PartitionProduceResponseV14
+from aioidem.records import Codec
+
+VERSIONS = range(3, 15)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def cluster() -> VirtualCluster:
+    made = VirtualCluster()
+    made.state.create_topic("t", partitions=2, replication=1)
+    return made
+
+
+@pytest.fixture
+def client(cluster: VirtualCluster) -> VirtualClient:
+    return cluster.client()
+
+
+def log_end(cluster: VirtualCluster, topic: str = "t") -> int:
+    partition = cluster.state.topics[topic].partitions[0]
+    return partition.replicas[partition.leader].log.end_offset
+
+
+def offset_of(part: Entity) -> int:
+    assert part.error_code == ErrorCode.none, part
+    return int(part.base_offset)
+
+
+def resealed(data: bytes, at: int, layout: str, value: int) -> bytes:
+    """``data`` with one header field changed and the checksum made right again."""
+    changed = bytearray(data)
+    struct.pack_into(layout, changed, at, value)
+    struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_appends_and_answers_the_offset(
+    cluster: VirtualCluster, client: VirtualClient, version: int
+) -> None:
+    assert offset_of(client.produce(idempotent_batch(0, 10), version=version)) == 0
+    part = client.produce(idempotent_batch(10, 3), version=version)
+    assert offset_of(part) == 10
+    assert part.log_append_time is None
+    assert log_end(cluster) == 13
+    assert part.index == 0
+    if version >= 5:
+        assert part.log_start_offset == 0
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_an_unknown_name_is_unknown_topic_or_partition(client: VirtualClient, version: int) -> None:
+    for where in ({"topic": "nope"}, {"partition": 2}, {"partition": -1}):
+        part = client.produce(idempotent_batch(0), version=version, **where)
+        assert part.error_code == ErrorCode.unknown_topic_or_partition
+        assert part.base_offset == -1
+
+
+def test_an_unknown_topic_id_is_unknown_topic_id(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    old = cluster.state.topics["t"]
+    cluster.state.delete_topic(old)
+    cluster.state.create_topic("t", partitions=1)
+    part = client.produce(idempotent_batch(0), topic_id=old.id)
+    assert part.error_code == ErrorCode.unknown_topic_id
+    assert log_end(cluster) == 0
+
+
+def test_a_flipped_bit_is_corrupt_message(cluster: VirtualCluster, client: VirtualClient) -> None:
+    data = bytearray(idempotent_batch(0, 3))
+    data[-1] ^= 1
+    part = client.produce(bytes(data))
+    assert part.error_code == ErrorCode.corrupt_message
+    assert part.base_offset == -1
+    assert log_end(cluster) == 0
+
+
+@pytest.mark.parametrize("records", [None, b"", idempotent_batch(0) + idempotent_batch(1)])
+def test_anything_but_one_batch_is_invalid_record(
+    client: VirtualClient, records: bytes | None
+) -> None:
+    assert client.produce(records).error_code == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("size", [1, 60, 61])
+def test_a_batch_cut_short_is_corrupt_message(client: VirtualClient, size: int) -> None:
+    assert client.produce(idempotent_batch(0)[:size]).error_code == ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize(
+    ("at", "layout", "value", "code"),
+    [
+        (0, ">q", 5, ErrorCode.invalid_record),  # a base offset, which is the broker's to give
+        (16, ">b", 1, ErrorCode.invalid_record),  # another format
+        (8, ">i", -5, ErrorCode.corrupt_message),  # a length that cannot be
+        (23, ">i", 7, ErrorCode.invalid_record),  # offsets that are not the count
+        (57, ">i", 0, ErrorCode.invalid_record),  # no records
+        (53, ">i", -1, ErrorCode.invalid_record),  # a producer id without a sequence
+        (51, ">h", -1, ErrorCode.invalid_record),  # a producer id without an epoch
+        (21, ">h", 0x20, ErrorCode.invalid_record),  # a control batch
+        (21, ">h", 0x10, ErrorCode.invalid_txn_state),  # a transaction
+        (21, ">h", 0x05, ErrorCode.corrupt_message),  # no such codec
+    ],
+)
+def test_a_header_no_producer_may_send_is_refused(
+    cluster: VirtualCluster,
+    client: VirtualClient,
+    at: int,
+    layout: str,
+    value: int,
+    code: ErrorCode,
+) -> None:
+    part = client.produce(resealed(idempotent_batch(0, 3), at, layout, value))
+    assert part.error_code == code
+    assert part.base_offset == -1
+    assert log_end(cluster) == 0
+
+
+def test_zstd_needs_version_7(client: VirtualClient) -> None:
+    data = idempotent_batch(0, codec=Codec.ZSTD)
+    part = client.produce(data, version=6)
+    assert part.error_code == ErrorCode.unsupported_compression_type
+    assert offset_of(client.produce(data, version=7)) == 0
+
+
+@pytest.mark.parametrize("acks", [2, -2, 5])
+def test_acks_must_be_minus_1_0_or_1(client: VirtualClient, acks: int) -> None:
+    part = client.produce(idempotent_batch(0), acks=acks)
+    assert part.error_code == ErrorCode.invalid_required_acks
+
+
+def test_acks_0_appends_without_an_answer(cluster: VirtualCluster, client: VirtualClient) -> None:
+    sent = client.send_produce(idempotent_batch(0), acks=0)
+    assert log_end(cluster) == 1
+    assert cluster.deliveries == []
+    assert client.answer(sent) is None
+    assert cluster.state.topics["t"].partitions[0].spans.span() == 0
+
+
+def test_acks_0_that_fails_closes_the_connection(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    client.send_produce(b"rubbish", acks=0)
+    (delivery,) = cluster.deliveries
+    assert delivery.close
+
+
+def test_acks_1_does_not_wait_for_the_high_watermark(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    cluster.state.topics["t"].partitions[0].hold_high_watermark()
+    assert offset_of(client.produce(idempotent_batch(0), acks=1)) == 0
+    assert cluster.now == 0
+
+
+def test_a_batch_over_max_message_bytes_is_too_large_also_when_it_is_a_duplicate(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    data = idempotent_batch(0, value=b"x" * 1000)
+    assert offset_of(client.produce(data)) == 0
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"max.message.bytes": str(len(data) - 1)})
+    assert client.produce(data).error_code == ErrorCode.message_too_large
+    cluster.state.set_topic_configs(topic, {"max.message.bytes": str(len(data))})
+    assert offset_of(client.produce(data)) == 0
+    assert log_end(cluster) == 1
+
+
+def test_a_time_too_old_is_refused_also_when_it_is_a_duplicate(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
+    data = idempotent_batch(0, 2)
+    assert offset_of(client.produce(data)) == 0
+    cluster.run_until(1.5)
+    part = client.produce(data)
+    assert part.error_code == ErrorCode.invalid_timestamp
+    assert part.base_offset == -1
+    assert [e.batch_index for e in part.record_errors] == [0, 1]
+
+
+def test_a_time_more_than_an_hour_ahead_is_refused_and_the_record_named(
+    client: VirtualClient,
+) -> None:
+    good, bad = START_MS + HOUR_MS - 1000, START_MS + HOUR_MS + 1000
+    part = client.produce(idempotent_batch(0, timestamps_ms=[good, bad]))
+    assert part.error_code == ErrorCode.invalid_timestamp
+    assert [e.batch_index for e in part.record_errors] == [1]
+    assert part.error_message
+
+
+def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    cluster.state.set_topic_configs(cluster.state.topics["t"], {"cleanup.policy": "compact"})
+    part = client.produce(idempotent_batch(0, 2))
+    assert part.error_code == ErrorCode.invalid_record
+    assert [e.batch_index for e in part.record_errors] == [0, 1]
+    assert offset_of(client.produce(idempotent_batch(0, key=b"k"))) == 0
+
+
+def test_log_append_time_is_answered_and_stored(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    cluster.state.set_topic_configs(
+        cluster.state.topics["t"], {"message.timestamp.type": "LogAppendTime"}
+    )
+    cluster.run_until(3.0)
+    data = idempotent_batch(0, timestamps_ms=[1])
+    part = client.produce(data)
+    assert epoch_ms(part.log_append_time) == START_MS + 3000
+    cluster.run_until(9.0)
+    assert epoch_ms(client.produce(data).log_append_time) == START_MS + 3000
+
+
+def test_a_duplicate_on_a_create_time_topic_answers_the_stored_time(
+    client: VirtualClient,
+) -> None:
+    data = idempotent_batch(0, timestamps_ms=[START_MS - 9, START_MS - 4])
+    assert epoch_ms(client.produce(data).log_append_time) == -1
+    assert epoch_ms(client.produce(data).log_append_time) == START_MS - 4
+
+
+def test_batches_without_a_producer_id_are_appended_as_often_as_they_come(
+    client: VirtualClient,
+) -> None:
+    data = idempotent_batch(-1, producer_id=-1, epoch=-1)
+    assert [offset_of(client.produce(data)) for _ in range(3)] == [0, 1, 2]
+
+
+def test_each_partition_of_a_request_has_its_own_outcome(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    parts = [
+        {"index": 0, "records": idempotent_batch(0)},
+        {"index": 1, "records": idempotent_batch(0)[:-1]},
+        {"index": 9, "records": idempotent_batch(0)},
+    ]
+    values = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": timedelta(seconds=30),
+        "topic_data": [{"name": "t", "topic_id": topic.id, "partition_data": parts}],
+    }
+    (answered,) = client.ask(0, 14, values).responses
+    assert [(p.index, p.error_code) for p in answered.partition_responses] == [
+        (0, ErrorCode.none),
+        (1, ErrorCode.corrupt_message),
+        (9, ErrorCode.unknown_topic_or_partition),
+    ]
+
+
+def test_a_transactional_id_is_refused_because_there_are_no_transactions(
+    client: VirtualClient,
+) -> None:
+    part = client.produce(idempotent_batch(0), transactional_id="tx")
+    assert part.error_code == ErrorCode.invalid_txn_state
+
+
+def test_an_all_codecs_log_keeps_the_producers_bytes(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    for sequence, codec in enumerate(Codec):
+        client.produce(idempotent_batch(sequence, codec=codec, value=b"abc" * 50))
+    batches = cluster.state.topics["t"].partitions[0].replicas[0].log.batches
+    assert [b.header.codec for b in batches] == [0, 1, 2, 3, 4]
+
+
+# -- the last-N memory and KIP-1269 on the wire ----------------------------------------------------
+
+
+def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
+    return [client.produce(idempotent_batch(s), **options) for s in range(batches)]
+
+
+def test_s0_7_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
+    cluster = VirtualCluster(retain=20)
+    cluster.state.create_topic("t", partitions=1)
+    client = cluster.client()
+    part = client.produce(idempotent_batch(0), version=14)
+    assert isinstance(part, PartitionProduceResponseV14)
+    assert part.producer_state_batches_to_retain == 20
+    older = client.produce(idempotent_batch(1), version=13)
+    assert type(older) is PartitionProduceResponse
+
+
+def test_s0_9_the_tag_is_absent_when_it_is_5(client: VirtualClient) -> None:
+    part = client.produce(idempotent_batch(0), version=14)
+    assert part.producer_state_batches_to_retain is None
+
+
+def test_s0_9_20_lowered_to_5_arrives_as_absence(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    name = "producer.state.batches.to.retain"
+    cluster.state.set_topic_configs(topic, {name: "20"})
+    assert fill(client, 1, version=14)[0].producer_state_batches_to_retain == 20
+    cluster.state.set_topic_configs(topic, {name: "5"})
+    part = client.produce(idempotent_batch(1), version=14)
+    assert part.producer_state_batches_to_retain is None
+
+
+def test_the_tag_comes_with_successes_only() -> None:
+    cluster = VirtualCluster(retain=20)
+    cluster.state.create_topic("t", partitions=1)
+    client = cluster.client()
+    client.produce(idempotent_batch(0), version=14)
+    part = client.produce(idempotent_batch(7), version=14)
+    assert part.error_code == ErrorCode.out_of_order_sequence_number
+    assert part.producer_state_batches_to_retain is None
+
+
+def test_s0_6_a_v14_request_is_a_v13_request() -> None:
+    answers = []
+    for version in (13, 14):
+        cluster = VirtualCluster()
+        cluster.state.create_topic("t", partitions=1)
+        client = cluster.client()
+        fill(client, 3, version=version)
+        answers.append(only_partition(client.wait(client.send_produce(idempotent_batch(1)))))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("retain", [5, 20])
+def test_s0_17_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int) -> None:
+    cluster = VirtualCluster(retain=retain)
+    cluster.state.create_topic("t", partitions=2)
+    client = cluster.client()
+    for partition in (0, 1):
+        for pid in (1, 2):
+            for sequence in range(retain + 1):
+                data = idempotent_batch(sequence, producer_id=pid)
+                client.produce(data, partition=partition)
+    for partition in (0, 1):
+        for pid, base in ((1, 0), (2, retain + 1)):
+            evicted = client.produce(idempotent_batch(0, producer_id=pid), partition=partition)
+            assert evicted.error_code == ErrorCode.out_of_order_sequence_number
+            kept = client.produce(idempotent_batch(1, producer_id=pid), partition=partition)
+            assert offset_of(kept) == base + 1
+
+
+def test_s0_12_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_own() -> None:
+    cluster = VirtualCluster()
+    for name, retain in (("five", "5"), ("twenty", "20")):
+        configs = {"producer.state.batches.to.retain": retain}
+        cluster.state.create_topic(name, partitions=1, configs=configs)
+    client = cluster.client()
+    said = {}
+    for name in ("five", "twenty"):
+        for sequence in range(20):
+            part = client.produce(idempotent_batch(sequence), topic=name, version=14)
+            said[name] = part.producer_state_batches_to_retain
+    assert said == {"five": None, "twenty": 20}
+    first = idempotent_batch(0)
+    refused = client.produce(first, topic="five")
+    assert refused.error_code == ErrorCode.out_of_order_sequence_number
+    assert offset_of(client.produce(first, topic="twenty")) == 0
+
+
+def test_s0_11_an_old_broker_keeps_5_whatever_the_topic_is_configured_for() -> None:
+    cluster = VirtualCluster(produce_versions=13, retain=20)
+    configs = {"producer.state.batches.to.retain": "20"}
+    cluster.state.create_topic("t", partitions=1, configs=configs)
+    client = cluster.client()
+    fill(client, 6)
+    part = client.produce(idempotent_batch(0))
+    assert part.error_code == ErrorCode.out_of_order_sequence_number
+    assert offset_of(client.produce(idempotent_batch(1))) == 1
