@@ -14,7 +14,8 @@ How they are kept comparable:
   rows with it on, which is the default of the library.
 * Each client gets the most requests in flight it allows: aiokafka sends one batch per partition at
   a time, librdkafka and kafka-python refuse more than 5 with idempotence.
-* No client queues more than two windows: what is queued when the time is over has to be sent too.
+* Where batches are sealed, no client queues more than about two windows: what is queued when the
+  time is over has to be sent too.
 * Rates and spans are counted by the same code for all: the first batch is left out, the span is
   the broker's own count.
 
@@ -31,7 +32,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -50,6 +51,8 @@ from aioidem.structs import DeliveryStatus
 
 BATCH_SIZE = 16_384
 PEER_IN_FLIGHT = 5
+OURS = "aioidem"
+LATE = "aioidem, sealing late"
 CLOSE_TIMEOUT = 60.0
 
 
@@ -259,7 +262,7 @@ async def measure(plans: Sequence[PerfPlan], peers: Sequence[Peer]) -> list[RunR
         async with long_link(first, topics) as target:
             for (plan, in_flight), topic in zip(ours, topics, strict=False):
                 row = await run_once(plan, target, topic, in_flight, screen, Interrupt())
-                results.append(row)
+                results.append(_named(row, plan))
             for peer, topic in zip(peers, topics[len(ours) :], strict=True):
                 screen.begin(peer.package, first.duration)
                 row = await run_peer(peer, first, target, topic)
@@ -269,6 +272,13 @@ async def measure(plans: Sequence[PerfPlan], peers: Sequence[Peer]) -> list[RunR
                 results.append(row)
         screen.table(results)
     return results
+
+
+def _named(row: RunResult, plan: PerfPlan) -> RunResult:
+    """Our row under a name that says how it sealed."""
+    if plan.properties["late.sealing"] == "false":
+        return row
+    return replace(row, label=replace(row.label, client=LATE))
 
 
 async def run_peer(peer: Peer, plan: PerfPlan, target: Target, topic: str) -> RunResult:
@@ -286,17 +296,21 @@ async def run_peer(peer: Peer, plan: PerfPlan, target: Target, topic: str) -> Ru
 
 
 def ratio_lines(results: Sequence[RunResult]) -> list[str]:
-    """Our best row over each peer's, by steady rate."""
-    best: dict[str, float] = {}
-    for row in results:
-        rate = row.steady_records_per_sec or 0.0
-        best[row.label.client] = max(best.get(row.label.client, 0.0), rate)
-    ours = best.pop("aioidem", 0.0)
-    return [
-        f"aioidem at its best / {client}: {ours / rate:.1f}x"
-        for client, rate in best.items()
-        if rate
-    ]
+    """Each of our rows over each peer's, by steady rate."""
+    ours = [row for row in results if row.label.client in (OURS, LATE)]
+    peers = [row for row in results if row.label.client not in (OURS, LATE)]
+    lines: list[str] = []
+    for row in ours:
+        ratios = [
+            f"{row.steady_records_per_sec / peer.steady_records_per_sec:.1f} x {peer.label.client}"
+            for peer in peers
+            if row.steady_records_per_sec and peer.steady_records_per_sec
+        ]
+        if ratios:
+            lines.append(
+                f"{row.label.client}, {row.label.in_flight} in flight: {', '.join(ratios)}"
+            )
+    return lines
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

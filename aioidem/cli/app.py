@@ -21,7 +21,7 @@ from aioidem.cli import plan as plans
 from aioidem.cli.plan import UsageError, spread_values
 from aioidem.cli.screen import silence
 
-__all__ = ["app", "run"]
+__all__ = ["aioidem", "app", "broker", "perf", "run"]
 
 app = typer.Typer(
     name="aioidem",

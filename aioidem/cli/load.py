@@ -46,9 +46,11 @@ class LoadDelivery(Protocol):
     @property
     def status(self) -> DeliveryStatus:
         """What is known of the record."""
+        ...
 
     def exception(self) -> BaseException | None:
         """Why it was not acknowledged."""
+        ...
 
     def add_done_callback(self, callback: Callable[..., object], /) -> object:
         """Call with the delivery once it has ended."""
@@ -59,6 +61,7 @@ class LoadProducer(Protocol):
 
     def send_nowait(self, topic: str, value: bytes) -> LoadDelivery:
         """Queue a record; BufferFullError when there is no room."""
+        ...
 
     async def wait_for_room(self) -> object:
         """Return when there may be room."""
@@ -68,6 +71,7 @@ class LoadProducer(Protocol):
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked for where not known yet."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

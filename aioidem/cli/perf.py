@@ -39,7 +39,17 @@ from aioidem.metrics import ProducerStatistics
 from aioidem.network.transport import Connector
 from aioidem.producer import Producer
 
-__all__ = ["Interrupt", "PerfOutcome", "PerfProducer", "Target", "perf", "perform", "run_once"]
+__all__ = [
+    "Interrupt",
+    "PerfOutcome",
+    "PerfProducer",
+    "Target",
+    "loop_options",
+    "open_target",
+    "perf",
+    "perform",
+    "run_once",
+]
 
 INTERRUPTED_CLOSE = 5.0
 """Seconds the records in flight get to end after a signal or a failure."""
@@ -57,6 +67,7 @@ class PerfProducer(LoadProducer, Protocol):
 
     def statistics(self) -> ProducerStatistics:
         """The counters, windows and spans of now."""
+        ...
 
 
 ProducerFactory = Callable[[ProducerConfig, Connector | None], PerfProducer]
@@ -293,6 +304,7 @@ async def _measured_load(
         flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
     )
     screen.begin(name, plan.num_records if plan.duration is None else plan.duration)
+    failure: KafkaError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_show_progress, plan, name, tally, screen, clock)
         failure = await run_load(producer, work, tally, clock)

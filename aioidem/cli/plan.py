@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 from aioidem.config import ProducerConfig, validate_topic
 from aioidem.errors import ConfigError, RecordError
-from aioidem.records import record_size_bound
+from aioidem.records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
 
 __all__ = [
     "DEFAULT_DURATION",
@@ -67,6 +67,10 @@ MAX_PARTITIONS = 1_000
 # compress to nothing); a bound in bytes keeps large records from filling memory with noise.
 _POOL_VALUES = 64
 _POOL_BYTES = 4 << 20
+
+# Typical of a batch that fills while a window is in flight; they decide a byte or two per record.
+_OFFSET_DELTA = 15
+_TIMESTAMP_DELTA = 100
 
 _IN_FLIGHT_PROPERTY = "max.in.flight.requests.per.connection"
 _ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"\t": "\t"})
@@ -119,7 +123,8 @@ class PerfPlan:
         A run that ends by the clock and seals at `batch.size` gets a buffer of two windows unless
         the user sized it: Kafka's 32 MiB would hold minutes of records on a long link, and every
         one of them still has to be sent (or expire) after the time is over. Two windows keep the
-        pipeline full. Late sealing needs the whole buffer to fill its batches, and drains it fast.
+        pipeline full, and exactly two leave no part of a window for a round trip of its own at the
+        end. Late sealing needs the whole buffer to fill its batches, and drains it fast.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.
@@ -136,9 +141,12 @@ class PerfPlan:
         return dataclasses.replace(config, buffer_memory=self._two_windows(config))
 
     def _two_windows(self, config: ProducerConfig) -> int:
-        largest = max(record_size_bound(None, value, ()) for value in self.values)
-        batch = max(config.batch_size, largest)
-        batches = 2 * config.max_in_flight_requests_per_connection + 2
+        value = max(self.values, key=len)
+        encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
+        per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
+        # The buffer counts records by their bound, a batch by their size.
+        batch = per_batch * record_size_bound(None, value, ())
+        batches = 2 * config.max_in_flight_requests_per_connection
         return min(config.buffer_memory, batches * batch * self.partitions)
 
 

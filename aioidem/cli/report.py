@@ -22,7 +22,7 @@ from plotly import graph_objects  # type: ignore[import-untyped,import-not-found
 from aioidem.cli.measure import RunResult
 from aioidem.cli.render import results_columns, write_whole
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["report_html", "run_names", "write_report"]
 
 _STYLE = """
 body { font: 15px system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; color: #222 }

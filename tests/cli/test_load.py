@@ -25,6 +25,7 @@ from aioidem.errors import (
     BufferFullError,
     DeliveryTimeoutError,
     KafkaError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     ProducerClosed,
 )
@@ -185,21 +186,57 @@ async def test_the_values_are_sent_in_turn() -> None:
     assert producer.sent == [b"a", b"b", b"a", b"b", b"a"]
 
 
-async def test_the_loop_gives_way_while_there_is_room() -> None:
-    producer = FakeProducer(FakeClock(), room=10**9)
-    turns = 0
+async def test_the_loop_gives_way_every_millisecond_while_there_is_room() -> None:
+    class TickingClock(FakeClock):
+        def __call__(self) -> float:
+            self.now += 1e-5
+            return self.now
+
+    class Attentive(FakeProducer):
+        turns = 0
+        turns_before_flush = 0
+
+        async def flush(self, timeout: float | None = None) -> None:
+            self.turns_before_flush = self.turns
+            await super().flush(timeout)
+
+    producer = Attentive(TickingClock(), room=10**9)
 
     async def bystander() -> None:
-        nonlocal turns
         while True:
             await anyio.lowlevel.checkpoint()
-            turns += 1
+            producer.turns += 1
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bystander)
-        await loaded(producer, workload(num_records=20_000))
+        await loaded(producer, workload(num_records=30_000))
         tasks.cancel_scope.cancel()
-    assert turns >= 20
+    # 300 ms of queueing, less the first turn of 50 ms.
+    assert 240 <= producer.turns_before_flush <= 300
+
+
+async def test_waiting_long_for_room_is_no_failure_while_records_end() -> None:
+    class Slow(FakeProducer):
+        async def wait_for_room(self) -> None:
+            await super().wait_for_room()
+            raise KafkaTimeoutError("no room within max_block (60 s)")
+
+    result, failure = await loaded(Slow(FakeClock(), room=40), workload(num_records=500))
+    assert failure is None
+    assert result.complete
+
+
+async def test_waiting_long_for_room_while_nothing_moves_ends_the_run() -> None:
+    late = KafkaTimeoutError("no room within max_block (60 s)")
+
+    class Dead(FakeProducer):
+        async def wait_for_room(self) -> None:
+            await anyio.lowlevel.checkpoint()
+            raise late
+
+    result, failure = await loaded(Dead(FakeClock(), room=40), workload(num_records=500))
+    assert failure is late
+    assert (result.records, result.unknown) == (40, 40)
 
 
 @pytest.mark.parametrize("error", [MessageSizeTooLargeError("large"), ProducerClosed("closed")])

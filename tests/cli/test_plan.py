@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from aioidem.cli.plan import (
     read_payloads,
     spread_values,
 )
+from aioidem.records import build_batch, record_size_bound
 
 REMOTE: dict[str, Any] = {"bootstrap_server": "h:9092", "topic": "t", "num_records": 1}
 
@@ -340,15 +342,36 @@ def sealed(**flags: Any) -> PerfPlan:
     return plan_perf(producer_props=props, **flags)
 
 
-@given(st.integers(1, 200), st.integers(1, 20_000), st.integers(1, 4))
-def test_a_timed_sealed_run_queues_more_than_a_window_and_less_than_three(
+@given(st.integers(1, 200), st.integers(200, 20_000), st.integers(1, 4))
+def test_a_timed_sealed_run_queues_two_windows(
     in_flight: int, record_size: int, partitions: int
 ) -> None:
     plan = sealed(record_size=record_size, partitions=partitions, duration=1.0)
     config = plan.config(in_flight, "h:1")
-    window = in_flight * max(config.batch_size, record_size) * partitions
-    assert config.buffer_memory == 32 << 20 or config.buffer_memory > window
-    assert config.buffer_memory <= max(3 * window, 5 * window // in_flight)
+    record = NewRecord(plan.values[0])
+    room = config.buffer_memory // record_size_bound(None, record.value, ())
+    counts = range(1, 2 + config.batch_size // record_size)
+    sizes = (len(build_batch([record] * count).data) for count in counts)
+    batch = max(1, sum(1 for size in sizes if size <= config.batch_size))
+    batches = 2 * in_flight * partitions
+    # Deltas of time and offset decide whether one more record fits; never more than Kafka's buffer.
+    least, most = batches * max(1, batch - 1), batches * batch
+    assert config.buffer_memory == 32 << 20 or least <= room <= most
+
+
+@dataclass(frozen=True)
+class NewRecord:
+    value: bytes
+    key: None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 0
+
+
+def test_two_windows_of_the_demo_are_whole_batches_of_16_records() -> None:
+    plan = sealed(record_size=1000, duration=3.0)
+    bound = record_size_bound(None, plan.values[0], ())
+    for in_flight in (1, 5, 20):
+        assert plan.config(in_flight, "h:1").buffer_memory == 2 * in_flight * 16 * bound
 
 
 def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
