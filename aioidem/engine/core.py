@@ -560,6 +560,10 @@ class ProducerCore:
             return None
         self._discover(link, state.topic, now)
         self._ask_about_itself(link, now)
+        if link.discovery is WindowDiscovery.ASKING:
+            # Once per connection, and only where v14 is offered. A first batch sent in v13 meanwhile
+            # would be acknowledged without naming the window: one more round trip at 5.
+            return None
         return link
 
     def _discover(self, link: Link, topic: str, now: float) -> None:
