@@ -378,6 +378,8 @@ class Producer:
                 f"no room for {size} bytes within max_block ({self.config.max_block:g} s): "
                 f"{budget.used} of {budget.capacity} are in use"
             )
+        # Nothing is awaited between this and the record's queueing: call order is kept.
+        budget.claim(waiter)
 
     async def wait_for_room(self) -> None:
         """Wait until a quarter of the buffer is free, for callers of `send_nowait`.

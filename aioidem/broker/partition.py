@@ -158,7 +158,8 @@ class Partition:
 
     def shrink_isr(self, broker_id: int) -> None:
         """Take a follower out of the in-sync replicas."""
-        if broker_id in self.isr and broker_id != self.leader:
+        # The last one stays, also while it is down: nobody else may be elected cleanly.
+        if broker_id in self.isr and broker_id != self.leader and len(self.isr) > 1:
             self.isr.remove(broker_id)
             self._advance()
 

@@ -6,9 +6,10 @@ batch. The queue of a partition is FIFO, and deadlines are append time + a const
 head can be the first to expire.
 
 The byte budget covers a record from append until it is settled. Callers that find no room queue as
-waiters, FIFO; a release grants room to as many waiters at the head as fit and touches no other, so
-N waiting senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While
-someone waits nobody overtakes.
+waiters, FIFO; a release wakes the one at the head if it fits and touches no other, so N waiting
+senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While someone waits
+nobody overtakes, and one who was granted room waits until it has claimed it: between its wake-up
+and its turn another task may call (and trio runs those it woke in any order).
 
 Rejected: a pool of batch.size buffers as in Java. Python frees bytes by itself, and whole-buffer
 allocation is what makes Java's budget smaller than it says.
@@ -231,7 +232,7 @@ class _TightSize:
 
 class MemoryWaiter:
     """Someone who waits for room. `wake` is called once, when `granted` became True or the budget
-    was closed.
+    was closed. Whoever is granted room claims it when its record is queued, or abandons it.
     """
 
     __slots__ = ("abandoned", "granted", "size", "wake")
@@ -246,13 +247,15 @@ class MemoryWaiter:
 class ByteBudget:
     """`buffer.memory`: bytes of unsettled records, with FIFO waiters."""
 
-    __slots__ = ("_waiters", "capacity", "used", "waiting")
+    __slots__ = ("_granted", "_waiters", "capacity", "used", "waiting")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
         self.waiting = 0
         self._waiters: deque[MemoryWaiter] = deque()
+        # The one waiter who has room and has not claimed it.
+        self._granted: MemoryWaiter | None = None
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes now if there is room and nobody waits."""
@@ -274,19 +277,27 @@ class ByteBudget:
         self._grant()
         return waiter
 
+    def claim(self, waiter: MemoryWaiter) -> None:
+        """The granted bytes are being used now: the next in line may have its turn."""
+        if self._granted is waiter:
+            self._granted = None
+            self.waiting -= 1
+            self._grant()
+
     def abandon(self, waiter: MemoryWaiter) -> None:
         """Leave the queue (timeout, cancellation); gives back what was granted meanwhile."""
         if waiter.abandoned:
             return
         waiter.abandoned = True
         if waiter.granted:
-            self.release(waiter.size)
+            self.used -= waiter.size
+            self.claim(waiter)
             return
         self.waiting -= 1
         self._grant()
 
     def release(self, size: int) -> None:
-        """Give bytes back and grant room to the waiters at the head, as many as fit."""
+        """Give bytes back and grant room to the waiter at the head if it fits now."""
         self.used -= size
         if self._waiters:
             self._grant()
