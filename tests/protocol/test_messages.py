@@ -178,6 +178,7 @@ def test_response_shorter_than_a_correlation_id_is_refused(raw: bytes) -> None:
 
 def test_correlation_id_is_read_from_any_buffer() -> None:
     assert correlation_id_of(memoryview(b"\0\0\1\0more")) == 256
+    assert correlation_id_of(b"\0\0\1\0") == 256
 
 
 @pytest.mark.parametrize(

@@ -226,15 +226,17 @@ def test_answers_are_read_as_kio_reads_them(version: int) -> None:
 
 def test_new_leaders_addresses_are_told_and_impossible_ones_left_out() -> None:
     kinds = schemas(13, "response")
-    nodes = [(5, "host", 9092), (-1, "host", 9092), (6, "", 9092), (7, "host", 0), (8, "h", 70000)]
+    right = [(5, "host", 9092), (0, "host", 1), (1, "host", 65_535)]
+    wrong = [(-1, "host", 9092), (6, "", 9092), (7, "host", 0), (8, "host", 65_536)]
     entity = kinds.ProduceResponse(
         responses=(),
         node_endpoints=tuple(
-            kinds.NodeEndpoint(node_id=node, host=host, port=port) for node, host, port in nodes
+            kinds.NodeEndpoint(node_id=node, host=host, port=port)
+            for node, host, port in wrong + right
         ),
     )
     _, seen = decode_produce_response(13, payload(encode_response(entity, 1)))
-    assert seen.leaders == (LeaderNode(5, "host", 9092),)
+    assert seen.leaders == tuple(LeaderNode(*each) for each in right)
 
 
 @pytest.mark.parametrize(("asked", "believed"), [(250, 250), (-1, 0), (2**31 - 1, MAX_THROTTLE_MS)])
