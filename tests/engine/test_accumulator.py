@@ -1,0 +1,368 @@
+"""Records that wait: the queue of a partition, and the byte budget with its waiters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aioidem.engine.accumulator import (
+    ByteBudget,
+    MemoryWaiter,
+    PartitionQueue,
+    PendingRecord,
+)
+from aioidem.records import BATCH_OVERHEAD, build_batch, record_size_bound
+
+from .driver import Outcome
+
+# -- PartitionQueue
+
+
+def record(
+    size: int | None = None, *, deadline: float = 100.0, value: bytes = b"", stamp: int = 0
+) -> PendingRecord:
+    bound = record_size_bound(None, value, ()) if size is None else size
+    made = PendingRecord(None, value, (), stamp, 0, bound, Outcome(0))
+    made.deadline = deadline
+    return made
+
+
+def filled(*sizes: int, now: float = 0.0) -> PartitionQueue:
+    queue = PartitionQueue()
+    for size in sizes:
+        queue.append(record(value=b"v" * size), now)
+    return queue
+
+
+def test_a_batch_takes_records_in_order_until_it_is_full() -> None:
+    queue = filled(100, 100, 100, 100)
+    taken = queue.cut(BATCH_OVERHEAD + 250, 1000, 5.0)
+    assert len(taken) == 2
+    assert len(queue.records) == 2
+    assert queue.bytes == sum(r.size for r in queue.records)
+
+
+def test_a_record_larger_than_the_batch_goes_alone() -> None:
+    """C-J14: never an empty batch, never a loop."""
+    queue = filled(5000, 10)
+    assert len(queue.cut(1, 1000, 0.0)) == 1
+    assert len(queue.cut(1, 1000, 0.0)) == 1
+    assert queue.bytes == 0
+
+
+def test_a_batch_takes_no_more_records_than_allowed() -> None:
+    queue = filled(*[1] * 10)
+    assert len(queue.cut(10_000, 3, 0.0)) == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10**6)), min_size=1, max_size=60),
+    st.integers(1, 3000),
+)
+def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
+    sizes: list[tuple[int, int]], limit: int
+) -> None:
+    queue = PartitionQueue()
+    everything = [record(value=b"v" * size, stamp=stamp) for size, stamp in sizes]
+    for each in everything:
+        queue.append(each, 0.0)
+    seen: list[PendingRecord] = []
+    while queue.records:
+        taken = queue.cut(limit, 1000, 0.0)
+        built = build_batch(taken)
+        assert len(taken) == 1 or len(built.data) <= limit
+        seen.extend(taken)
+        assert queue.bytes == sum(r.size for r in queue.records)
+    assert seen == everything
+
+
+def test_small_records_fill_a_batch_closely() -> None:
+    """The loose size bound alone would leave room for one record in seventeen."""
+    queue = filled(*[10] * 2000)
+    built = build_batch(queue.cut(16384, 10_000, 0.0))
+    assert len(built.data) > 0.99 * 16384
+
+
+def test_ready_when_full_when_lingered_and_when_flushed() -> None:
+    """A9.75."""
+    queue = filled(100, now=10.0)
+    assert not queue.ready(10.5, linger=1.0, batch_size=1000)
+    assert queue.ready(11.0, linger=1.0, batch_size=1000)
+    assert queue.ready(10.5, linger=0.0, batch_size=1000)
+    assert queue.ready(10.5, linger=1.0, batch_size=100)
+    queue.flushing = True
+    assert queue.ready(10.5, linger=1.0, batch_size=1000)
+    assert not PartitionQueue().ready(99.0, linger=0.0, batch_size=1)
+
+
+def test_linger_counts_from_the_first_record() -> None:
+    queue = filled(10, now=10.0)
+    queue.append(record(), 10.9)
+    assert queue.ready(11.0, linger=1.0, batch_size=10_000)
+
+
+def test_expiry_takes_the_records_whose_deadline_passed_and_no_other() -> None:
+    queue = PartitionQueue()
+    for deadline in (1.0, 2.0, 3.0):
+        queue.append(record(deadline=deadline), 0.0)
+    assert [r.deadline for r in queue.expire(2.0)] == [1.0, 2.0]
+    assert queue.bytes == queue.records[0].size
+    assert queue.expire(2.5) == []
+
+
+@pytest.mark.parametrize("how", ["cut", "expire", "drain"])
+def test_an_emptied_queue_forgets_that_it_was_blocked_or_flushed(how: str) -> None:
+    queue = filled(10)
+    queue.blocked = queue.flushing = True
+    taking: dict[str, Callable[[], list[PendingRecord]]] = {
+        "cut": lambda: queue.cut(1000, 10, 0.0),
+        "expire": lambda: queue.expire(1000.0),
+        "drain": queue.drain,
+    }
+    assert len(taking[how]()) == 1
+    assert (queue.blocked, queue.flushing, queue.bytes) == (False, False, 0)
+
+
+# -- ByteBudget
+
+
+class Waiters:
+    """Counts wake-ups."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget = budget
+        self.woken: list[MemoryWaiter] = []
+        self.all: list[MemoryWaiter] = []
+
+    def wait(self, size: int) -> MemoryWaiter:
+        # wait() may wake at once, before it has returned.
+        box: list[MemoryWaiter] = []
+        early: list[bool] = []
+
+        def wake() -> None:
+            if box:
+                self.woken.append(box[0])
+            else:
+                early.append(True)
+
+        waiter = self.budget.wait(size, wake)
+        box.append(waiter)
+        self.woken.extend([waiter] * len(early))
+        self.all.append(waiter)
+        return waiter
+
+
+def test_room_is_taken_and_given_back() -> None:
+    budget = ByteBudget(100)
+    assert budget.try_take(60)
+    assert not budget.try_take(41)
+    assert budget.try_take(40)
+    budget.release(100)
+    assert budget.used == 0
+
+
+def test_waiters_are_served_first_come_first_served() -> None:
+    """A9.74, F38: a small one behind a large one does not overtake it."""
+    budget = ByteBudget(100)
+    budget.try_take(100)
+    waiters = Waiters(budget)
+    large, small = waiters.wait(80), waiters.wait(10)
+    budget.release(50)
+    assert waiters.woken == []
+    assert not budget.try_take(1)
+    budget.release(50)
+    assert waiters.woken == [large, small]
+    assert budget.used == 90
+
+
+def test_a_release_wakes_as_many_as_fit() -> None:
+    budget = ByteBudget(100)
+    budget.try_take(100)
+    waiters = Waiters(budget)
+    for _ in range(5):
+        waiters.wait(30)
+    budget.release(100)
+    assert waiters.woken == waiters.all[:3]
+    assert (budget.used, budget.waiting) == (90, 2)
+
+
+def test_ten_thousand_waiters_cost_one_wake_up_each() -> None:
+    """Never quadratic, as aiokafka's is: a release touches those it serves and no other."""
+    count = 10_000
+    budget = ByteBudget(1000)
+    budget.try_take(1000)
+    waiters = Waiters(budget)
+    for _ in range(count):
+        waiters.wait(100)
+    began = time.process_time()
+    for _ in range(count):
+        before = len(waiters.woken)
+        budget.release(100)
+        assert len(waiters.woken) - before == 1
+    assert waiters.woken == waiters.all
+    assert budget.used == 1000
+    assert time.process_time() - began < 2.0
+
+
+def test_ten_thousand_waiters_may_all_leave() -> None:
+    budget = ByteBudget(1000)
+    budget.try_take(1000)
+    waiters = Waiters(budget)
+    for _ in range(10_000):
+        waiters.wait(100)
+    for waiter in waiters.all:
+        budget.abandon(waiter)
+    assert budget.waiting == 0
+    assert waiters.woken == []
+    budget.release(1000)
+    assert budget.used == 0
+    assert budget.try_take(1000)
+
+
+def test_leaving_before_the_grant_lets_the_next_one_in() -> None:
+    """A9.74: timeout or cancellation at the head."""
+    budget = ByteBudget(100)
+    budget.try_take(50)
+    waiters = Waiters(budget)
+    large, small = waiters.wait(80), waiters.wait(40)
+    budget.abandon(large)
+    assert waiters.woken == [small]
+    assert (budget.used, budget.waiting) == (90, 0)
+
+
+def test_leaving_after_the_grant_gives_the_room_back_once() -> None:
+    budget = ByteBudget(100)
+    budget.try_take(100)
+    waiters = Waiters(budget)
+    first, second = waiters.wait(100), waiters.wait(100)
+    budget.release(100)
+    assert first.granted
+    budget.abandon(first)
+    budget.abandon(first)
+    assert waiters.woken == [first, second]
+    assert budget.used == 100
+    budget.abandon(second)
+    assert budget.used == 0
+
+
+def test_leaving_twice_before_the_grant_counts_once() -> None:
+    budget = ByteBudget(10)
+    budget.try_take(10)
+    waiters = Waiters(budget)
+    first = waiters.wait(5)
+    budget.abandon(first)
+    budget.abandon(first)
+    assert budget.waiting == 0
+
+
+def test_a_record_larger_than_the_budget_passes_when_it_is_alone() -> None:
+    budget = ByteBudget(100)
+    assert budget.try_take(500)
+    assert not budget.try_take(1)
+    waiters = Waiters(budget)
+    waiter = waiters.wait(300)
+    budget.release(500)
+    assert waiter.granted
+    assert budget.used == 300
+
+
+def test_closing_wakes_everyone_and_grants_nothing() -> None:
+    """A9.74, A10.80."""
+    budget = ByteBudget(10)
+    budget.try_take(10)
+    waiters = Waiters(budget)
+    left = waiters.wait(5)
+    budget.abandon(left)
+    stayed = waiters.wait(5)
+    assert list(budget.wake_all()) == [stayed]
+    assert waiters.woken == [stayed]
+    assert not stayed.granted
+    budget.abandon(stayed)
+    assert (budget.used, budget.waiting) == (10, 0)
+
+
+def test_a_wake_up_that_releases_is_granted_only_once() -> None:
+    """A waiter may give its room back from inside its own wake-up."""
+    budget = ByteBudget(100)
+    budget.try_take(100)
+    woken: list[str] = []
+
+    def give_back() -> None:
+        woken.append("first")
+        budget.release(60)
+
+    budget.wait(60, give_back)
+    budget.wait(60, lambda: woken.append("second"))
+    budget.release(100)
+    assert woken == ["first", "second"]
+    assert (budget.used, budget.waiting) == (60, 0)
+
+
+class BudgetMachine(RuleBasedStateMachine):
+    """Any order of takes, waits, grants, departures and releases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.budget = ByteBudget(100)
+        self.waiters = Waiters(self.budget)
+        self.held: list[int] = []
+        self.queue: list[MemoryWaiter] = []
+
+    def _settle(self) -> None:
+        """Grants come strictly from the head."""
+        while self.queue and self.queue[0].granted:
+            self.held.append(self.queue.pop(0).size)
+        assert not any(waiter.granted for waiter in self.queue)
+
+    @rule(size=st.integers(1, 130))
+    def take(self, size: int) -> None:
+        fits = self.budget.used + size <= 100 or self.budget.used == 0
+        taken = self.budget.try_take(size)
+        assert taken is (fits and not self.queue)
+        if taken:
+            self.held.append(size)
+
+    @rule(size=st.integers(1, 130))
+    def wait(self, size: int) -> None:
+        self.queue.append(self.waiters.wait(size))
+        self._settle()
+
+    @precondition(lambda self: self.queue)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        waiter = data.draw(st.sampled_from(self.queue))
+        self.queue.remove(waiter)
+        self.budget.abandon(waiter)
+        self._settle()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.budget.release(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
+        self._settle()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        budget = self.budget
+        assert budget.used == sum(self.held) >= 0
+        assert budget.used <= 100 or len(self.held) == 1
+        assert budget.waiting == len(self.queue)
+
+    @invariant()
+    def nobody_waits_for_room_that_is_there(self) -> None:
+        if self.queue:
+            assert self.budget.used
+            assert self.budget.used + self.queue[0].size > 100
+
+    @invariant()
+    def each_is_woken_once(self) -> None:
+        assert len({id(w) for w in self.waiters.woken}) == len(self.waiters.woken)
+        assert all(w.granted for w in self.waiters.woken)
+
+
+TestBudget = BudgetMachine.TestCase

@@ -1,0 +1,219 @@
+"""Sealing: how large a batch may grow, and splitting one that was too large."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem.config import ProducerConfig
+from aioidem.engine.accumulator import PendingRecord
+from aioidem.engine.backoff import Backoff
+from aioidem.engine.batch import Batch
+from aioidem.engine.idempotence import ProducerIdentity
+from aioidem.engine.links import Link
+from aioidem.engine.partition import PartitionState
+from aioidem.engine.sealing import Sealer
+from aioidem.engine.topics import TopicState
+from aioidem.records import Codec, read_batches, record_size_bound
+
+from .driver import Outcome
+
+
+class Bench:
+    """A sealer and what it seals for, without a core."""
+
+    def __init__(self, **options: object) -> None:
+        self.config = ProducerConfig.build("b:1", **options)  # type: ignore[arg-type]
+        self.sealer = Sealer(self.config)
+        self.topic = TopicState("t", self.config.batch_size, lambda: 0.5)
+        self.link = Link(1, 1, 5, 0.0)
+        backoff = Backoff(0.1, 1.0, lambda: 0.5)
+        self.state = PartitionState("t", 0, None, idempotent=True, retry=backoff, pause=30.0)
+        self.state.ledger.adopt(ProducerIdentity(77, 3))
+
+    def fill(self, count: int, size: int = 100, *, random_bytes: bool = False) -> None:
+        source = random.Random(1)
+        for number in range(count):
+            value = source.randbytes(size) if random_bytes else b"%08d" % number + b"." * size
+            headers = [("h", b"%d" % number)]
+            record = PendingRecord(
+                b"k", value, headers, 1000 + number, 0,
+                record_size_bound(b"k", value, headers), Outcome(number),
+            )  # fmt: skip
+            record.deadline = 50.0 + number
+            self.state.queue.append(record, 0.0)
+
+    def rate(self, bytes_per_second: float) -> None:
+        self.link.goodput.acknowledge(
+            int(bytes_per_second), sent_at=0.0, delivered_at_send=0, now=1.0
+        )
+
+    def seal(self, now: float = 0.0) -> Batch:
+        batch = self.sealer.seal(self.state, self.topic, self.link, now)
+        self.state.enlist(batch)
+        return batch
+
+    def limit(self, now: float = 0.0) -> int:
+        return self.sealer.limit(self.state, self.topic, self.link, now)
+
+
+def test_numbers_are_taken_when_a_batch_is_sealed() -> None:
+    """A1.2, A1.5."""
+    bench = Bench(batch_size=1000)
+    bench.fill(20)
+    assert bench.state.ledger.next == 0
+    first, second = bench.seal(), bench.seal()
+    assert (first.base, second.base) == (0, first.count)
+    (read,) = read_batches(second.data)
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (77, 3, first.count)
+    assert second.ordinal == first.ordinal + 1
+    assert second.deadline == second.records[0].deadline
+
+
+def test_a_batch_is_of_batch_size_while_the_window_is_open() -> None:
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    assert bench.limit() == 1000
+    bench.fill(100)
+    assert 900 < len(bench.seal().data) <= 1000
+
+
+def test_what_piled_up_behind_a_full_window_leaves_as_one_batch() -> None:
+    """Late sealing."""
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    bench.state.queue.blocked = True
+    assert bench.limit() == 100_000
+    bench.fill(100)
+    bench.state.queue.blocked = True
+    assert bench.seal().count == 100
+
+
+def test_late_sealing_can_be_turned_off() -> None:
+    bench = Bench(batch_size=1000, late_sealing=False)
+    bench.rate(1e9)
+    bench.state.queue.blocked = True
+    assert bench.limit() == 1000
+
+
+def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
+    """attack.md finding 18: what is in flight moves in under a quarter of the request timeout."""
+    bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
+    bench.state.queue.blocked = True
+    assert bench.limit() == 1000, "nothing was measured yet"
+    bench.rate(5000)
+    assert bench.limit() == 50_000
+    bench.link.bytes_in_flight = 30_000
+    assert bench.limit() == 20_000
+    bench.link.bytes_in_flight = 1_000_000
+    assert bench.limit() == 1000
+
+
+def test_the_ceiling_of_the_topic_binds_everything() -> None:
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    bench.state.queue.blocked = True
+    bench.topic.too_large(60_000, 0.0)
+    assert bench.limit() == 30_000
+    bench.topic.too_large(800, 0.0)
+    assert bench.limit() == 400
+    assert bench.limit(4000.0) == 100_000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_compressed_batch_fills_up_as_the_ratio_is_learned(codec: str) -> None:
+    """KIP-126's estimator: batches grow towards batch.size on the wire and hardly pass it."""
+    bench = Bench(batch_size=4000, compression_type=codec)
+    counts, sizes = [], []
+    for _ in range(150):
+        bench.fill(400)
+        batch = bench.seal()
+        bench.state.queue.drain()
+        counts.append(batch.count)
+        sizes.append(len(batch.data))
+    assert counts[-1] > 2 * counts[0]
+    assert max(sizes) <= 4000
+
+
+def test_incompressible_records_make_the_estimate_recover_at_once() -> None:
+    bench = Bench(batch_size=4000, compression_type="lz4")
+    for _ in range(150):
+        bench.fill(400)
+        bench.seal()
+        bench.state.queue.drain()
+    bench.fill(400, random_bytes=True)
+    bench.seal()
+    bench.state.queue.drain()
+    bench.fill(400, random_bytes=True)
+    assert len(bench.seal().data) <= 4000 * 1.02
+
+
+def split(bench: Bench, batch: Batch) -> list[Batch]:
+    return bench.sealer.split(bench.state, batch)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@given(count=st.integers(2, 60), size=st.integers(0, 400), batch_size=st.integers(100, 20_000))
+def test_split_parts_carry_the_same_numbers_and_records_between_them(
+    codec: str, count: int, size: int, batch_size: int
+) -> None:
+    """A8.68, A8.69, C-J12."""
+    bench = Bench(batch_size=1_000_000, compression_type=codec)
+    bench.fill(count, size)
+    whole = bench.seal()
+    # Another sealer, so that the refused batch may be of any size beside batch.size.
+    parts = Bench(batch_size=batch_size, compression_type=codec).sealer.split(bench.state, whole)
+    assert len(parts) >= 2
+    assert [r for part in parts for r in part.records] == list(whole.records)
+    expected = whole.base
+    for number, part in enumerate(parts):
+        (read,) = read_batches(part.data)
+        assert read.base_sequence == part.base == expected
+        assert (read.producer_id, read.producer_epoch) == (77, 3)
+        assert read.count == part.count == len(part.records) > 0
+        assert read.codec is Codec.from_name(codec)
+        assert part.ordinal == whole.ordinal + number
+        assert part.deadline == part.records[0].deadline
+        pairs = zip(read.records(), part.records, strict=True)
+        for found, record in pairs:
+            assert (found.key, found.value) == (record.key, record.value)
+            assert list(found.headers) == list(record.headers)
+            assert found.timestamp_ms == record.timestamp_ms
+        expected += part.count
+    assert bench.state.ledger.next == whole.count
+
+
+def test_a_single_record_cannot_be_split() -> None:
+    """A8.70."""
+    bench = Bench()
+    bench.fill(1)
+    assert split(bench, bench.seal()) == []
+
+
+def test_splitting_ends_at_single_records() -> None:
+    bench = Bench(batch_size=100_000)
+    bench.fill(37)
+    todo, rounds = [bench.seal()], 0
+    while any(batch.count > 1 for batch in todo):
+        todo = [part for batch in todo for part in (split(bench, batch) or [batch])]
+        rounds += 1
+        assert rounds < 20
+    assert [batch.base for batch in todo] == list(range(37))
+
+
+def test_a_split_makes_the_estimate_careful_again() -> None:
+    """KIP-126: max(1.0, actual) after a split."""
+    bench = Bench(batch_size=4000, compression_type="gzip")
+    for _ in range(100):
+        bench.fill(400)
+        bench.seal()
+        bench.state.queue.drain()
+    bench.fill(400)
+    grown = bench.seal()
+    bench.state.queue.drain()
+    split(bench, grown)
+    bench.fill(400)
+    assert bench.seal().count < grown.count / 2
