@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
@@ -86,6 +86,17 @@ def test_the_table_in_a_pipe_is_plain_ascii_and_unfolded() -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert len({len(line) for line in text.splitlines()}) == 1
+
+
+def test_the_table_fits_a_terminal_of_80_columns() -> None:
+    results = [replace(row(n), records=123456, records_per_sec=123456.7) for n in (1, 5, 20)]
+    console = Console(width=80, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(render.results_table(results))
+    text = capture.get()
+    assert "…" not in text
+    assert "123456.7" in text
+    assert "20.0x" in text
 
 
 def test_columns_that_say_nothing_are_left_out() -> None:
