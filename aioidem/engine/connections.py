@@ -139,7 +139,8 @@ class Connections:
         """Links whose oldest request has timed out, with the reason."""
         timeout = self._config.request_timeout
         reason = f"no answer within request_timeout ({timeout:g} s)"
-        due = [(link, link.timeout_at(timeout)) for link in self.links.values()]
+        longest = self._config.delivery_timeout
+        due = [(link, link.timeout_at(timeout, longest)) for link in self.links.values()]
         return [(link, reason) for link, at in due if at is not None and now >= at]
 
     def spare(self, now: float) -> list[Link]:
@@ -198,7 +199,7 @@ class Connections:
     def wakes(self, now: float) -> Iterator[float]:
         """When something here is due by itself."""
         for link in self.links.values():
-            at = link.timeout_at(self._config.request_timeout)
+            at = link.timeout_at(self._config.request_timeout, self._config.delivery_timeout)
             if at is not None:
                 yield at
             elif link.state is LinkState.READY and self._config.connections_max_idle is not None:

@@ -252,12 +252,17 @@ class Link:
                 self.throttled_until, now + min(throttle_ms / 1000.0, MAX_THROTTLE)
             )
 
-    def timeout_at(self, request_timeout: float) -> float | None:
-        """When the oldest outstanding request times out, or None."""
+    def timeout_at(self, request_timeout: float, longest: float) -> float | None:
+        """When the oldest outstanding request times out, or None.
+
+        Moving bytes put it off, but not for ever: a peer that drips one byte at a time has
+        `longest` seconds in all.
+        """
         if not self.outstanding:
             return None
         oldest = next(iter(self.outstanding.values()))
-        return max(oldest.sent_at, self.last_progress, self.throttled_until) + request_timeout
+        started = max(oldest.sent_at, self.throttled_until)
+        return min(max(started, self.last_progress) + request_timeout, started + longest)
 
 
 class Node:
