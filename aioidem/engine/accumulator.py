@@ -290,8 +290,8 @@ class ByteBudget:
             return
         waiter.abandoned = True
         if waiter.granted:
-            self.used -= waiter.size
             self.claim(waiter)
+            self.release(waiter.size)
             return
         self.waiting -= 1
         self._grant()
@@ -304,15 +304,15 @@ class ByteBudget:
 
     def _grant(self) -> None:
         waiters = self._waiters
-        while waiters:
+        while waiters and self._granted is None:
             head = waiters[0]
             if not head.abandoned and not self._fits(head.size):
                 return
             waiters.popleft()
             if not head.abandoned:
                 self.used += head.size
-                self.waiting -= 1
                 head.granted = True
+                self._granted = head
                 head.wake()
 
     def wake_all(self) -> Iterator[MemoryWaiter]:
