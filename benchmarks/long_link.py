@@ -26,6 +26,7 @@ count of the span); records per second over the whole run (it counts connecting 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import sys
 import threading
@@ -226,14 +227,20 @@ class Peer:
     """Another client: its package, how to run it, and the most it will have in flight."""
 
     package: str
+    module: str
     run: Callable[[Job], Awaitable[Tally]]
     in_flight: int
 
+    @property
+    def installed(self) -> bool:
+        """Whether it can be imported."""
+        return importlib.util.find_spec(self.module) is not None
+
 
 PEERS = (
-    Peer("aiokafka", run_aiokafka, 1),
-    Peer("confluent-kafka", in_thread(run_confluent_kafka), PEER_IN_FLIGHT),
-    Peer("kafka-python", in_thread(run_kafka_python), PEER_IN_FLIGHT),
+    Peer("aiokafka", "aiokafka", run_aiokafka, 1),
+    Peer("confluent-kafka", "confluent_kafka", in_thread(run_confluent_kafka), PEER_IN_FLIGHT),
+    Peer("kafka-python", "kafka", in_thread(run_kafka_python), PEER_IN_FLIGHT),
 )
 
 
@@ -324,10 +331,28 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--late-sealing", action="store_true", help="rows with it on, too")
     for peer in PEERS:
         parser.add_argument(f"--{peer.package}", action="append_const", dest="peers", const=peer)
-    parser.add_argument("--all", action="store_true", help="every other client")
+    parser.add_argument("--all", action="store_true", help="every other client that is installed")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--report", type=Path, metavar="FILE.html")
     return parser.parse_args(argv)
+
+
+def peers_of(flags: argparse.Namespace) -> list[Peer]:
+    """The other clients: those named, or with `--all` those installed.
+
+    Raises:
+        UsageError: a named one is not installed.
+    """
+    named: list[Peer] = list(dict.fromkeys(flags.peers or ()))
+    missing = [peer.package for peer in named if not peer.installed]
+    if missing:
+        raise UsageError(f"not installed: pip install {' '.join(missing)}")
+    if not flags.all:
+        return named
+    for peer in PEERS:
+        if not peer.installed:
+            print(f"left out, not installed: {peer.package}", file=sys.stderr)
+    return [peer for peer in PEERS if peer.installed]
 
 
 def plans_of(flags: argparse.Namespace) -> list[PerfPlan]:
@@ -355,8 +380,8 @@ def plans_of(flags: argparse.Namespace) -> list[PerfPlan]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 0 when every client had every record acknowledged."""
     flags = parse(argv)
-    peers = list(PEERS) if flags.all else list(dict.fromkeys(flags.peers or ()))
     try:
+        peers = peers_of(flags)
         plans = plans_of(flags)
     except UsageError as error:
         print(f"long_link.py: {error}", file=sys.stderr)

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _UNKNOWN = "-"
+_BREAKS = re.compile(r" |(?=/s)|(?<=-)")  # where a heading may go on in the next line
 
 
 def progress_line(name: str, progress: Progress) -> str:
@@ -81,7 +82,7 @@ def results_table(results: Sequence[RunResult], *, plain: bool = False) -> Table
     )
     columns = results_columns(results)
     for name, _ in columns:
-        heading = name if plain else re.sub(r" |(?=/s)|(?<=-)", "\n", name)
+        heading = name if plain else _BREAKS.sub("\n", name)
         table.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*row)
