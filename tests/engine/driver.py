@@ -14,7 +14,7 @@ is settled exactly once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -262,7 +262,11 @@ class Rig:
     # -- time
 
     def tick(self, seconds: float) -> None:
-        """Let time pass, waking when the engine asked to be woken, and only then."""
+        """Let time pass, waking when the engine asked to be woken, and only then.
+
+        Polls once before: whoever feeds an event polls after it.
+        """
+        self.poll()
         until = self.now + seconds
         for _ in range(10_000):
             at = self.core.wake_at
@@ -371,17 +375,17 @@ class Rig:
         answer = ProducerIdAnswer(0, producer_id, epoch)
         self.core.on_producer_id(step.link_id, step.token, answer, self.now)
 
-    def refresh(self) -> None:
-        """Make the engine fetch metadata now-ish (within its back-off)."""
+    def refresh(self, seconds: float = 3.0) -> None:
+        """Make the engine fetch metadata, as soon as its back-off allows."""
         self.core.refresh_metadata()
-        self.tick(3.0)
+        self.tick(seconds)
 
     def move_leader(
-        self, leader: int, epoch: int, *, topic: str = T, partition: int = 0, refresh: bool = True
+        self, leader: int, epoch: int, *, partition: int = 0, seconds: float = 3.0
     ) -> None:
-        self.leaders[topic, partition] = (leader, epoch)
-        if refresh:
-            self.refresh()
+        """The cluster elects, and the engine hears of it within a few seconds."""
+        self.leaders[T, partition] = (leader, epoch)
+        self.refresh(seconds)
 
     # -- Produce
 
@@ -455,7 +459,7 @@ class Rig:
     def _forget_done(self) -> None:
         self.requests = [request for request in self.requests if not request.done]
 
-    def _finish(self, request: Request) -> None:
+    def finish(self, request: Request) -> None:
         assert not request.done, "the test answered a request twice"
         request.done = True
         self._forget_done()
@@ -463,15 +467,19 @@ class Rig:
     def answer(
         self,
         request: Request,
-        codes: Mapping[int, PartitionAnswer] | Sequence[PartitionAnswer],
+        entries: Iterable[PartitionAnswer],
         *,
         throttle: float = 0.0,
         leaders: tuple[LeaderNode, ...] = (),
         poll: bool = True,
     ) -> Exception | None:
         """Answer with these entries, whatever they are."""
-        self._finish(request)
-        entries = tuple(codes.values()) if isinstance(codes, Mapping) else tuple(codes)
+        self.finish(request)
+        entries = tuple(entries)
+        for entry in entries:
+            for part in request.parts:
+                if entry.error_code == NONE and entry.partition == part.partition:
+                    self._prove(part)
         error = self.core.on_produce_answer(
             request.link.link_id,
             request.step.token,
@@ -510,7 +518,6 @@ class Rig:
         """Error NONE for everything in it, at consecutive offsets unless one is given."""
         entries = []
         for part in request.parts:
-            self._prove(part)
             at = self.next_offset if offset is None else offset
             self.next_offset = max(self.next_offset, at + part.batch.count)
             entries.append(self.entry(request, part, NONE, at, **more))
@@ -532,6 +539,7 @@ class Rig:
 
     def ack_all(self) -> None:
         """Acknowledge what is outstanding and what follows, until nothing more comes."""
+        self.poll()
         for _ in range(10_000):
             if not self.outstanding():
                 return

@@ -319,9 +319,7 @@ def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal
 def test_a_new_leader_epoch_ends_the_probing() -> None:
     """Rule 3: "if either changes, start again at 1"."""
     rig, probes = probing(3)
-    rig.leaders["t", 0] = (1, 1)
-    rig.core.refresh_metadata()
-    rig.tick(0.5)
+    rig.move_leader(1, 1, seconds=0.5)
     for probe in probes:
         rig.fail(probe, OUT_OF_ORDER)
     assert rig.state().recovery.rung is Rung.CLEAR
