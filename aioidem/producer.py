@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 import anyio
+import anyio.lowlevel
 
 from aioidem import errors
 from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
@@ -138,7 +139,7 @@ class Producer:
 
     @property
     def _ended(self) -> bool:
-        return self._background is None or self._background.finished
+        return self._background is None or self._sender.ended
 
     async def stop(self) -> None:
         """`close()` without a limit of its own: `delivery_timeout` bounds it."""
@@ -243,6 +244,7 @@ class Producer:
             ProducerClosed: nothing was queued.
         """
         record, delivery = self._record(topic, value, key, headers, partition, timestamp, None)
+        await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._core.budget.try_take(record.size):
             await self._wait_for_bytes(record.size)
         self._queue(topic, record)
@@ -294,6 +296,8 @@ class Producer:
                 queued before is in `deliveries`.
         """
         deliveries = Deliveries()
+        self._check_open()
+        await anyio.lowlevel.checkpoint_if_cancelled()
         try:
             for value in values:
                 record, delivery = self._record(
@@ -366,6 +370,8 @@ class Producer:
         try:
             with anyio.move_on_after(self.config.max_block):
                 await event.wait()
+                # Cancelled since the room was granted: the record is not queued yet, so not sent.
+                await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             budget.abandon(waiter)
             raise

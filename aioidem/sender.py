@@ -172,6 +172,7 @@ class Sender:
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], anyio.Event]] = []
         self._tasks: TaskGroup | None = None
+        self.ended = False
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)
 
@@ -189,6 +190,7 @@ class Sender:
             raise
         finally:
             self._tasks = None
+            self.ended = True  # before the last outcomes, so that whoever waits looks again
             self.shut()
 
     def _now(self) -> float:

@@ -176,9 +176,12 @@ class Connections:
         return list(link.outstanding.values())
 
     def _count_strike(self, node: Node, link: Link) -> None:
-        """A broker that hangs up on our first v14 request may not speak KIP-1269's v14."""
-        unanswered = link.answered_at is None and any(
-            request.version >= PRODUCE_WITH_WINDOW for request in link.outstanding.values()
+        """A broker that hangs up on our first v14 request may not speak KIP-1269's v14; one that
+        leaves the question for its config unanswered must not hold up a third connection.
+        """
+        unanswered = link.discovery is WindowDiscovery.ASKING or (
+            link.answered_at is None
+            and any(request.version >= PRODUCE_WITH_WINDOW for request in link.outstanding.values())
         )
         if unanswered:
             node.strikes += 1

@@ -561,8 +561,8 @@ class ProducerCore:
         self._discover(link, state.topic, now)
         self._ask_about_itself(link, now)
         if link.discovery is WindowDiscovery.ASKING:
-            # Once per connection, and only where v14 is offered. A first batch sent in v13 meanwhile
-            # would be acknowledged without naming the window: one more round trip at 5.
+            # Once per connection, and only where v14 is offered. A first batch sent in v13
+            # meanwhile would be acknowledged without naming the window: one more trip at 5.
             return None
         return link
 
@@ -742,7 +742,7 @@ class ProducerCore:
                 if request.subject is not None:
                     request.subject.end_read_back()
             case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG:
-                pass
+                pass  # asked again on the next connection, if `Connections.drop` lets it
 
     def on_progress(self, link_id: int, now: float) -> None:
         """Bytes moved on a connection, either way."""
