@@ -1,0 +1,263 @@
+"""A record cancelled before it is queued is not sent; cancelled after, it still arrives.
+
+Each await point of `send` on every loop, and nothing left to timing: the broker is held by its high
+watermark, and a cancellation comes from a callback at the very instant it is about. The producer
+must be none the worse for it: its buffer is whole again and the next record arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+
+from aioidem import Delivery, DeliveryStatus, Producer
+from aioidem.broker import EmbeddedCluster
+
+from .tools import REAL_LOOPS, bounded, producer_for, stored_values
+
+pytestmark = [pytest.mark.anyio, REAL_LOOPS]
+
+Transport = Literal["tcp", "memory"]
+
+VALUE = bytes(1000)
+# Room for one record of 1000 bytes and its frame, not for two.
+ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
+
+
+@asynccontextmanager
+async def running(
+    transport: Transport, **options: Any
+) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
+    """A producer that knows its topic, on a cluster that answers nothing until told to."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        cluster.hold_high_watermark("t")
+        async with producer_for(cluster, **options) as producer:
+            await producer.partitions_for("t")
+            yield cluster, producer
+            # None the worse: nothing holds on to the buffer, and what comes next arrives.
+            cluster.release_high_watermark("t")
+            await producer.flush()
+            assert producer.statistics().buffer_bytes_used == 0
+            assert producer.statistics().buffer_waiters == 0
+            last = producer.send_nowait("t", b"next")
+            await producer.flush()
+            assert last.status is DeliveryStatus.ACKED
+            assert stored_values(cluster)[-1] == b"next"
+
+
+async def stored(cluster: EmbeddedCluster, producer: Producer) -> list[Any]:
+    """What is in the log once everything is settled."""
+    cluster.release_high_watermark("t")
+    await producer.flush()
+    return stored_values(cluster)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the other tasks run until it holds."""
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+@bounded(10)
+async def test_cancelled_before_the_call_nothing_is_sent(transport: Transport) -> None:
+    async with running(transport) as (cluster, producer):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await producer.send("t", b"x")
+        assert scope.cancelled_caught
+        assert producer.statistics().records_queued == 0
+        assert await stored(cluster, producer) == []
+
+
+@bounded(10)
+async def test_cancelled_before_the_call_send_many_sends_nothing(transport: Transport) -> None:
+    async with running(transport) as (cluster, producer):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await producer.send_many("t", [b"x", b"y"])
+        assert scope.cancelled_caught
+        assert await stored(cluster, producer) == []
+
+
+@bounded(10)
+async def test_cancelled_while_it_waits_for_room_it_is_not_sent(transport: Transport) -> None:
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        first = producer.send_nowait("t", VALUE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.send, "t", b"x" * 1000)
+            await until(lambda: producer.statistics().buffer_waiters == 1)
+            tasks.cancel_scope.cancel()
+        assert producer.statistics().buffer_waiters == 0
+        assert first.status is DeliveryStatus.PENDING
+        assert await stored(cluster, producer) == [VALUE]
+
+
+@bounded(10)
+async def test_cancelled_at_the_instant_it_gets_room_it_is_not_sent(transport: Transport) -> None:
+    """The room was granted and the task has not run since: it must be given back."""
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        first = producer.send_nowait("t", VALUE)
+        async with anyio.create_task_group() as tasks:
+            used: list[int] = []
+
+            def cancel(_: Delivery) -> None:
+                used.append(producer.statistics().buffer_bytes_used)
+                tasks.cancel_scope.cancel()
+
+            first.add_done_callback(cancel)
+            tasks.start_soon(producer.send, "t", b"x" * 1000)
+            await until(lambda: producer.statistics().buffer_waiters == 1)
+            cluster.release_high_watermark("t")
+        # What the first record gave back was the second one's already.
+        assert used[0] > 0
+        assert await stored(cluster, producer) == [VALUE]
+
+
+@bounded(10)
+async def test_cancelled_while_it_waits_for_room_the_next_waiter_gets_it(
+    transport: Transport,
+) -> None:
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        producer.send_nowait("t", VALUE)
+        async with anyio.create_task_group() as tasks:
+            leaves = anyio.CancelScope()
+
+            async def leave() -> None:
+                with leaves:
+                    await producer.send("t", b"x" * 1000)
+
+            tasks.start_soon(leave)
+            await until(lambda: producer.statistics().buffer_waiters == 1)
+            tasks.start_soon(producer.send, "t", b"y" * 1000)
+            await until(lambda: producer.statistics().buffer_waiters == 2)
+            leaves.cancel()
+            cluster.release_high_watermark("t")
+        assert await stored(cluster, producer) == [VALUE, b"y" * 1000]
+
+
+async def _await_send(producer: Producer) -> None:
+    await producer.send("t", b"x")
+
+
+async def _await_send_nowait(producer: Producer) -> None:
+    await producer.send_nowait("t", b"x")
+
+
+async def _await_send_many(producer: Producer) -> None:
+    await producer.send_many("t", [b"x"])
+
+
+SENDS = pytest.mark.parametrize(
+    "send", [_await_send, _await_send_nowait, _await_send_many], ids=lambda send: send.__name__
+)
+
+
+@SENDS
+@bounded(10)
+async def test_cancelled_while_it_lingers_it_still_arrives(
+    transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
+) -> None:
+    async with running(transport, linger=60.0) as (cluster, producer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send, producer)
+            await until(lambda: producer.statistics().records_queued == 1)
+            tasks.cancel_scope.cancel()
+        assert producer.statistics().batches_sent == 0
+        assert await stored(cluster, producer) == [b"x"]
+        assert producer.statistics().records_acked == 1
+
+
+@SENDS
+@bounded(10)
+async def test_cancelled_while_it_is_in_flight_it_still_arrives(
+    transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
+) -> None:
+    async with running(transport) as (cluster, producer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send, producer)
+            await until(lambda: cluster.log_end_offset("t") == 1)
+            tasks.cancel_scope.cancel()
+        assert producer.statistics().records_queued == 1
+        assert await stored(cluster, producer) == [b"x"]
+        assert producer.statistics().records_acked == 1
+
+
+@SENDS
+@bounded(10)
+async def test_cancelled_while_its_topic_is_unknown_it_still_arrives(
+    transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
+) -> None:
+    async with EmbeddedCluster(transport=transport, auto_create_topics=False) as cluster:
+        async with producer_for(cluster, retry_backoff=0.01) as producer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send, producer)
+                await until(lambda: producer.statistics().records_queued == 1)
+                tasks.cancel_scope.cancel()
+            cluster.create_topic("t")
+            await producer.flush()
+            assert producer.statistics().records_acked == 1
+        assert stored_values(cluster) == [b"x"]
+
+
+@bounded(10)
+async def test_one_of_two_waiters_for_a_delivery_may_leave(transport: Transport) -> None:
+    async with running(transport) as (cluster, producer):
+        delivery = producer.send_nowait("t", b"x")
+        offsets: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            leaves = anyio.CancelScope()
+
+            async def leave() -> None:
+                with leaves:
+                    await delivery
+
+            async def stay() -> None:
+                offsets.append((await delivery).offset)
+
+            tasks.start_soon(leave)
+            tasks.start_soon(stay)
+            await until(lambda: cluster.log_end_offset("t") == 1)
+            leaves.cancel()
+            cluster.release_high_watermark("t")
+        assert offsets == [0]
+
+
+@bounded(10)
+async def test_send_many_cancelled_halfway_sends_what_was_queued_and_no_more(
+    transport: Transport,
+) -> None:
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.send_many, "t", [VALUE, b"x" * 1000, b"y" * 1000])
+            await until(lambda: producer.statistics().buffer_waiters == 1)
+            tasks.cancel_scope.cancel()
+        assert await stored(cluster, producer) == [VALUE]
+
+
+@bounded(10)
+async def test_a_task_of_asyncio_cancelled_the_native_way_keeps_the_same_promise(
+    transport: Transport,
+) -> None:
+    """`Task.cancel` and `wait_for`, as applications that know nothing of anyio use them."""
+    if sniffio.current_async_library() != "asyncio":
+        return
+    async with running(transport, **ONE_RECORD) as (cluster, producer):
+        before = asyncio.ensure_future(producer.send("t", b"never"))
+        before.cancel()
+        first = asyncio.ensure_future(producer.send("t", VALUE))
+        await until(lambda: cluster.log_end_offset("t") == 1)
+        waits = asyncio.ensure_future(producer.send("t", b"x" * 1000))
+        await until(lambda: producer.statistics().buffer_waiters == 1)
+        first.cancel()
+        waits.cancel()
+        results = await asyncio.gather(before, first, waits, return_exceptions=True)
+        assert [type(result) for result in results] == [asyncio.CancelledError] * 3
+        assert await stored(cluster, producer) == [VALUE]
