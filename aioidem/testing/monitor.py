@@ -1,0 +1,330 @@
+"""The wire monitor: what a producer may never do, watched where its bytes meet the socket.
+
+Whoever carries the bytes (a simulation, a proxy, a tap in a stream) reports each Produce request
+written, each answer delivered and each connection lost; the monitor keeps, per partition, its own
+account of sequences, windows and identities and collects `violations`. It is written from the
+protocol's side and shares no code with the engine it watches, arithmetic included.
+
+Watched
+- Sequences of first sends are contiguous per (producer id, epoch), from 0 in every new epoch.
+- A sequence sent again carries the same bytes. One exception: a batch whose every attempt was
+  refused, the last time as too large, may be sent again as smaller ones with the same numbers.
+- A first send lies within the window: batches from the oldest one not proved stored to itself,
+  inclusive, are at most what the leader last said, 5 where it has said nothing on this connection
+  since its last change.
+- A batch under a new identity is written only when nothing of the partition is outstanding or in
+  doubt under an older one; what is in doubt may have been given up, which `settled` tells.
+- A partition is outstanding on one connection at a time, and a connection has no more requests in
+  flight than it may.
+
+Rejected: watching inside the broker. What it has read lags behind what the client has sent by half
+a round trip, and a window that shrank meanwhile would look overrun.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from aioidem.records import read_batches
+from aioidem.testing.history import Anomaly, ValueId, Violation, parse_value
+
+__all__ = ["WireAnswer", "WireBatch", "WireMonitor"]
+
+_WRAP = 1 << 31
+_DEFAULT_WINDOW = 5
+_MAX_WINDOW = 1000
+_TOO_LARGE = frozenset({10, 18})
+# Codes that every broker path sends before the append, if no base offset comes with them.
+_BEFORE_APPEND = frozenset(
+    {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 53, 59}
+    | {74, 75, 76, 87, 89, 90, 100, 103, 129}
+)
+_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class WireBatch(NamedTuple):
+    """One partition's batch of a Produce request."""
+
+    topic: str
+    partition: int
+    data: bytes
+
+
+class WireAnswer(NamedTuple):
+    """One partition's part of an answer; `retained` None where the field is absent."""
+
+    topic: str
+    partition: int
+    code: int
+    base_offset: int
+    retained: int | None = None
+
+
+class _Sent:
+    """One batch that was written, as far as the wire tells."""
+
+    __slots__ = ("ambiguous", "attempts", "base", "count", "data", "outstanding", "proved", "split")
+
+    def __init__(self, base: int, count: int, data: bytes) -> None:
+        self.base = base
+        self.count = count
+        self.data = data
+        self.attempts = 0
+        self.outstanding = 0
+        self.proved = False
+        self.ambiguous = False
+        # The last answer was "too large", and no attempt can have been appended.
+        self.split = False
+
+
+class _Identity:
+    """Everything one partition sent under one (producer id, epoch)."""
+
+    __slots__ = ("batches", "frontier", "gaps", "order")
+
+    def __init__(self, first: int) -> None:
+        self.frontier = first
+        self.batches: dict[int, _Sent] = {}
+        self.order: list[int] = []
+        # Ranges whose whole was refused as too large: to be filled again from their start.
+        self.gaps: list[tuple[int, int]] = []
+
+    def unwrap(self, sequence: int) -> int:
+        ahead = (sequence - self.frontier) % _WRAP
+        return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
+
+    def span_to(self, base: int) -> int:
+        oldest = next((b for b in self.order if not self.batches[b].proved), base)
+        return sum(1 for b in self.order if oldest <= b <= base)
+
+    def prove(self, base: int) -> None:
+        for b in self.order:
+            if b <= base:
+                self.batches[b].proved = True
+        # What is proved at the front bounds no span any more.
+        while self.order and self.batches[self.order[0]].proved:
+            self.order.pop(0)
+
+
+class _Partition:
+    """One partition of one topic."""
+
+    __slots__ = ("connection", "era", "identities", "newest", "outstanding", "window")
+
+    def __init__(self) -> None:
+        self.identities: dict[tuple[int, int], _Identity] = {}
+        self.newest: tuple[int, int] | None = None
+        self.connection: object = None
+        self.outstanding = 0
+        self.window = _DEFAULT_WINDOW
+        self.era = 0
+
+
+class _Carried(NamedTuple):
+    """One batch of a request that is outstanding; `sent` None without idempotence."""
+
+    partition: _Partition
+    identity: _Identity | None
+    sent: _Sent | None
+    era: int
+
+
+class WireMonitor:
+    """Watches one producer.
+
+    Args:
+        max_in_flight: what `max.in.flight.requests.per.connection` is; None: not watched.
+        settled: whether the producer has named an outcome for a value (see `history`); it is asked
+            only when an identity follows one whose batches are in doubt.
+        first_sequences: where a partition's very first sequence is not 0, by (topic, partition).
+        windowed: whether a window of batches binds at all (it does not under KIP-758).
+        renumbers: whether batches in doubt may get a new identity (`in_doubt="resend"`).
+    """
+
+    def __init__(
+        self,
+        *,
+        max_in_flight: int | None = None,
+        settled: Callable[[ValueId], bool] | None = None,
+        first_sequences: Mapping[tuple[str, int], int] | None = None,
+        windowed: bool = True,
+        renumbers: bool = False,
+    ) -> None:
+        self.violations: list[Violation] = []
+        self.max_span = 0
+        self._max_in_flight = max_in_flight
+        self._settled = settled
+        self._first_sequences = first_sequences or {}
+        self._windowed = windowed
+        self._renumbers = renumbers
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._requests: dict[object, dict[object, dict[tuple[str, int], _Carried]]] = {}
+
+    def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
+        """A Produce request's first byte was written; `connection` and `request` name them.
+
+        `request` must be unique on its connection.
+        """
+        carried = {(b.topic, b.partition): self._write(connection, b) for b in batches}
+        requests = self._requests.setdefault(connection, {})
+        requests[request] = carried
+        if self._max_in_flight is not None and len(requests) > self._max_in_flight:
+            self._report(Anomaly.IN_FLIGHT, f"{len(requests)} of {self._max_in_flight}")
+
+    def answered(self, connection: object, request: object, answers: Sequence[WireAnswer]) -> None:
+        """An answer reached the producer. What it does not name stays in doubt."""
+        left = self._requests.get(connection, {}).pop(request, {})
+        for answer in answers:
+            carried = left.pop((answer.topic, answer.partition), None)
+            if carried is not None:
+                self._answer(carried, answer)
+        for carried in left.values():
+            _doubt(carried)
+
+    def lost(self, connection: object) -> None:
+        """The producer knows that a connection is gone, or has closed it."""
+        for carried in self._requests.pop(connection, {}).values():
+            for each in carried.values():
+                _doubt(each)
+
+    def leader_changed(self, topic: str, partition: int) -> None:
+        """The producer has learned of another leader epoch: the window is the default again."""
+        state = self._partition(topic, partition)
+        state.era += 1
+        state.window = _DEFAULT_WINDOW
+
+    def topic_recreated(self, topic: str) -> None:
+        """The producer has learned that the topic is another one now: its accounts start anew."""
+        for key in [key for key in self._partitions if key[0] == topic]:
+            self._partitions[key] = _Partition()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _partition(self, topic: str, index: int) -> _Partition:
+        state = self._partitions.get((topic, index))
+        if state is None:
+            state = self._partitions[topic, index] = _Partition()
+        return state
+
+    def _write(self, connection: object, batch: WireBatch) -> _Carried:
+        state = self._partition(batch.topic, batch.partition)
+        if state.outstanding and state.connection != connection:
+            self._report(Anomaly.TWO_ROUTES, _name(batch))
+        if state.connection != connection:
+            state.window = _DEFAULT_WINDOW
+        state.connection = connection
+        state.outstanding += 1
+        header = _BATCH_HEADER.unpack_from(batch.data)
+        producer_id, epoch, sequence, count = header[9:13]
+        if producer_id < 0:
+            return _Carried(state, None, None, state.era)
+        identity = self._identity(state, batch, (producer_id, epoch))
+        sent = self._place(state, identity, batch, identity.unwrap(sequence), count)
+        sent.attempts += 1
+        sent.outstanding += 1
+        return _Carried(state, identity, sent, state.era)
+
+    def _identity(self, state: _Partition, batch: WireBatch, key: tuple[int, int]) -> _Identity:
+        identity = state.identities.get(key)
+        if key == state.newest and identity is not None:
+            return identity
+        if identity is not None:
+            self._report(Anomaly.EPOCH_OVERLAP, f"{_name(batch)}: {key} again after {state.newest}")
+            return identity
+        for older, account in state.identities.items():
+            for sent in account.batches.values():
+                if sent.outstanding:
+                    self._report(
+                        Anomaly.EPOCH_OVERLAP,
+                        f"{_name(batch)}: {key} while {older} #{sent.base} is outstanding",
+                    )
+                elif sent.ambiguous and not sent.proved and not self._given_up(sent):
+                    self._report(
+                        Anomaly.EPOCH_OVERLAP,
+                        f"{_name(batch)}: {key} while {older} #{sent.base} is in doubt",
+                    )
+        first = 0
+        if not state.identities:
+            first = self._first_sequences.get((batch.topic, batch.partition), 0)
+        state.newest = key
+        identity = state.identities[key] = _Identity(first)
+        return identity
+
+    def _given_up(self, sent: _Sent) -> bool:
+        if self._settled is None or self._renumbers:
+            return True
+        records = read_batches(sent.data)[0].records()
+        values = [parse_value(record.value) for record in records]
+        return all(value is None or self._settled(value) for value in values)
+
+    def _place(
+        self, state: _Partition, identity: _Identity, batch: WireBatch, base: int, count: int
+    ) -> _Sent:
+        known = identity.batches.get(base)
+        if known is not None:
+            if known.data == batch.data:
+                return known
+            if not (known.split and not known.outstanding and count < known.count):
+                self._report(
+                    Anomaly.CHANGED_RETRY, f"{_name(batch)}: sequence {base}, {count} records"
+                )
+                return known
+            if base in identity.order:
+                identity.order.remove(base)
+            identity.gaps.append((base, base + known.count))
+        sent = identity.batches[base] = _Sent(base, count, batch.data)
+        insort(identity.order, base)
+        self._advance(identity, batch, base, base + count)
+        span = identity.span_to(base)
+        self.max_span = max(self.max_span, span)
+        if self._windowed and span > state.window:
+            self._report(Anomaly.SPAN, f"{_name(batch)}: {span} of {state.window}, sequence {base}")
+        return sent
+
+    def _advance(self, identity: _Identity, batch: WireBatch, base: int, end: int) -> None:
+        for position, (first, last) in enumerate(identity.gaps):
+            if first == base and end <= last:
+                identity.gaps[position : position + 1] = [(end, last)] if end < last else []
+                return
+        if base != identity.frontier:
+            self._report(
+                Anomaly.GAP, f"{_name(batch)}: sequence {base} where {identity.frontier} is next"
+            )
+        identity.frontier = max(end, identity.frontier)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _answer(self, carried: _Carried, answer: WireAnswer) -> None:
+        state, sent = carried.partition, carried.sent
+        state.outstanding -= 1
+        if sent is None or carried.identity is None:
+            return
+        sent.outstanding -= 1
+        sent.split = False
+        if answer.code == 0:
+            carried.identity.prove(sent.base)
+            if carried.era == state.era:
+                told = _DEFAULT_WINDOW if answer.retained is None else answer.retained
+                state.window = max(1, min(told, _MAX_WINDOW))
+        elif answer.code not in _BEFORE_APPEND or answer.base_offset >= 0:
+            sent.ambiguous = True
+        elif answer.code in _TOO_LARGE and not sent.ambiguous:
+            sent.split = True
+
+    def _report(self, anomaly: Anomaly, detail: str) -> None:
+        self.violations.append(Violation(anomaly, detail))
+
+
+def _doubt(carried: _Carried) -> None:
+    carried.partition.outstanding -= 1
+    if carried.sent is not None:
+        carried.sent.outstanding -= 1
+        carried.sent.ambiguous = True
+        carried.sent.split = False
+
+
+def _name(batch: WireBatch) -> str:
+    return f"{batch.topic}-{batch.partition}"

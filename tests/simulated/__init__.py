@@ -1,0 +1,1 @@
+"""Seeded schedules of faults against the engine on a virtual clock. A package: its files share."""

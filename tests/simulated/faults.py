@@ -1,0 +1,468 @@
+"""Carrying faults out: what each kind of `Fault` and `Glitch` in a schedule does to the world."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.configs import TOPIC_RETAIN
+from aioidem.broker.entities import ZERO_MS, Entity, respond
+from aioidem.broker.intercept import (
+    Action,
+    AfterAppend,
+    CloseConnection,
+    Delay,
+    Drop,
+    Refuse,
+    RequestSeen,
+    Respond,
+    Rewrite,
+)
+from aioidem.broker.partition import NO_LEADER, Partition, Topic
+from aioidem.errors import KafkaConnectionError
+from aioidem.records import read_batches
+from aioidem.testing import log_records, parse_value
+
+from .schedule import Fault, Glitch
+
+if TYPE_CHECKING:
+    from .world import SimConnection, World
+
+__all__ = ["Injector"]
+
+
+class Injector:
+    """Does to a world what its schedule says."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._glitches = {glitch.request: glitch for glitch in world.schedule.glitches}
+        self._served = -1
+        self._garble: dict[tuple[int, int], int] = {}
+        self._pid_code = 0
+        self._old_metadata: dict[int, Entity] | None = None
+        self._gone: set[str] = set()
+        self._leaderless = False
+        self._laggard: dict[tuple[str, int], int] = {}
+
+    # -- faults with a time -------------------------------------------------------------------
+
+    def inject(self, fault: Fault) -> None:
+        """Carry one out."""
+        self._world.trace(f"fault {fault.kind} {fault.args}")
+        getattr(self, f"_do_{fault.kind}")(*fault.args)
+
+    def _later(self, seconds: float, act: Any) -> None:
+        self._world.at(self._world.now + seconds, act)
+
+    def _to(self, broker: int) -> list[SimConnection]:
+        return [c for c in self._world.connections.values() if c.broker == broker]
+
+    def _topic(self, name: str) -> Topic | None:
+        return self._world.cluster.topics.get(name)
+
+    def _partition(self, name: str, index: int) -> Partition | None:
+        topic = self._topic(name)
+        return None if topic is None else topic.partition(index)
+
+    def _do_cut(self, broker: int, arriving: float, noticed: bool, answers: float) -> None:
+        world = self._world
+        for connection in self._to(broker):
+            connection.lose_on_the_way(arriving)
+            connection.mute = True
+            if noticed:
+                world.lose(connection, KafkaConnectionError("reset by peer"))
+            else:
+
+                def deafen(connection: SimConnection = connection) -> None:
+                    connection.deaf = True
+
+                self._later(answers * world.rtt, deafen)
+
+    def _do_kill(self, broker: int, clean: bool, seconds: float) -> None:
+        world, cluster = self._world, self._world.cluster
+        if not cluster.brokers[broker].online:
+            return
+        world.incarnations[broker] += 1
+        cluster.stop_broker(broker, clean=clean)
+        self._later(seconds, lambda: self._start(broker, clean))
+
+    def _start(self, broker: int, clean: bool) -> None:
+        if not self._world.cluster.brokers[broker].online:
+            self._world.trace(f"broker {broker} starts")
+            self._world.cluster.start_broker(broker, clean=clean)
+
+    def _do_move(self, topic: str, index: int, broker: int) -> None:
+        partition, cluster = self._partition(topic, index), self._world.cluster
+        if partition is None or partition.leader == NO_LEADER:
+            return
+        if not cluster.brokers[broker].online:
+            return
+        if broker in partition.replicas and broker not in partition.isr:
+            return  # that would be an unclean election
+        cluster.move_leader(partition, broker)
+
+    def _do_lag(self, topic: str, index: int) -> None:
+        partition = self._partition(topic, index)
+        if partition is None:
+            return
+        followers = [b for b in partition.isr if b != partition.leader]
+        if followers:
+            self._laggard[topic, index] = followers[0]
+            partition.pause(followers[0])
+            partition.shrink_isr(followers[0])
+            self._world.cluster.wake(partition)
+
+    def _do_unclean(self, topic: str, index: int) -> None:
+        world, partition = self._world, self._partition(topic, index)
+        laggard = self._laggard.get((topic, index))
+        if partition is None or laggard is None or laggard == partition.leader:
+            return
+        if not world.cluster.brokers[laggard].online or laggard not in partition.replicas:
+            return
+        old = partition.leader_replica
+        if old is not None:
+            kept = partition.replicas[laggard].log.common_end(old.log)
+            raw = b"".join(b.wire() for b in old.log.batches if b.base_offset >= kept)
+            gone = [parse_value(r.value) for r in log_records(topic, index, read_batches(raw))]
+            world.lost.update(value for value in gone if value is not None)
+            world.trace(f"{topic}-{index} loses from offset {kept} on: {len(gone)} records")
+        world.cluster.move_leader(partition, laggard)
+        partition.resume(laggard)
+        world.cluster.wake(partition)
+
+    def _do_retain(self, topic: str, retain: int) -> None:
+        self._configure(topic, TOPIC_RETAIN, str(retain))
+
+    def _do_limit(self, topic: str, nbytes: int, seconds: float) -> None:
+        self._configure(topic, "max.message.bytes", str(nbytes))
+        self._later(seconds, lambda: self._configure(topic, "max.message.bytes", None))
+
+    def _do_stamps(self, topic: str, seconds: float) -> None:
+        name = "message.timestamp.before.max.ms"
+        self._configure(topic, name, "1")
+        self._later(seconds, lambda: self._configure(topic, name, None))
+
+    def _configure(self, name: str, config: str, value: str | None) -> None:
+        topic = self._topic(name)
+        if topic is None:
+            return
+        overrides = {k: v for k, v in topic.overrides.items() if k != config}
+        if value is not None:
+            overrides[config] = value
+        self._world.cluster.set_topic_configs(topic, overrides)
+
+    def _do_throttle(self, broker: int, throttle: float, seconds: float) -> None:
+        target = self._world.cluster.brokers[broker]
+        target.throttle = throttle
+
+        def end() -> None:
+            target.throttle = 0.0
+
+        self._later(seconds, end)
+
+    def _do_hold(self, topic: str, index: int, _broker: int, seconds: float) -> None:
+        partition = self._partition(topic, index)
+        if partition is not None:
+            partition.hold_high_watermark()
+            self._later(seconds, lambda: self._release(partition))
+
+    def _release(self, partition: Partition) -> None:
+        partition.release_high_watermark()
+        self._world.cluster.wake(partition)
+
+    def _do_pause(self, topic: str, index: int, broker: int, seconds: float) -> None:
+        partition = self._partition(topic, index)
+        if partition is not None and broker in partition.replicas and broker != partition.leader:
+            partition.pause(broker)
+            self._later(seconds, lambda: self._resume(partition, broker))
+
+    def _resume(self, partition: Partition, broker: int) -> None:
+        if broker in partition.replicas:
+            partition.resume(broker)
+            self._world.cluster.wake(partition)
+
+    def _do_isr(self, topic: str, index: int, broker: int, seconds: float) -> None:
+        partition = self._partition(topic, index)
+        if partition is not None:
+            partition.shrink_isr(broker)
+            self._world.cluster.wake(partition)
+            self._later(seconds, lambda: self._resume(partition, broker))
+
+    def _do_block(self, broker: int, seconds: float) -> None:
+        for connection in self._to(broker):
+            connection.blocked = True
+
+            def unblock(connection: SimConnection = connection) -> None:
+                connection.blocked = False
+                connection.flush()
+
+            self._later(seconds, unblock)
+
+    def _do_rtt(self, rtt: float) -> None:
+        world = self._world
+        world.rtt = rtt
+        for connection in world.connections.values():
+            connection.delay = connection.peer.link.down.delay = rtt / 2
+
+    def _do_stall(self, seconds: float, polls_first: bool) -> None:
+        self._world.stall(seconds, polls_first)
+
+    def _do_pid(self, code: int, seconds: float) -> None:
+        self._pid_code = code
+
+        def end() -> None:
+            self._pid_code = 0
+
+        self._later(seconds, end)
+
+    def _do_stale(self, seconds: float) -> None:
+        self._old_metadata = {}
+
+        def end() -> None:
+            self._old_metadata = None
+
+        self._later(seconds, end)
+
+    def _do_gone(self, topic: str, seconds: float) -> None:
+        self._gone.add(topic)
+        self._later(seconds, lambda: self._gone.discard(topic))
+
+    def _do_leaderless(self, seconds: float) -> None:
+        self._leaderless = True
+
+        def end() -> None:
+            self._leaderless = False
+
+        self._later(seconds, end)
+
+    def _do_recreate(self, name: str) -> None:
+        world, topic = self._world, self._topic(name)
+        if topic is None:
+            return
+        world.archive += [record for record in world.log() if record.topic == name]
+        world.cluster.delete_topic(topic)
+
+        def create() -> None:
+            if name not in world.cluster.topics:  # metadata may have created it meanwhile
+                world.create_topic(world.cluster, name, len(topic.partitions))
+
+        self._later(0.05, create)
+
+    def _do_jump(self, seconds: float) -> None:
+        self._world.wall_jump += seconds
+
+    def _do_flush(self) -> None:
+        self._world.flush()
+
+    def heal(self) -> None:
+        """End whatever has not ended by itself."""
+        cluster = self._world.cluster
+        for broker in cluster.brokers.values():
+            broker.throttle = 0.0
+            if not broker.online:
+                cluster.start_broker(broker.id, clean=True)
+        for topic in cluster.topics.values():
+            for partition in topic.partitions:
+                self._release(partition)
+
+    # -- what happens to a request ------------------------------------------------------------
+
+    def intercept(self, seen: RequestSeen) -> Action | None:
+        """The cluster's hook."""
+        match seen.api_key:
+            case 0:
+                self._served += 1
+                glitch = self._glitches.get(self._served)
+                if glitch is None:
+                    return None
+                self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
+                action: Action | None = getattr(self, f"_on_{glitch.kind}")(glitch, seen)
+                return action
+            case 3:
+                return self._on_metadata(seen)
+            case 22:
+                return self._on_init(seen)
+            case 1 | 61 if not self._world.schedule.grants_read:
+                return Respond(_denied_read(seen))
+            case 32 if not self._world.schedule.grants_describe:
+                return Rewrite(_denied_describe)
+            case _:
+                return None
+
+    def _on_drop(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        carried_out, silent = glitch.args
+        return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
+
+    def _on_delay(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        return Delay(glitch.args[0])
+
+    def _on_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        # It is read, and queued behind something slow; meanwhile the client closes.
+        self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
+        return Delay(glitch.args[0])
+
+    def _on_refuse(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        code, only = glitch.args
+        return Refuse(ErrorCode(code), _set(only))
+
+    _on_spurious = _on_fence = _on_refuse
+
+    def _on_after(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        code, only = glitch.args
+        try:
+            return AfterAppend(ErrorCode(code), _set(only))
+        except ValueError:
+            return Rewrite(lambda answer: _with_code(answer, _Unnamed(code)))
+
+    def _on_missing(self, _glitch: Glitch, _seen: RequestSeen) -> Action:
+        return Rewrite(lambda answer: _with_partitions(answer, lambda parts: parts[1:]))
+
+    def _on_doubled(self, _glitch: Glitch, _seen: RequestSeen) -> Action:
+        return Rewrite(lambda answer: _with_partitions(answer, lambda parts: parts + parts[:1]))
+
+    def _on_invented(self, _glitch: Glitch, _seen: RequestSeen) -> Action:
+        def invent(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*parts, *(dataclasses.replace(part, index=77) for part in parts[:1]))
+
+        return Rewrite(lambda answer: _with_partitions(answer, invent))
+
+    def _on_absurd(self, glitch: Glitch, seen: RequestSeen) -> Action | None:
+        if seen.api_version < 14:
+            return None
+
+        def lie(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(
+                dataclasses.replace(part, producer_state_batches_to_retain=glitch.args[0])
+                for part in parts
+            )
+
+        return Rewrite(lambda answer: _with_partitions(answer, lie))
+
+    def _on_garbage(self, glitch: Glitch, seen: RequestSeen) -> Action | None:
+        self._garble[seen.connection_id, seen.correlation_id] = glitch.args[0]
+        return None
+
+    def garbled(self, connection: SimConnection, payload: bytes) -> bytes:
+        """An answer as it arrives: cut short at some byte, if a glitch says so."""
+        key = connection.peer.id, int.from_bytes(payload[:4], "big")
+        cut = self._garble.pop(key, None)
+        return payload if cut is None else payload[:cut]
+
+    def _on_metadata(self, seen: RequestSeen) -> Action | None:
+        if self._old_metadata is None and not self._gone and not self._leaderless:
+            return None
+
+        def change(answer: Entity) -> Entity:
+            if self._old_metadata is not None:
+                # Every broker goes on telling what it told first.
+                answer = self._old_metadata.setdefault(seen.api_version, answer)
+            topics = tuple(self._veil(topic) for topic in answer.topics)
+            return dataclasses.replace(answer, topics=topics)
+
+        return Rewrite(change)
+
+    def _veil(self, topic: Any) -> Any:
+        if topic.name in self._gone:
+            code = ErrorCode.unknown_topic_or_partition
+            return dataclasses.replace(topic, error_code=code, partitions=())
+        if self._leaderless:
+            partitions = tuple(
+                dataclasses.replace(
+                    partition, leader_id=-1, error_code=ErrorCode.leader_not_available
+                )
+                for partition in topic.partitions
+            )
+            return dataclasses.replace(topic, partitions=partitions)
+        return topic
+
+    def _on_init(self, _seen: RequestSeen) -> Action | None:
+        epoch, code = self._world.schedule.first_epoch, self._pid_code
+        if not epoch and not code:
+            return None
+
+        def change(answer: Entity) -> Entity:
+            if code:
+                return dataclasses.replace(
+                    answer, error_code=ErrorCode(code), producer_id=-1, producer_epoch=-1
+                )
+            return dataclasses.replace(answer, producer_epoch=epoch)
+
+        return Rewrite(change)
+
+
+class _Unnamed:
+    """An error code that no version of Kafka has."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.name = f"code {value}"
+
+
+def _with_code(answer: Entity, code: Any) -> Entity:
+    def change(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dataclasses.replace(part, error_code=code) for part in parts)
+
+    return _with_partitions(answer, change)
+
+
+def _set(only: Any) -> frozenset[tuple[str, int]] | None:
+    return None if only is None else frozenset((topic, index) for topic, index in only)
+
+
+def _with_partitions(answer: Entity, change: Any) -> Entity:
+    first, *others = answer.responses
+    changed = dataclasses.replace(first, partition_responses=change(first.partition_responses))
+    return dataclasses.replace(answer, responses=(changed, *others))
+
+
+def _denied_read(seen: RequestSeen) -> Entity:
+    denied = ErrorCode.topic_authorization_failed
+    if seen.api_key == 61:
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "error_code": denied,
+                        "error_message": None,
+                        "active_producers": [],
+                    }
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in seen.request.topics
+        ]
+        return respond(61, seen.api_version, {"throttle_time": ZERO_MS, "topics": topics})
+    responses = [
+        {
+            "topic": getattr(topic, "topic", None),
+            "topic_id": getattr(topic, "topic_id", None),
+            "partitions": [
+                {
+                    "partition_index": part.partition,
+                    "error_code": denied,
+                    "high_watermark": -1,
+                    "records": None,
+                    "aborted_transactions": [],
+                }
+                for part in topic.partitions
+            ],
+        }
+        for topic in seen.request.topics
+    ]
+    values = {"throttle_time": ZERO_MS, "error_code": ErrorCode.none, "responses": responses}
+    return respond(1, seen.api_version, values)
+
+
+def _denied_describe(answer: Entity) -> Entity:
+    results = tuple(
+        dataclasses.replace(
+            result, error_code=ErrorCode.cluster_authorization_failed, configs=()
+        )
+        for result in answer.results
+    )
+    return dataclasses.replace(answer, results=results)

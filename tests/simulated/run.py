@@ -1,0 +1,44 @@
+"""Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]`.
+
+Prints the schedule, what was wrong, and with `--trace` every step and answer. Exit status 1 when
+something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .schedule import PROFILES, draw
+from .shrink import shrink
+from .world import run
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--profile", choices=list(PROFILES))
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--shrink", action="store_true")
+    asked = parser.parse_args()
+    schedule = draw(asked.seed, asked.profile)
+    if asked.shrink and run(schedule).violations:
+        schedule = shrink(schedule)
+    result = run(schedule, trace=asked.trace)
+    say = sys.stdout.write
+    say(schedule.describe() + "\n")
+    for line in result.trace:
+        say(line.rstrip() + "\n")
+    counts = ", ".join(f"{n} {outcome.value}" for outcome, n in result.outcomes.items())
+    say(f"{counts}; {result.batches} batches, {result.retries} of them again, ")
+    say(f"{result.bumps} bumps, span {result.max_span}, {result.events} data-loss events\n")
+    for violation in result.violations:
+        say(f"VIOLATION {violation}\n")
+    return 1 if result.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,505 @@
+"""What one seed means: the cluster, the producer's options, the load, and the faults.
+
+A `Schedule` is plain data drawn once, before anything runs, so that a failing one can be printed,
+run again, and shrunk by leaving things out. Faults come in two kinds. A `Fault` happens at a time
+(a broker dies, a leader moves, a connection is cut, the client stalls); a `Glitch` happens to the
+n-th Produce request served (its answer is lost, it is refused, it is appended and then refused).
+
+Rejected: drawing while running. Leaving one fault out would then change all the later ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+__all__ = ["PROFILES", "Call", "Fault", "Glitch", "Schedule", "draw"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One record handed to the producer; `age` seconds is how old its timestamp is."""
+
+    at: float
+    topic: str
+    partition: int | None
+    key: bytes | None
+    size: int
+    age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens at a time. What `args` mean depends on the kind: see `faults`."""
+
+    at: float
+    kind: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Glitch:
+    """Something that happens to the n-th Produce request that any broker serves."""
+
+    request: int
+    kind: str
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One seed, drawn out."""
+
+    seed: int
+    profile: str
+    brokers: int = 1
+    replication: int = 1
+    topics: tuple[tuple[str, int], ...] = (("t", 1),)
+    retain: tuple[int, ...] = (5,)
+    versions: tuple[int, ...] = (14,)
+    broker_configs: dict[str, str] = field(default_factory=dict)
+    topic_configs: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    rtt: float = 0.02
+    grants_read: bool = True
+    grants_describe: bool = True
+    first_sequence: int = 0
+    first_epoch: int = 0
+    callbacks: bool = False
+    calls: tuple[Call, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    glitches: tuple[Glitch, ...] = ()
+    close_at: float | None = None
+    close_timeout: float | None = None
+    all_acked: bool = False
+    """Nothing in it entitles the producer to lose or to doubt a record."""
+
+    @property
+    def lossy(self) -> bool:
+        """Whether brokers throw acknowledged data away."""
+        return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
+
+    @property
+    def events_allowed(self) -> bool:
+        """Whether a data-loss event may be raised although nothing was lost: brokers that lie, and
+        requests that outlive their connection for longer than anyone waits.
+        """
+        lies = {"spurious", "fence", "absurd", "zombie"}
+        return (
+            self.lossy
+            or self.profile in ("forgetful", "plain", "storm", "range")
+            or any(glitch.kind in lies for glitch in self.glitches)
+        )
+
+    def describe(self) -> str:
+        """Everything but the load, one line per thing."""
+        lines = [
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+            if f.name not in ("calls", "faults", "glitches") and getattr(self, f.name) != f.default
+        ]
+        lines.append(f"calls: {len(self.calls)}")
+        lines += [f"at {fault.at:.3f}: {fault.kind} {fault.args}" for fault in self.faults]
+        lines += [f"request {g.request}: {g.kind} {g.args}" for g in self.glitches]
+        return "\n".join(lines)
+
+
+# Weights of 1000. `make soak` prints how many of each ran.
+PROFILES: dict[str, int] = {
+    "links": 200,
+    "brokers": 200,
+    "codes": 120,
+    "answers": 90,
+    "forgetful": 90,
+    "unclean": 60,
+    "gentle": 90,
+    "storm": 90,
+    "range": 20,
+    "resend": 20,
+    "plain": 20,
+}
+
+_RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103)
+_AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
+_AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
+_PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
+
+
+def draw(seed: int, profile: str | None = None) -> Schedule:
+    """The schedule of a seed; `profile` overrides the one it would draw."""
+    return _Drawer(seed, profile).draw()
+
+
+class _Drawer:
+    """Everything is drawn from one generator, in a fixed order."""
+
+    def __init__(self, seed: int, profile: str | None) -> None:
+        self.seed = seed
+        self.r = random.Random(seed)
+        drawn = self.r.choices(list(PROFILES), weights=list(PROFILES.values()))[0]
+        self.profile = profile or drawn
+        self.values: dict[str, Any] = {}
+        self.faults: list[Fault] = []
+        self.glitches: list[Glitch] = []
+
+    def draw(self) -> Schedule:
+        self._cluster()
+        self._options()
+        self._load()
+        getattr(self, f"_{self.profile}")()
+        self._end()
+        return Schedule(
+            self.seed,
+            self.profile,
+            faults=tuple(sorted(self.faults, key=lambda fault: fault.at)),
+            glitches=tuple(sorted(self.glitches, key=lambda glitch: glitch.request)),
+            **self.values,
+        )
+
+    # -- what it runs on ----------------------------------------------------------------------
+
+    def _cluster(self) -> None:
+        r, v = self.r, self.values
+        v["brokers"] = brokers = r.choice((1, 2, 2, 3, 3))
+        v["replication"] = r.randint(1, brokers)
+        if self.profile == "unclean":
+            v["brokers"] = brokers = r.choice((2, 3))
+            v["replication"] = brokers
+        topics = [("t", r.choice((1, 1, 2, 3)))]
+        if r.random() < 0.2:
+            topics.append(("u", r.choice((1, 2))))
+        v["topics"] = tuple(topics)
+        if r.random() < 0.6:
+            v["retain"] = (r.choice((5, 20, 20)),) * brokers
+        else:
+            v["retain"] = tuple(r.choice((5, 6, 20)) for _ in range(brokers))
+        v["versions"] = tuple(
+            14 if r.random() < 0.8 else r.choice((7, 9, 12, 13)) for _ in range(brokers)
+        )
+        v["rtt"] = r.choice((0.001, 0.02, 0.02, 0.1, 0.15))
+        v["grants_read"] = r.random() < 0.5
+        v["grants_describe"] = r.random() < 0.8
+        if r.random() < 0.15:
+            v["first_sequence"] = 2**31 - r.randint(1, 60)
+        if r.random() < 0.1:
+            v["first_epoch"] = 32767 - r.choice((0, 0, 1, 2))
+        if r.random() < 0.1:
+            v["topic_configs"] = {"message.timestamp.type": "LogAppendTime"}
+
+    def _options(self) -> None:
+        r, v = self.r, self.values
+        request = r.choice((0.5, 1.0, 2.0, 5.0, 30.0))
+        linger = r.choice((0.0, 0.0, 0.005, 0.05))
+        delivery = linger + request + r.choice((0.1, 1.0, 5.0, 20.0, 90.0))
+        options: dict[str, Any] = {
+            "request_timeout": request,
+            "delivery_timeout": delivery,
+            "linger": linger,
+            "batch_size": r.choice((150, 300, 300, 600, 2000)),
+            "late_sealing": r.random() < 0.5,
+            "max_in_flight_requests_per_connection": r.choice((1, 2, 5, 5, 20, 20)),
+            "window_discovery": r.choices(("on", "auto", "off"), weights=(6, 3, 1))[0],
+            "max_block": r.choice((1.0, 10.0, 60.0)),
+            "retry_backoff": r.choice((0.0, 0.01, 0.1)),
+            "reconnect_backoff": r.choice((0.01, 0.05)),
+        }
+        if r.random() < 0.12:
+            options["compression_type"] = r.choice(("gzip", "lz4", "zstd"))
+        if r.random() < 0.15:
+            options["buffer_memory"] = r.choice((600, 1500, 4000))
+        if r.random() < 0.05:
+            options["trust_base_offset"] = False
+        v["options"] = options
+
+    def _load(self) -> None:
+        r = self.r
+        count = r.choice((15, 40, 40, 70, 110))
+        spacing = r.choice((0.0, 0.0005, 0.003, 0.01, 0.05))
+        burst = r.choice((1, 1, 4, 12))
+        at, calls = r.random() * 0.05, []
+        for number in range(count):
+            topic, partitions = r.choice(self.values["topics"])
+            partition = r.randrange(partitions) if r.random() < 0.9 else None
+            key = b"k%d" % r.randrange(4) if partition is None and r.random() < 0.5 else None
+            calls.append(Call(round(at, 6), topic, partition, key, r.choice((0, 60, 90, 150))))
+            if number % burst == burst - 1:
+                at += spacing * burst * (0.5 + r.random())
+                if r.random() < 0.03:
+                    at += r.choice((0.2, 1.0, 3.0))
+        self.values["calls"] = tuple(calls)
+        self.until = at + 0.3 + 4 * self.values["rtt"]
+        self.requests = count
+
+    def _end(self) -> None:
+        r = self.r
+        if self.values.get("all_acked"):
+            return
+        if r.random() < 0.12:
+            self.values["close_at"] = round(r.random() * self.until * 1.3, 4)
+            self.values["close_timeout"] = r.choice((0, 0.05, 0.5, 5.0, None))
+        if r.random() < 0.15:
+            self.values["callbacks"] = True
+        for _ in range(r.choice((0, 0, 1, 2))):
+            self._fault("flush")
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def _when(self) -> float:
+        # Faults like company: half of them come close after an earlier one.
+        if self.faults and self.r.random() < 0.5:
+            near = self.r.choice(self.faults).at
+            return round(near + self.r.random() * 6 * self.values["rtt"], 5)
+        return round(self.r.random() * self.until, 5)
+
+    def _fault(self, kind: str, *args: Any, at: float | None = None) -> None:
+        self.faults.append(Fault(self._when() if at is None else at, kind, args))
+
+    def _glitch(self, kind: str, *args: Any) -> None:
+        r = self.r
+        if self.glitches and r.random() < 0.5:
+            request = r.choice(self.glitches).request + r.randint(0, 4)
+        else:
+            request = int(r.random() ** 2 * self.requests)
+        if all(glitch.request != request for glitch in self.glitches):
+            self.glitches.append(Glitch(request, kind, args))
+
+    def _broker(self) -> int:
+        return self.r.randrange(self.values["brokers"])
+
+    def _some_partition(self) -> tuple[str, int]:
+        topic, partitions = self.r.choice(self.values["topics"])
+        return topic, self.r.randrange(partitions)
+
+    def _only(self) -> tuple[tuple[str, int], ...] | None:
+        return None if self.r.random() < 0.4 else (self._some_partition(),)
+
+    def _duration(self) -> float:
+        r = self.r
+        return float(r.choice((0.01, 0.1, 0.3, 1.0, 3.0)) * (0.5 + r.random()))
+
+    def _cut(self) -> None:
+        # (broker, share of what is on its way that arrives, whether the client notices at once,
+        # whether answers on their way arrive)
+        r = self.r
+        self._fault(
+            "cut", self._broker(), r.choice((0.0, 0.3, 0.7, 1.0, 1.0)), r.random() < 0.7, r.random()
+        )
+
+    def _kill(self, clean: bool | None = None) -> None:
+        how = self.r.random() < 0.6 if clean is None else clean
+        self._fault("kill", self._broker(), how, self._duration())
+
+    def _move(self) -> None:
+        self._fault("move", *self._some_partition(), self._broker())
+
+    def _flap(self) -> None:
+        topic, partition = self._some_partition()
+        at = self._when()
+        for _ in range(self.r.randint(2, 6)):
+            self._fault("move", topic, partition, self._broker(), at=round(at, 5))
+            at += self.r.random() * 4 * self.values["rtt"]
+
+    def _link_trouble(self) -> None:
+        r = self.r
+        kind = r.choice(("cut", "cut", "drop", "drop", "delay", "block", "slow", "zombie", "stall"))
+        match kind:
+            case "cut":
+                self._cut()
+            case "drop":
+                # (carried out, silent)
+                self._glitch("drop", r.random() < 0.7, r.random() < 0.5)
+            case "delay":
+                self._glitch("delay", self._duration())
+            case "zombie":
+                # Appended long after the client has closed the connection.
+                self._glitch("zombie", r.choice((1.0, 6.0, 40.0, 90.0)))
+            case "block":
+                self._fault("block", self._broker(), self._duration())
+            case "slow":
+                self._fault("rtt", r.choice((0.001, 0.05, 0.4)))
+            case "stall":
+                self._fault("stall", self._duration(), r.random() < 0.5)
+
+    def _broker_trouble(self) -> None:
+        r = self.r
+        match r.choice(("kill", "kill", "move", "move", "flap", "retain", "throttle", "replicas")):
+            case "kill":
+                self._kill()
+            case "move":
+                self._move()
+            case "flap":
+                self._flap()
+            case "retain":
+                self._fault("retain", r.choice(self.values["topics"])[0], r.choice((5, 6, 20, 50)))
+            case "throttle":
+                self._fault("throttle", self._broker(), r.choice((0.05, 0.5, 8.0)), self._duration())
+            case "replicas":
+                topic, partition = self._some_partition()
+                kind = r.choice(("hold", "pause", "isr"))
+                self._fault(kind, topic, partition, self._broker(), self._duration())
+
+    def _code_trouble(self) -> None:
+        r = self.r
+        match r.choice(("refuse", "refuse", "after", "after", "permanent", "limit", "pid", "old")):
+            case "refuse":
+                self._glitch("refuse", r.choice(_RETRIABLE_BEFORE), self._only())
+            case "after":
+                self._glitch("after", r.choice(_AFTER), self._only())
+            case "permanent":
+                self._glitch("refuse", r.choice(_PERMANENT), self._only())
+            case "limit":
+                # Live: stored batches are refused for their size when they are resent.
+                name = r.choice(self.values["topics"])[0]
+                self._fault("limit", name, r.choice((120, 200, 330)), self._duration())
+            case "pid":
+                self._fault("pid", r.choice((7, 14, 15, 16, 51, -1)), self._duration(), at=0.0)
+            case "old":
+                name = r.choice(self.values["topics"])[0]
+                self._fault("stamps", name, self._duration())
+
+    def _answer_trouble(self) -> None:
+        r = self.r
+        match r.choice(("odd", "window", "garbage", "stale", "gone", "leaderless")):
+            case "odd":
+                self._glitch(r.choice(("missing", "missing", "doubled", "invented")))
+            case "window":
+                self._glitch("absurd", r.choice((0, -1, 1, 2, 2**31 - 1, 40)))
+            case "garbage":
+                self._glitch("garbage", r.choice((0, 5, 9, 30)))
+            case "stale":
+                self._fault("stale", self._duration())
+            case "gone":
+                self._fault("gone", r.choice(self.values["topics"])[0], self._duration())
+            case "leaderless":
+                self._fault("leaderless", self._duration())
+
+    def _times(self, few: int, many: int) -> range:
+        return range(self.r.randint(few, many))
+
+    # -- profiles -----------------------------------------------------------------------------
+
+    def _links(self) -> None:
+        for _ in self._times(1, 6):
+            self._link_trouble()
+
+    def _brokers(self) -> None:
+        for _ in self._times(1, 5):
+            self._broker_trouble()
+        for _ in self._times(0, 2):
+            self._link_trouble()
+
+    def _codes(self) -> None:
+        for _ in self._times(1, 5):
+            self._code_trouble()
+        for _ in self._times(0, 3):
+            self.r.choice((self._link_trouble, self._broker_trouble))()
+
+    def _answers(self) -> None:
+        for _ in self._times(1, 4):
+            self._answer_trouble()
+        for _ in self._times(0, 2):
+            self.r.choice((self._link_trouble, self._broker_trouble))()
+        if self.r.random() < 0.25:
+            self._fault("recreate", self.r.choice(self.values["topics"])[0])
+
+    def _forgetful(self) -> None:
+        """Brokers that forget us: short expiration, records of all ages (KIP-854)."""
+        r, v = self.r, self.values
+        expiration = r.choice((40.0, 200.0, 1000.0))
+        v["broker_configs"] = {
+            "producer.id.expiration.ms": str(int(expiration * 1000)),
+            "producer.id.expiration.check.interval.ms": str(r.choice((200, 1000, 5000))),
+        }
+        if not v["grants_describe"]:
+            v["options"]["producer_id_expiration"] = expiration
+        old = r.choice((0.0, 0.3, 1.0))
+        v["calls"] = tuple(
+            Call(c.at, c.topic, c.partition, c.key, c.size, self._age(expiration, old))
+            for c in v["calls"]
+        )
+        for _ in self._times(1, 5):
+            r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()
+
+    def _age(self, expiration: float, share: float) -> float:
+        r = self.r
+        if r.random() >= share:
+            return 0.0
+        return float(expiration * r.choice((-0.5, 0.4, 0.6, 0.97, 1.5, 3.0)))
+
+    def _unclean(self) -> None:
+        """Brokers that lose acknowledged data."""
+        r = self.r
+        topic, partition = self._some_partition()
+        at = self._when()
+        self._fault("lag", topic, partition, at=at)
+        self._fault("unclean", topic, partition, at=round(at + r.random() * self.until / 2, 5))
+        for _ in self._times(0, 3):
+            r.choice((self._link_trouble, self._broker_trouble))()
+
+    def _gentle(self) -> None:
+        """Faults a producer must get over without a single doubt left."""
+        r, v = self.r, self.values
+        v["all_acked"] = True
+        v["options"] |= {"request_timeout": 2.0, "delivery_timeout": 120.0, "max_block": 60.0}
+        v["topic_configs"] = {}
+        if r.random() < 0.5:
+            # Twenty in doubt at once.
+            v["options"]["max_in_flight_requests_per_connection"] = 20
+            v["retain"] = (20,) * v["brokers"]
+            v["versions"] = (14,) * v["brokers"]
+        for _ in self._times(1, 5):
+            match r.choice(("cut", "drop", "move", "kill", "crash", "retain", "delay", "before")):
+                case "cut":
+                    self._cut()
+                case "drop":
+                    self._glitch("drop", r.random() < 0.7, r.random() < 0.5)
+                case "move":
+                    self._move()
+                case "kill":
+                    self._kill(clean=True)
+                case "crash":
+                    self._kill(clean=False)
+                case "retain":
+                    self._fault("retain", r.choice(v["topics"])[0], r.choice((5, 20)))
+                case "delay":
+                    self._glitch("delay", self._duration())
+                case "before":
+                    self._glitch("refuse", r.choice(_RETRIABLE_BEFORE), self._only())
+
+    def _storm(self) -> None:
+        for _ in self._times(4, 12):
+            self.r.choice(
+                (
+                    *(self._link_trouble, self._broker_trouble, self._code_trouble),
+                    *(self._answer_trouble, self._lie),
+                )
+            )()
+        if self.r.random() < 0.2:
+            self._fault("recreate", self.r.choice(self.values["topics"])[0])
+        if self.r.random() < 0.2:
+            self._fault("jump", self.r.choice((-86400.0, 86400.0, 3600.0)))
+
+    def _lie(self) -> None:
+        """Codes that no healthy broker would send."""
+        kind = self.r.choice(("spurious", "fence"))
+        self._glitch(kind, 45 if kind == "spurious" else self.r.choice((47, 59)), self._only())
+
+    def _range(self) -> None:
+        """KIP-758."""
+        self.values["options"]["broker_dedup"] = "range"
+        for _ in self._times(1, 4):
+            self.r.choice((self._link_trouble, self._broker_trouble))()
+
+    def _resend(self) -> None:
+        """`in_doubt="resend"`: the promise of no duplicates is given up, all others are kept."""
+        self.values["options"]["in_doubt"] = "resend"
+        for _ in self._times(1, 5):
+            self.r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()
+
+    def _plain(self) -> None:
+        """Without idempotence."""
+        self.values["options"] |= {"enable_idempotence": False, "acks": self.r.choice((0, 1, -1))}
+        self.values["first_sequence"] = self.values["first_epoch"] = 0
+        for _ in self._times(1, 5):
+            self.r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()

@@ -1,0 +1,76 @@
+"""Making a failing schedule small: leave things out while it still fails the same way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from .schedule import Schedule
+from .world import run
+
+__all__ = ["shrink"]
+
+
+def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
+    """The smallest schedule found, in at most `budget` runs, that shows the same first anomaly."""
+    wanted = {violation.anomaly for violation in run(schedule).violations}
+    left = [budget]
+
+    def fails(candidate: Schedule) -> bool:
+        left[0] -= 1
+        return bool(wanted & {violation.anomaly for violation in run(candidate).violations})
+
+    before = None
+    while before != schedule and left[0] > 0:
+        before = schedule
+        for name in ("faults", "glitches", "calls"):
+            kept = _thin(schedule, name, fails, left)
+            schedule = dataclasses.replace(schedule, **{name: kept})
+        schedule = _simplify(schedule, fails)
+    return schedule
+
+
+def _thin(
+    schedule: Schedule, name: str, fails: Callable[[Schedule], bool], left: list[int]
+) -> tuple[Any, ...]:
+    """Leave out halves, quarters, ... and at last single items."""
+    items = list(getattr(schedule, name))
+    step = max(1, len(items) // 2)
+    while items and left[0] > 0:
+        at = 0
+        while at < len(items) and left[0] > 0:
+            fewer = items[:at] + items[at + step :]
+            if fails(dataclasses.replace(schedule, **{name: tuple(fewer)})):
+                items = fewer
+            else:
+                at += step
+        if step == 1:
+            break
+        step //= 2
+    return tuple(items)
+
+
+def _simplify(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """Put single settings back to their defaults."""
+    plain: dict[str, Any] = {
+        "callbacks": False,
+        "close_at": None,
+        "first_sequence": 0,
+        "first_epoch": 0,
+        "topic_configs": {},
+        "grants_read": True,
+        "grants_describe": True,
+    }
+    for name, value in plain.items():
+        if getattr(schedule, name) != value:
+            candidate = dataclasses.replace(schedule, **{name: value})
+            if fails(candidate):
+                schedule = candidate
+    for option in ("compression_type", "buffer_memory", "trust_base_offset", "linger"):
+        if option in schedule.options:
+            fewer = {k: v for k, v in schedule.options.items() if k != option}
+            candidate = dataclasses.replace(schedule, options=fewer)
+            if fails(candidate):
+                schedule = candidate
+    return schedule

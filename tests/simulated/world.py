@@ -1,0 +1,892 @@
+"""A producer and a cluster on one virtual clock: no tasks, no sockets, no event loop.
+
+`World` runs one `Schedule`. The engine is the real one, performed by the real `Sender`'s own code
+(`SimSender` overrides only what needs a loop: the clock and the life of a connection), and every
+request and answer is real protocol bytes. On the other side stands the embedded broker's
+`ClusterState`. Between the two lies what this file is: connections that delay, cut, block and go
+deaf, an application that sends, waits for room, flushes and closes, and a `WireMonitor` where the
+bytes leave the client.
+
+Invariants: the same schedule gives the same run, to the byte; nothing is decided outside of the
+schedule but the interleaving of what happens at one instant, which has its own generator.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from aioidem import errors
+from aioidem.broker.requests import Connection as BrokerConnection
+from aioidem.broker.requests import Delivery
+from aioidem.broker.state import ClusterState
+from aioidem.config import ProducerConfig
+from aioidem.engine import ProducerCore, steps
+from aioidem.engine.accumulator import PendingRecord, Settlement
+from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem.engine.partition import PartitionState
+from aioidem.network.transport import TcpConnector
+from aioidem.protocol.messages import correlation_id_of, decode_request
+from aioidem.protocol.metadata import MetadataUpdate
+from aioidem.protocol.produce import ProduceAnswer
+from aioidem.protocol.versions import ApiKey, ApiVersionTable
+from aioidem.records import read_batches, record_size_bound
+from aioidem.sender import Sender, Wakeup, _Channel
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import (
+    Anomaly,
+    Expectations,
+    LogRecord,
+    Outcome,
+    Row,
+    ValueId,
+    Violation,
+    WireAnswer,
+    WireBatch,
+    WireMonitor,
+    check_counters,
+    check_history,
+    log_records,
+    make_value,
+)
+
+from .faults import Injector
+from .schedule import Call, Schedule
+
+__all__ = ["Result", "World", "run"]
+
+START_MS = 1_750_000_000_000
+_SPIN = 300
+_OUTCOMES = {
+    DeliveryStatus.ACKED: Outcome.ACKED,
+    DeliveryStatus.NOT_WRITTEN: Outcome.NOT_WRITTEN,
+    DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
+}
+# Seconds after the last deadline in which everything must have come to rest.
+_REST = 30.0
+# What a turn of the loop may add to a deadline, stalls apart.
+_SLACK = 0.001
+_LONGEST_ZOMBIE = 400.0
+
+
+@dataclass
+class Result:
+    """What became of one schedule."""
+
+    schedule: Schedule
+    violations: list[Violation] = field(default_factory=list)
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    batches: int = 0
+    retries: int = 0
+    bumps: int = 0
+    max_span: int = 0
+    events: int = 0
+    took: float = 0.0
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def unknown(self) -> int:
+        """Records that ended UNKNOWN."""
+        return self.outcomes.get(Outcome.UNKNOWN, 0)
+
+
+def run(schedule: Schedule, *, trace: bool = False) -> Result:
+    """Run a schedule to its end and judge it."""
+    return World(schedule, trace=trace).run()
+
+
+class Sink:
+    """Where one record's outcome goes; it may send another record when it comes."""
+
+    __slots__ = ("_world", "follow_up", "row")
+
+    def __init__(self, world: World, row: Row, follow_up: Call | None) -> None:
+        self._world = world
+        self.row = row
+        self.follow_up = follow_up
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        """Take the outcome down."""
+        row, world = self.row, self._world
+        if row.outcome is not Outcome.PENDING:
+            world.report(Anomaly.CRASH, f"{row.value} settled twice: {settlement.status.value}")
+        row.outcome = _OUTCOMES[settlement.status]
+        row.partition = settlement.partition
+        row.settled = world.now
+        if settlement.status is DeliveryStatus.ACKED and settlement.base_offset >= 0:
+            row.offset = settlement.base_offset + index
+        if self.follow_up is not None and not world.closed:
+            world.send(self.follow_up)
+
+
+class SimCore(ProducerCore):
+    """The engine, telling the monitor what it hears."""
+
+    def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
+        super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
+        self._world = world
+        self._first_sequence = schedule.first_sequence
+        self._epochs: dict[tuple[str, int], int] = {}
+        self._ids: dict[str, Any] = {}
+
+    def partition(self, topic: str, index: int) -> PartitionState:
+        """As it is, but that its sequences may start elsewhere than at 0."""
+        new = (topic, index) not in self.partitions
+        state = super().partition(topic, index)
+        if new and self._first_sequence and self.idempotent:
+            state.ledger = _StartedLedger(self._first_sequence)
+        return state
+
+    def on_produce_answer(
+        self, link_id: int, token: int, answer: ProduceAnswer, now: float
+    ) -> errors.ProtocolError | None:
+        """As it is; the monitor hears it first."""
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.outstanding.get(token)
+        if request is not None:
+            answers = [
+                WireAnswer(
+                    part.topic or request.names.get(part.topic_id or _NO_ID, ""),
+                    part.partition,
+                    part.error_code,
+                    part.base_offset,
+                    part.retained,
+                )
+                for part in answer.partitions
+            ]
+            self._world.heard(link_id, token, answers)
+        odd = super().on_produce_answer(link_id, token, answer, now)
+        self._note_leaders()
+        return odd
+
+    def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
+        """As it is; the monitor hears of changed leaders."""
+        super().on_metadata(link_id, token, update, now)
+        for name, view in self.cluster.topics.items():
+            if self._ids.setdefault(name, view.topic_id) != view.topic_id:
+                self._ids[name] = view.topic_id
+                self._world.monitor.topic_recreated(name)
+        self._note_leaders()
+
+    def _note_leaders(self) -> None:
+        for name, view in self.cluster.topics.items():
+            for index, partition in view.partitions.items():
+                known = self._epochs.get((name, index))
+                if known != partition.leader_epoch:
+                    self._epochs[name, index] = partition.leader_epoch
+                    if known is not None:
+                        self._world.monitor.leader_changed(name, index)
+
+
+_NO_ID: Any = object()
+
+
+class _StartedLedger(SequenceLedger):
+    """The first identity starts at a number of choice, to be near the wrap soon."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def adopt(self, identity: ProducerIdentity) -> None:
+        super().adopt(identity)
+        self.next = self._first
+
+    def take(self, count: int) -> int:
+        self._first = 0
+        return super().take(count)
+
+
+class SimConnection:
+    """The client's end of a connection, with the network behind it."""
+
+    def __init__(self, world: World, link_id: int, peer: BrokerConnection, rtt: float) -> None:
+        self._world = world
+        self.link_id = link_id
+        self.peer = peer
+        self.broker = peer.broker_id
+        self.incarnation = world.incarnations[peer.broker_id]
+        self.delay = rtt / 2
+        self.versions = ApiVersionTable(
+            {key: (low, high) for key, low, high in world.announced(peer.broker_id)}
+        )
+        self.open = True
+        # Requests go nowhere; answers are not heard.
+        self.mute = self.deaf = False
+        # The client's socket takes nothing.
+        self.blocked = False
+        self.upcoming: steps.SendProduce | None = None
+        self._last_id = 0
+        self._started = 0
+        self._backlog: list[tuple[int, bytes, steps.SendProduce | None]] = []
+        self.under_way: list[list[Any]] = []
+        self._last_due = 0.0
+
+    def next_correlation_id(self) -> int:
+        """As `network.Connection`."""
+        self._last_id += 1
+        return self._last_id
+
+    def write(self, frame: bytes, *, correlation_id: int, expects_response: bool = True) -> None:
+        """As `network.Connection`: queue it, and let it go if the socket takes it."""
+        del expects_response
+        if not self.open:
+            raise errors.KafkaConnectionError("closed")
+        self._backlog.append((correlation_id, frame, self.upcoming))
+        self.upcoming = None
+        self.flush()
+
+    def started(self, correlation_id: int) -> bool:
+        """As `network.Connection`: whether a byte of it may have left."""
+        return correlation_id <= self._started
+
+    def close_soon(self, reason: str) -> None:
+        """As `network.Connection`: what has left is on its way, the rest never leaves."""
+        self._world.client_closes(self, reason)
+
+    def flush(self) -> None:
+        """Give the socket what waits for it."""
+        while self._backlog and not self.blocked and self.open:
+            correlation_id, frame, step = self._backlog.pop(0)
+            self._started = correlation_id
+            if step is not None:
+                self._world.left(self.link_id, step)
+            self._world.progressed(self)
+            if not self.mute:
+                self._travel(frame)
+
+    def _travel(self, frame: bytes) -> None:
+        due = self._last_due = max(self._last_due, self._world.now + self.delay)
+        item: list[Any] = [frame]
+        self.under_way.append(item)
+        self._world.at(due, lambda: self._arrive(item))
+
+    def _arrive(self, item: list[Any]) -> None:
+        if item in self.under_way:
+            self.under_way.remove(item)
+            self._world.arrived(self, item[0])
+
+    def lose_on_the_way(self, arriving: float) -> None:
+        """Of the requests on their way only the first `arriving` (a share) get there."""
+        keep = round(arriving * len(self.under_way))
+        del self.under_way[keep:]
+
+
+class _Raised(Wakeup):
+    """A wakeup nobody waits for."""
+
+    raised = False
+
+    def set(self) -> None:
+        self.raised = True
+
+
+class SimSender(Sender):
+    """The Sender without a loop."""
+
+    def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
+        super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
+        self.wakeup: _Raised = _Raised()
+        self._world = world
+        self._cancelled: set[int] = set()
+
+    def _now(self) -> float:
+        return self._world.now
+
+    def turn(self) -> None:
+        """Turns of its loop, until it would wait."""
+        for _ in range(_SPIN):
+            self.wakeup = _Raised()
+            self._one_turn()
+            if not self.wakeup.raised:
+                return
+        self._world.report(Anomaly.STUCK, "the Sender never waits")
+
+    def _one_turn(self) -> None:
+        for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
+            # The outcomes of this poll are in; what comes now may rely on them.
+            self.deliver()
+            self._world.trace_step(step)
+            self._perform(step)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """As it is, but that events go into the trace and not into the log."""
+        for event in self._core.take_events():
+            self._world.trace(f"event: {event}")
+        super().deliver()
+
+    def _perform(self, step: steps.Step) -> None:
+        match step:
+            case steps.OpenLink():
+                self._world.connect(step)
+            case steps.CloseLink(link_id, _):
+                self._cancelled.add(link_id)
+                super()._perform(step)
+            case _:
+                super()._perform(step)
+
+    def _produce(self, step: steps.SendProduce) -> None:
+        channel = self._channels.get(step.link_id)
+        if channel is not None:
+            connection: Any = channel.connection
+            connection.upcoming = step
+        super()._produce(step)
+
+    def refused(self, link_id: int, error: errors.KafkaError) -> None:
+        """No connection came up."""
+        if link_id not in self._cancelled:
+            self._lost(link_id, error, ())
+
+    def opened(self, link_id: int, connection: SimConnection) -> None:
+        """A connection came up."""
+        if link_id in self._cancelled:
+            connection.open = False
+            return
+        stand_in: Any = connection
+        self._channels[link_id] = _Channel(link_id, stand_in)
+        version = connection.versions.choose(ApiKey.PRODUCE)
+        self._core.on_link_open(link_id, version, self._now())
+
+    def ended(self, link_id: int, cause: Exception | None) -> None:
+        """A connection is gone: what `_serve` does last."""
+        channel = self._channels.pop(link_id, None)
+        if channel is not None:
+            self._lost(link_id, cause, channel.unwritten())
+
+    def frame(self, link_id: int, payload: bytes) -> Exception | None:
+        """An answer came; what is returned ends the connection."""
+        channel = self._channels.get(link_id)
+        if channel is None:
+            return None
+        try:
+            correlation_id = correlation_id_of(payload)
+            self._core.on_progress(link_id, self._now())
+            if channel.asked and correlation_id != next(iter(channel.asked)):
+                raise errors.ProtocolError("an answer out of turn")
+            self._on_frame(channel, correlation_id, payload)
+        except errors.ProtocolError as error:
+            return error
+        return None
+
+    def progress(self, link_id: int) -> None:
+        """Bytes have left."""
+        channel = self._channels.get(link_id)
+        if channel is not None:
+            self._on_progress(channel)
+
+
+class World:
+    """One schedule, run."""
+
+    def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
+        self.schedule = schedule
+        self.now = 100.0
+        self.start = self.now
+        self.wall_jump = 0.0
+        self.result = Result(schedule)
+        self.rows: dict[ValueId, Row] = {}
+        self.closed = False
+        self.ended = False
+        self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
+        self._tracing = trace
+        self._random = random.Random(schedule.seed ^ 0xACE)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._calls = count()
+        self._waiting = 0
+        self._stalled = False
+        self._stalled_for = 0.0
+        self._inbox: list[Callable[[], None]] = []
+        self._closing: int | None = None
+        self.connections: dict[int, SimConnection] = {}
+        self._by_peer: dict[int, SimConnection] = {}
+        self.archive: list[LogRecord] = []
+        self.lost: set[ValueId] = set()
+        self.config = ProducerConfig.build(
+            [(f"b{i}", 9092) for i in range(schedule.brokers)],
+            client_id="sim",
+            **schedule.options,
+        )
+        self.rtt = schedule.rtt
+        self.cluster = self._build_cluster()
+        self.injector = Injector(self)
+        self.cluster.interceptor = self.injector.intercept
+        self.core = SimCore(self.config, self, schedule)
+        self.sender = SimSender(self.core, self.config, self)
+        firsts = {(t, p): schedule.first_sequence for t, n in schedule.topics for p in range(n)}
+        self.monitor = WireMonitor(
+            max_in_flight=self.config.max_in_flight_requests_per_connection,
+            settled=lambda value: self.rows[value].outcome is not Outcome.PENDING,
+            first_sequences=firsts,
+            windowed=self.config.broker_dedup == "window",
+            renumbers=self.config.in_doubt == "resend",
+        )
+
+    def _build_cluster(self) -> ClusterState:
+        s = self.schedule
+        cluster = ClusterState(
+            brokers=s.brokers,
+            retain=dict(enumerate(s.retain)),
+            produce_versions=dict(enumerate(s.versions)),
+            configs=s.broker_configs,
+            rtt=0.0,
+            seed=s.seed,
+            encode=True,
+        )
+        for broker in cluster.brokers.values():
+            broker.host = f"b{broker.id}"
+        cluster.advance(self.now, self.wall_ms)
+        for name, partitions in s.topics:
+            self.create_topic(cluster, name, partitions)
+        return cluster
+
+    def create_topic(self, cluster: ClusterState, name: str, partitions: int) -> None:
+        """Make a topic as the schedule wants them."""
+        plan = {
+            p: [(p + r) % self.schedule.brokers for r in range(self.schedule.replication)]
+            for p in range(partitions)
+        }
+        cluster.create_topic(name, assignments=plan, configs=dict(self.schedule.topic_configs))
+
+    # -- clocks -------------------------------------------------------------------------------
+
+    @property
+    def wall_ms(self) -> int:
+        """The brokers' wall clock."""
+        return START_MS + round(self.now * 1000)
+
+    def client_wall(self) -> float:
+        """The client's wall clock, seconds."""
+        return self.wall_ms / 1000 + self.wall_jump
+
+    def at(self, when: float, act: Callable[[], None]) -> None:
+        """Do something at a time."""
+        heapq.heappush(self._events, (max(when, self.now), next(self._order), act))
+
+    # -- the run ------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Run it to its end and judge it."""
+        for call in self.schedule.calls:
+            self.at(self.start + call.at, lambda call=call: self._client(lambda: self.send(call)))  # type: ignore[misc]
+        for fault in self.schedule.faults:
+            self.at(self.start + fault.at, lambda fault=fault: self.injector.inject(fault))  # type: ignore[misc]
+        if self.schedule.close_at is not None:
+            self.at(self.start + self.schedule.close_at, self._close_early)
+        try:
+            self._turn()
+            self._loop()
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - whatever the engine raises is a finding
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.report(
+                Anomaly.CRASH, f"{error!r} at {where.filename.rpartition('/')[2]}:{where.lineno}"
+            )
+            self.trace(traceback.format_exc())
+        else:
+            self._judge()
+        self.result.took = self.now - self.start
+        return self.result
+
+    def _loop(self) -> None:
+        idle_turns = 0
+        horizon = self._horizon()
+        while not self.ended:
+            due = self._next_due()
+            if due is None or due > horizon:
+                return
+            idle_turns = idle_turns + 1 if due <= self.now else 0
+            if idle_turns > _SPIN:
+                self.report(Anomaly.STUCK, f"spins at {self.now - self.start:.3f}")
+                return
+            self.now = max(self.now, due)
+            self._instant()
+            self._end_if_done()
+
+    def _horizon(self) -> float:
+        config, schedule = self.config, self.schedule
+        last = max((call.at for call in schedule.calls), default=0.0)
+        stalls = sum(fault.args[0] for fault in schedule.faults if fault.kind == "stall")
+        waits = config.max_block + config.delivery_timeout + config.request_timeout
+        return self.start + last + 2 * waits + stalls + _REST
+
+    def _next_due(self) -> float | None:
+        times = [self._events[0][0]] if self._events else []
+        due = self.cluster.next_due()
+        if due is not None:
+            times.append(due)
+        wake = self.core.wake_at
+        if wake is not None and not self._stalled and not self.ended:
+            times.append(wake)
+        return min(times, default=None)
+
+    def _instant(self) -> None:
+        """Everything that happens now."""
+        while True:
+            for delivery in self.cluster.advance(self.now, self.wall_ms):
+                self._receive(delivery)
+            if self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+                continue
+            due = self.cluster.next_due()
+            if due is None or due > self.now:
+                break
+        self._turn()
+
+    def _turn(self) -> None:
+        if not self._stalled and not self.ended:
+            self.sender.turn()
+            if self._closing is not None and self.core.flushed(self._closing):
+                self._shut()
+
+    def _client(self, act: Callable[[], None]) -> None:
+        """Something the client's process does or hears; it waits while that process is stalled."""
+        if self._stalled:
+            self._inbox.append(act)
+            return
+        if self.ended:
+            return
+        act()
+        # A real loop may let several things happen before the Sender's next turn.
+        if self._random.random() < 0.5:
+            self._turn()
+
+    def stall(self, seconds: float, polls_first: bool) -> None:
+        """The client's process does nothing for a while."""
+        if self._stalled:
+            return
+        self._stalled = True
+        self._stalled_for += seconds
+
+        def wake() -> None:
+            self._stalled = False
+            if polls_first:
+                self._turn()
+            inbox, self._inbox = self._inbox, []
+            for act in inbox:
+                self._client(act)
+
+        self.at(self.now + seconds, wake)
+
+    def _end_if_done(self) -> None:
+        if self._closing is None and self._events == [] and not self._stalled:
+            idle = not self.core.unsettled and not self._waiting and not self._inbox
+            if idle:
+                self._close(None)
+
+    # -- the application ----------------------------------------------------------------------
+
+    def send(self, call: Call) -> None:
+        """One call of the application."""
+        if self.closed:
+            return
+        number = next(self._calls)
+        partition = -1 if call.partition is None else call.partition
+        value = ValueId("p", call.topic, partition, number)
+        data = make_value(value, call.size)
+        size = record_size_bound(call.key, data, ())
+        follow_up = call if self.schedule.callbacks and number % 5 == 0 else None
+        stamp = max(0, int((self.client_wall() - call.age) * 1000))
+        row = Row(value, call.topic, -1, 0.0)
+        record = PendingRecord(
+            call.key, data, (), stamp, call.partition, size, Sink(self, row, follow_up)
+        )
+        if self.core.budget.try_take(size):
+            self._append(call.topic, record, row)
+        else:
+            self._wait_for_room(call.topic, record, row)
+
+    def _append(self, topic: str, record: PendingRecord, row: Row) -> None:
+        row.started = self.now
+        try:
+            self.core.append(topic, record, self.now)
+        except errors.KafkaError:
+            self.core.budget.release(record.size)
+            return
+        self.rows[row.value] = row
+        self.trace(f"queued {row.value}")
+        self.sender.wakeup.set()
+
+    def _wait_for_room(self, topic: str, record: PendingRecord, row: Row) -> None:
+        self._waiting += 1
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            if over:
+                return
+            over = True
+            self._waiting -= 1
+            if waiter.granted and not self.closed:
+                self.core.budget.claim(waiter)
+                self._append(topic, record, row)
+            else:
+                self.core.budget.abandon(waiter)
+
+        waiter = self.core.budget.wait(
+            record.size, lambda: self.at(self.now, lambda: self._client(end))
+        )
+        self.at(self.now + self.config.max_block, lambda: self._client(end))
+
+    def flush(self) -> None:
+        """The application flushes."""
+        self._client(lambda: self.core.begin_flush() and None)
+
+    def _close_early(self) -> None:
+        self._client(lambda: self._close(self.schedule.close_timeout))
+
+    def _close(self, timeout: float | None) -> None:
+        """As `Producer.close`."""
+        if self.closed:
+            return
+        self.closed = True
+        for waiter in self.core.budget.wake_all():
+            waiter.granted = False
+        if timeout == 0:
+            self._shut()
+            return
+        self._closing = self.core.begin_flush()
+        if self.core.flushed(self._closing):
+            self._shut()
+        elif timeout is not None:
+            self.at(self.now + timeout, lambda: self._client(self._shut))
+
+    def _shut(self) -> None:
+        if not self.ended:
+            self.trace("the producer ends")
+            self.sender.shut()
+            self.ended = True
+
+    # -- the network --------------------------------------------------------------------------
+
+    def announced(self, broker_id: int) -> list[tuple[int, int, int]]:
+        """The versions a broker offers."""
+        return self.cluster.announced(self.cluster.brokers[broker_id])
+
+    def connect(self, step: steps.OpenLink) -> None:
+        """The client opens a connection: a round trip for TCP, one for ApiVersions."""
+        broker_id = int(step.host[1:])
+        refused = errors.KafkaConnectionError(f"broker {broker_id} is down")
+        rtt = self.rtt
+
+        def finish() -> None:
+            try:
+                peer = self.cluster.connect(broker_id)
+            except ConnectionRefusedError:
+                self._client(lambda: self.sender.refused(step.link_id, refused))
+                return
+            connection = SimConnection(self, step.link_id, peer, rtt)
+            peer.link.up.delay = 0.0
+            peer.link.down.delay = rtt / 2
+            self.connections[step.link_id] = connection
+            self._by_peer[peer.id] = connection
+            self._client(lambda: self.sender.opened(step.link_id, connection))
+
+        if self.cluster.brokers[broker_id].online:
+            self.at(self.now + 2 * rtt, finish)
+        else:
+            self.at(
+                self.now + rtt,
+                lambda: self._client(lambda: self.sender.refused(step.link_id, refused)),
+            )
+
+    def left(self, link_id: int, step: steps.SendProduce) -> None:
+        """A Produce request's first byte left the client."""
+        if self.config.acks == 0:
+            return
+        batches = [
+            WireBatch(topic.name, index, data)
+            for topic in step.topics
+            for index, data in topic.partitions
+        ]
+        self.monitor.wrote(link_id, step.token, batches)
+
+    def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
+        """A Produce answer reached the client."""
+        if self._tracing:
+            for a in answers:
+                self.trace(
+                    f"  link {link_id} token {token}: {a.topic}-{a.partition} code {a.code} "
+                    f"offset {a.base_offset} retained {a.retained}"
+                )
+        self.monitor.answered(link_id, token, answers)
+
+    def progressed(self, connection: SimConnection) -> None:
+        """Bytes left; the pump says so a moment later."""
+        self.at(self.now, lambda: self._client(lambda: self.sender.progress(connection.link_id)))
+
+    def arrived(self, connection: SimConnection, frame: bytes) -> None:
+        """A request reached its broker."""
+        peer = connection.peer
+        alive = self.incarnations[connection.broker] == connection.incarnation
+        if peer.doomed or not alive or not self.cluster.brokers[connection.broker].online:
+            return
+        header, request = decode_request(frame[4:])
+        self.cluster.submit(
+            peer,
+            request,
+            api_key=header.api_key,
+            api_version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            now=self.now,
+            wall_ms=self.wall_ms,
+            size=len(frame),
+        )
+
+    def _receive(self, delivery: Delivery) -> None:
+        connection = self._by_peer.get(delivery.connection.id)
+        if connection is None or not connection.open or connection.deaf:
+            return
+        if delivery.close:
+            self.lose(connection, errors.KafkaConnectionError("the broker closed it"))
+            return
+        frame = delivery.frame
+        if frame is None:
+            return
+        payload = self.injector.garbled(connection, frame[4:])
+
+        def hear() -> None:
+            if connection.open:
+                error = self.sender.frame(connection.link_id, payload)
+                if error is not None:
+                    self._end(connection, error)
+
+        self._client(hear)
+
+    def lose(self, connection: SimConnection, error: Exception) -> None:
+        """The client finds a connection gone."""
+        connection.mute = connection.deaf = True
+        self._client(lambda: self._end(connection, error))
+
+    def client_closes(self, connection: SimConnection, reason: str) -> None:
+        """The client closes a connection."""
+        self._end(connection, None)
+        self.trace(f"link {connection.link_id} closed: {reason}")
+
+    def _end(self, connection: SimConnection, error: Exception | None) -> None:
+        if not connection.open:
+            return
+        connection.open = False
+        connection.deaf = True
+        self.connections.pop(connection.link_id, None)
+        self.cluster.disconnect(connection.peer)
+        self.monitor.lost(connection.link_id)
+        self.trace(f"link {connection.link_id} to {connection.broker} gone: {error}")
+        self.sender.ended(connection.link_id, error)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Let every request that is still somewhere be served, and close."""
+        if not self.ended:
+            pending = [r.value for r in self.rows.values() if r.outcome is Outcome.PENDING]
+            if pending:
+                self.report(
+                    Anomaly.UNSETTLED, f"{len(pending)} records, the first {pending[0]}"
+                )
+            self.closed = True
+            self._shut()
+        self.injector.heal()
+        stop = self.now + _LONGEST_ZOMBIE
+        while True:
+            due = self._next_due()
+            if due is None or due > stop:
+                break
+            self.now = max(self.now, due)
+            for _ in self.cluster.advance(self.now, self.wall_ms):
+                pass
+            while self._events and self._events[0][0] <= self.now:
+                heapq.heappop(self._events)[2]()
+
+    def log(self) -> list[LogRecord]:
+        """Every record of every partition, deleted topics' first."""
+        found = list(self.archive)
+        for name, topic in self.cluster.topics.items():
+            for partition in topic.partitions:
+                leader = partition.leader_replica or partition.replicas[partition.isr[0]]
+                raw = b"".join(batch.wire() for batch in leader.log.batches)
+                found += log_records(name, partition.index, read_batches(raw))
+        return found
+
+    def _judge(self) -> None:
+        schedule, result, core = self.schedule, self.result, self.core
+        result.violations += self.monitor.violations
+        rows = self.rows.values()
+        deadline = self.config.delivery_timeout + self.config.request_timeout
+        # A new epoch's first append fences the old one, but a broker that has forgotten us fences
+        # nothing, and neither does a new producer id (epochs used up).
+        unfenced = schedule.profile == "forgetful" or schedule.first_epoch or schedule.lossy
+        late = {row.value for row in rows if unfenced and row.outcome is Outcome.UNKNOWN}
+        expect = Expectations(
+            deadline=deadline + self._stalled_for + _SLACK,
+            lost=self.lost,
+            may_reorder=late,
+            may_repeat=set(self.rows) if self.config.in_doubt == "resend" else frozenset(),
+            unpromised=not self.config.enable_idempotence,
+        )
+        result.violations += check_history(rows, self.log(), expect)
+        result.violations += check_counters(
+            {
+                "buffer_bytes_used": core.budget.used,
+                "buffer_waiters": core.budget.waiting,
+                "records_queued": core.unsettled,
+                "connections": len(core.connections.links),
+                "batches outstanding": sum(s.outstanding for s in core.partitions.values()),
+                "batches unresolved": sum(len(s.unresolved) for s in core.partitions.values()),
+            }
+        )
+        for row in rows:
+            result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
+        result.batches = core.counters.batches_sent
+        result.retries = core.counters.batches_retried
+        result.bumps = core.identity.bumps
+        result.events = core.counters.data_loss_events
+        result.max_span = self.monitor.max_span
+        if result.events and not schedule.events_allowed:
+            self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
+        if schedule.all_acked:
+            self._judge_gentle()
+
+    def _judge_gentle(self) -> None:
+        left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
+        if left:
+            self.report(
+                Anomaly.STUCK,
+                f"{len(left)} of {len(self.rows)} not acknowledged, the first {left[0].value} "
+                f"{left[0].outcome.value}",
+            )
+
+    def report(self, anomaly: Anomaly, detail: str) -> None:
+        """Something is wrong."""
+        self.trace(f"!! {anomaly.name}: {detail}")
+        self.result.violations.append(Violation(anomaly, detail))
+
+    def trace(self, line: str) -> None:
+        """A line for whoever reads along."""
+        if self._tracing:
+            self.result.trace.append(f"{self.now - self.start:9.4f} {line}")
+
+    def trace_step(self, step: steps.Step) -> None:
+        """What the engine asks for."""
+        if not self._tracing:
+            return
+        if not isinstance(step, steps.SendProduce):
+            self.trace(f"> {step}")
+            return
+        for topic in step.topics:
+            for index, data in topic.partitions:
+                batch = read_batches(data)[0]
+                self.trace(
+                    f"> link {step.link_id} token {step.token} v{step.version}: "
+                    f"{topic.name}-{index} pid {batch.producer_id} epoch {batch.producer_epoch} "
+                    f"seq {batch.base_sequence}+{batch.count}"
+                )
