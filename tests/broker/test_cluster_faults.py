@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -463,6 +464,16 @@ def test_a_late_caller_does_not_shift_the_checks() -> None:
     assert ends == [(None, 1), (None, 1)]
 
 
+def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
+    cluster, partition, client = make()
+    old = idempotent_batch(0, timestamps_ms=[START_MS - 25 * 3600 * 1000])
+    offset_of(client.produce(old))
+    client.connection.link.set_rtt(2 * 700.0)
+    client.send_produce(old)
+    cluster.run_until(5000.0)
+    assert end(partition) == 2, "forgotten at 600 s, appended again at 700 s"
+
+
 # -- the hook --------------------------------------------------------------------------------------
 
 
@@ -516,6 +527,25 @@ def test_a_lost_request_and_everything_behind_it_never_arrive() -> None:
     cluster.run_until(100.0)
     assert end(partition) == 0
     assert partition.spans.span() == 3
+
+
+def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
+    cluster, partition, client = make()
+    cluster.state.interceptor = once(Delay(1.0, then=Drop()))
+    for sequence in range(3):
+        client.send_produce(idempotent_batch(sequence))
+    cluster.run_until(100.0)
+    assert end(partition) == 0
+    assert partition.spans.span() == 3
+    assert client.connection.inbox == deque()
+
+
+def test_an_answer_that_could_not_be_written_was_not_given() -> None:
+    cluster, partition, client = make()
+    offset_of(client.produce(idempotent_batch(0)))
+    assert partition.spans.span() == 0
+    cluster.state.undelivered(cluster.deliveries[-1])
+    assert partition.spans.span() == 1
 
 
 def test_a_drop_that_is_not_silent_skips_one_answer() -> None:

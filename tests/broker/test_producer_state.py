@@ -121,6 +121,15 @@ def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
     assert original.base_offset == 10
 
 
+def test_sequences_of_an_older_epoch_are_no_duplicates() -> None:
+    partition = Partition()
+    partition.offer(0, 10, epoch=0)
+    partition.offer(10, 10, epoch=0)
+    assert partition.offer(0, 10, epoch=1) is None
+    assert partition.offer(10, 10, epoch=1) is None
+    assert partition.end == 40
+
+
 def test_sequences_wrap_from_2147483647_to_0() -> None:
     partition = Partition()
     partition.offer(MAX_SEQUENCE - 7, 10)
