@@ -566,7 +566,9 @@ class PartitionState:
             self._lose("no batch in doubt is in the leader's log", now, out)
 
     def _lose(self, reason: str, now: float, out: Effects) -> None:
-        out.data_loss(self, reason)
+        if not self.bump_wanted:
+            # Behind numbers that were given up a refusal is their gap, and no loss of the broker's.
+            out.data_loss(self, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
             if self._resend:

@@ -340,12 +340,12 @@ class SimSender(Sender):
             connection.upcoming = step
         super()._produce(step)
 
-    def refused(self, link_id: int, error: errors.KafkaError) -> None:
+    def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
         """No connection came up."""
         if link_id not in self._cancelled:
             self._lost(link_id, error, ())
 
-    def opened(self, link_id: int, connection: SimConnection) -> None:
+    def link_opened(self, link_id: int, connection: SimConnection) -> None:
         """A connection came up."""
         if link_id in self._cancelled:
             connection.open = False
@@ -355,13 +355,13 @@ class SimSender(Sender):
         version = connection.versions.choose(ApiKey.PRODUCE)
         self._core.on_link_open(link_id, version, self._now())
 
-    def ended(self, link_id: int, cause: Exception | None) -> None:
+    def link_ended(self, link_id: int, cause: Exception | None) -> None:
         """A connection is gone: what `_serve` does last."""
         channel = self._channels.pop(link_id, None)
         if channel is not None:
             self._lost(link_id, cause, channel.unwritten())
 
-    def frame(self, link_id: int, payload: bytes) -> Exception | None:
+    def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
         """An answer came; what is returned ends the connection."""
         channel = self._channels.get(link_id)
         if channel is None:
@@ -376,7 +376,7 @@ class SimSender(Sender):
             return error
         return None
 
-    def progress(self, link_id: int) -> None:
+    def link_progress(self, link_id: int) -> None:
         """Bytes have left."""
         channel = self._channels.get(link_id)
         if channel is not None:
@@ -681,21 +681,21 @@ class World:
             try:
                 peer = self.cluster.connect(broker_id)
             except ConnectionRefusedError:
-                self._client(lambda: self.sender.refused(step.link_id, refused))
+                self._client(lambda: self.sender.link_refused(step.link_id, refused))
                 return
             connection = SimConnection(self, step.link_id, peer, rtt)
             peer.link.up.delay = 0.0
             peer.link.down.delay = rtt / 2
             self.connections[step.link_id] = connection
             self._by_peer[peer.id] = connection
-            self._client(lambda: self.sender.opened(step.link_id, connection))
+            self._client(lambda: self.sender.link_opened(step.link_id, connection))
 
         if self.cluster.brokers[broker_id].online:
             self.at(self.now + 2 * rtt, finish)
         else:
             self.at(
                 self.now + rtt,
-                lambda: self._client(lambda: self.sender.refused(step.link_id, refused)),
+                lambda: self._client(lambda: self.sender.link_refused(step.link_id, refused)),
             )
 
     def left(self, link_id: int, step: steps.SendProduce) -> None:
@@ -721,7 +721,7 @@ class World:
 
     def progressed(self, connection: SimConnection) -> None:
         """Bytes left; the pump says so a moment later."""
-        self.at(self.now, lambda: self._client(lambda: self.sender.progress(connection.link_id)))
+        self.at(self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id)))
 
     def arrived(self, connection: SimConnection, frame: bytes) -> None:
         """A request reached its broker."""
@@ -756,7 +756,7 @@ class World:
 
         def hear() -> None:
             if connection.open:
-                error = self.sender.frame(connection.link_id, payload)
+                error = self.sender.link_frame(connection.link_id, payload)
                 if error is not None:
                     self._end(connection, error)
 
@@ -781,7 +781,7 @@ class World:
         self.cluster.disconnect(connection.peer)
         self.monitor.lost(connection.link_id)
         self.trace(f"link {connection.link_id} to {connection.broker} gone: {error}")
-        self.sender.ended(connection.link_id, error)
+        self.sender.link_ended(connection.link_id, error)
 
     # -- the end ------------------------------------------------------------------------------
 
