@@ -27,7 +27,8 @@ from aioidem.broker.intercept import (
 )
 from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.server import EmbeddedCluster
-from aioidem.broker.state import Broker, ClusterState
+from aioidem.broker.state import ClusterState
+from aioidem.broker.topology import Broker
 
 __all__ = [
     "Action",

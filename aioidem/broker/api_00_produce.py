@@ -29,7 +29,8 @@ from aioidem.records import ReadRecord, read_batches
 
 if TYPE_CHECKING:
     from aioidem.broker.partition import Partition, Replica
-    from aioidem.broker.state import Broker, ClusterState
+    from aioidem.broker.state import ClusterState
+    from aioidem.broker.topology import Broker
 
 __all__ = ["handle"]
 

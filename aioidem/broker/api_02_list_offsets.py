@@ -13,7 +13,8 @@ from aioidem.records import read_batches
 if TYPE_CHECKING:
     from aioidem.broker.batch import StoredBatch
     from aioidem.broker.partition import Partition
-    from aioidem.broker.state import Broker, ClusterState
+    from aioidem.broker.state import ClusterState
+    from aioidem.broker.topology import Broker
 
 __all__ = ["handle"]
 

@@ -18,7 +18,8 @@ from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
     from aioidem.broker.partition import Topic
-    from aioidem.broker.state import Broker, ClusterState
+    from aioidem.broker.state import ClusterState
+    from aioidem.broker.topology import Broker
 
 __all__ = ["RESOURCE_BROKER", "RESOURCE_TOPIC", "broker_named", "handle", "topic_configs"]
 

@@ -15,7 +15,8 @@ from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
     from aioidem.broker.partition import Partition
-    from aioidem.broker.state import Broker, ClusterState
+    from aioidem.broker.state import ClusterState
+    from aioidem.broker.topology import Broker
 
 __all__ = ["handle"]
 

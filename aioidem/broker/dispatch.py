@@ -33,7 +33,8 @@ from aioidem.broker.entities import Entity
 from aioidem.broker.requests import Context, Reply
 
 if TYPE_CHECKING:
-    from aioidem.broker.state import Broker, ClusterState
+    from aioidem.broker.state import ClusterState
+    from aioidem.broker.topology import Broker
 
 __all__ = ["APIS", "Api", "announced", "handler", "served"]
 

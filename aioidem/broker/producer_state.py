@@ -156,11 +156,8 @@ class ProducerStates:
             del self._entries[pid]
         return gone
 
-    def through_snapshot(self, now_ms: int, expiration_ms: int) -> None:
-        """What a clean restart leaves: the last batch of each producer that is not expired when the
-        snapshot is loaded.
-        """
-        self.expire(now_ms, expiration_ms)
+    def through_snapshot(self) -> None:
+        """What a clean shutdown writes down: the last batch of each producer."""
         for entry in self._entries.values():
             while len(entry.batches) > 1:
                 entry.batches.popleft()

@@ -29,16 +29,18 @@ from anyio.abc import ByteStream, Listener, SocketAttribute, TaskGroup, TaskStat
 
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.configs import BROKER_CONFIGS, TOPIC_CONFIGS, validate
+from aioidem.broker.decoding import read_request
 from aioidem.broker.entities import Entity
 from aioidem.broker.intercept import Interceptor
 from aioidem.broker.memory import MemoryConnector, MemoryStream, stream_pair
 from aioidem.broker.partition import Partition, Topic
 from aioidem.broker.requests import Connection, Delivery
-from aioidem.broker.state import FIRST_RETAINING_VERSION, Broker, ClusterState
+from aioidem.broker.state import ClusterState
+from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker
 from aioidem.errors import ConfigError, NotKafkaError, ProtocolError, error_for_code
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.messages import UnsupportedRequestError, decode_request, encode_response
+from aioidem.protocol.messages import encode_response
 from aioidem.records import RecordBatch, read_batches
 
 if TYPE_CHECKING:
@@ -285,6 +287,13 @@ class EmbeddedCluster:
         """
         self._state.brokers[broker_id].throttle = seconds
 
+    def set_produce_version(self, broker_id: int, version: int) -> None:
+        """Make that broker an older or newer one, as a rolling upgrade or downgrade would.
+
+        A client that has not noticed and sends what is not served any more loses its connection.
+        """
+        self._state.brokers[broker_id].produce_version = version
+
     def set_clock_offset(self, broker_id: int, seconds: float) -> None:
         """Put that broker's wall clock ahead (or, negative, behind)."""
         self._pump()
@@ -302,8 +311,13 @@ class EmbeddedCluster:
         """Make that broker the leader, moving the replica there if it has none.
 
         What is parked at the old leader is answered NOT_LEADER_OR_FOLLOWER with its base offset.
+        Raises a `BrokerResponseError` if that broker does not run.
         """
-        self._change(lambda: self._state.move_leader(self._partition(topic, partition), broker_id))
+        target = self._partition(topic, partition)
+        try:
+            self._change(lambda: self._state.move_leader(target, broker_id))
+        except RefusedError as refusal:
+            raise _public(refusal) from None
 
     def hold_high_watermark(self, topic: str, partition: int = 0, at: int | None = None) -> None:
         """Keep the high watermark from rising (above ``at``), so that acks=all times out."""
@@ -494,10 +508,7 @@ class EmbeddedCluster:
     def _submit(
         self, broker: Broker, connection: Connection, payload: bytes, now: float, wall_ms: int
     ) -> None:
-        try:
-            header, request = decode_request(payload)
-        except UnsupportedRequestError as error:
-            header, request = error.header, None
+        header, request = read_request(payload)
         if header.api_key != _API_VERSIONS and not self._state.serves(
             broker, header.api_key, header.api_version
         ):

@@ -25,28 +25,16 @@ Rejected
 
 from __future__ import annotations
 
-import base64
 import heapq
-import random
-import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final
-from uuid import UUID
-from zlib import crc32
 
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker import dispatch
 from aioidem.broker.batch import RefusedError
-from aioidem.broker.configs import (
-    BROKER_CONFIGS,
-    CLUSTER_RETAIN,
-    DEFAULT_RETAIN,
-    TOPIC_CONFIGS,
-    TopicSettings,
-    validate,
-)
+from aioidem.broker.configs import DEFAULT_RETAIN
 from aioidem.broker.entities import Entity
 from aioidem.broker.intercept import (
     Action,
@@ -77,59 +65,17 @@ from aioidem.broker.requests import (
     ProduceItem,
 )
 from aioidem.broker.spans import Verdict
+from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker, Topology
 from aioidem.broker.verdicts import verdicts
 from aioidem.protocol.frames import frame as framed
 from aioidem.protocol.messages import encode_response
 
-__all__ = ["FIRST_RETAINING_VERSION", "Broker", "ClusterState"]
+__all__ = ["ClusterState"]
 
-FIRST_RETAINING_VERSION: Final = 14
-"""Produce version from which on a broker implements KIP-1269."""
-
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _PRODUCE: Final = 0
-_PID_BLOCK: Final = 1000
-_MAX_PARTITIONS: Final = 10_000
 
 
-class Broker:
-    """One broker: where it listens, what it speaks, whether it runs."""
-
-    __slots__ = (
-        "clock_offset_ms",
-        "configs",
-        "host",
-        "id",
-        "online",
-        "pids",
-        "port",
-        "produce_version",
-        "retain_default",
-        "throttle",
-    )
-
-    def __init__(self, broker_id: int, produce_version: int) -> None:
-        self.id = broker_id
-        self.host = "127.0.0.1"
-        self.port = 9092
-        self.produce_version = produce_version
-        self.online = True
-        self.configs: dict[str, str] = {}
-        self.retain_default = DEFAULT_RETAIN
-        self.throttle = 0.0
-        self.clock_offset_ms = 0
-        self.pids = range(0)
-
-    def __repr__(self) -> str:
-        return f"<Broker {self.id} {self.host}:{self.port} produce<=v{self.produce_version}>"
-
-    @property
-    def retains(self) -> bool:
-        """Whether it implements KIP-1269."""
-        return self.produce_version >= FIRST_RETAINING_VERSION
-
-
-class ClusterState:
+class ClusterState(Topology):
     """All brokers of one cluster and everything they remember.
 
     :param brokers: how many; their ids are 0, 1, ...
@@ -155,23 +101,17 @@ class ClusterState:
         seed: int = 0,
         encode: bool = False,
     ) -> None:
-        self._random = random.Random(seed)
-        raw_id = self._random.getrandbits(128).to_bytes(16, "big")
-        self.cluster_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=")
-        self.brokers = {
-            b: Broker(b, _per_broker(produce_versions, b, FIRST_RETAINING_VERSION))
-            for b in range(brokers)
-        }
-        self.topics: dict[str, Topic] = {}
-        self.topics_by_id: dict[UUID, Topic] = {}
-        self.configs: dict[str, str] = dict(configs or {})
-        self.group_offsets: dict[str, dict[tuple[str, int], tuple[int, int, str | None]]] = {}
-        self.transactional_ids: dict[str, tuple[int, int]] = {}
+        super().__init__(
+            brokers=brokers,
+            retain=retain,
+            produce_versions=produce_versions,
+            configs=configs,
+            seed=seed,
+        )
         self.rtt = rtt
         self.bandwidth = bandwidth
         self.interceptor: Interceptor | None = None
         self._encode = encode
-        self._next_pid_block = 0
         self._connections: dict[int, Connection] = {}
         self._connection_ids = count(1)
         self._events: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
@@ -180,13 +120,6 @@ class ClusterState:
         self._now = 0.0
         self._wall_offset_ms = 0.0
         self._next_check: float | None = None
-        validate(BROKER_CONFIGS, self.configs.items(), retains=True)
-        for broker in self.brokers.values():
-            wanted = str(_per_broker(retain, broker.id, DEFAULT_RETAIN))
-            validate(BROKER_CONFIGS, [(CLUSTER_RETAIN, wanted)], retains=True)
-            if wanted != str(DEFAULT_RETAIN):
-                broker.configs[CLUSTER_RETAIN] = wanted
-        self._reload_configs()
 
     # -- time and traffic ------------------------------------------------------------------------
 
@@ -272,38 +205,6 @@ class ClusterState:
 
     # -- topology (at the instant of the last `advance`) ----------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = -1,
-        replication: int = -1,
-        configs: Mapping[str, str | None] | None = None,
-        assignments: Mapping[int, list[int]] | None = None,
-        validate_only: bool = False,
-        retains: bool = True,
-    ) -> Topic:
-        """Create a topic; -1 takes the cluster's default.
-
-        Partition p's first replica is on the (p mod brokers)-th broker. ``retains``: whether the
-        broker asked knows the configs of KIP-1269. Raises `RefusedError` with CreateTopics' answer.
-        """
-        self.check_topic_name(name)
-        if name in self.topics:
-            raise RefusedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        overrides = dict(configs or {})
-        validate(TOPIC_CONFIGS, overrides.items(), retains=retains)
-        plan = self._place(partitions, replication, assignments)
-        topic_id = UUID(int=self._random.getrandbits(128), version=4)
-        values = {k: v for k, v in overrides.items() if v is not None}
-        topic = Topic(name, topic_id, TopicSettings.of(values, self.configs))
-        topic.overrides = values
-        topic.partitions = [Partition(topic, i, b, self._retain) for i, b in enumerate(plan)]
-        if not validate_only:
-            self.topics[name] = topic
-            self.topics_by_id[topic_id] = topic
-        return topic
-
     def delete_topic(self, topic: Topic) -> None:
         """Forget it; parked requests for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
         del self.topics[topic.name]
@@ -312,29 +213,17 @@ class ClusterState:
             partition.deleted = True
             self.wake(partition)
 
-    def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Replace all of a topic's configs, which the caller has validated."""
-        topic.overrides = dict(overrides)
-        topic.settings = TopicSettings.of(topic.overrides, self.configs)
-
-    def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
-        """Replace the configs of one broker, or (None) of the cluster; validated by the caller."""
-        if broker is None:
-            self.configs = dict(configs)
-        else:
-            broker.configs = dict(configs)
-        self._reload_configs()
-
-    def broker_config(self, broker: Broker | None, name: str) -> str:
-        """What that broker, or one without configs of its own, goes by."""
-        own = broker.configs.get(name) if broker is not None else None
-        return own or self.configs.get(name) or BROKER_CONFIGS[name].default
-
     def move_leader(self, partition: Partition, broker_id: int) -> None:
         """Make that broker the leader: an election if it has a replica, else a reassignment.
 
         Requests parked at the old leader are answered NOT_LEADER_OR_FOLLOWER, base offset kept.
+        Raises `RefusedError` if that broker does not run.
         """
+        broker = self.brokers.get(broker_id)
+        if broker is None or not broker.online:
+            raise RefusedError(
+                ErrorCode.preferred_leader_not_available, f"broker {broker_id} does not run"
+            )
         if broker_id == partition.leader:
             return
         if broker_id in partition.replicas:
@@ -351,69 +240,32 @@ class ClusterState:
         """
         broker = self.brokers[broker_id]
         broker.online = False
-        for partition in self._partitions():
+        for partition in self.partitions():
             partition.broker_stopped(broker_id)
             for waiting in list(partition.waiting):
                 self._retry(self._now, waiting) if clean else None
             replica = partition.replicas.get(broker_id)
             if replica is not None and clean:
-                replica.producers.through_snapshot(
-                    self.wall_ms(broker), self._expiration_ms(broker)
-                )
+                replica.producers.through_snapshot()
         for connection in self._connections_of(broker_id):
             self._break(connection)
-        for partition in self._partitions():
+        for partition in self.partitions():
             self.wake(partition)
 
     def start_broker(self, broker_id: int, *, clean: bool) -> None:
         """Start it again; ``clean`` is how it was stopped."""
         broker = self.brokers[broker_id]
         broker.online = True
-        for partition in self._partitions():
+        for partition in self.partitions():
             replica = partition.replicas.get(broker_id)
-            if replica is not None and not clean:
+            if replica is not None and clean:
+                # Expired ones are left out of a snapshot when it is loaded, not when it is written.
+                replica.producers.expire(self.wall_ms(broker), self._expiration_ms(broker))
+            elif replica is not None:
                 retain = self._retain(broker_id, partition.topic)
                 replica.producers.rebuild(replica.log.batches, retain)
             partition.broker_started(broker_id)
             self.wake(partition)
-
-    def allocate_producer_id(self, broker: Broker) -> int:
-        """The next one of the broker's block of 1000; the controller hands blocks out in turn."""
-        if not broker.pids:
-            first = self._next_pid_block * _PID_BLOCK
-            broker.pids = range(first, first + _PID_BLOCK)
-            self._next_pid_block += 1
-        taken = broker.pids[0]
-        broker.pids = broker.pids[1:]
-        return taken
-
-    def coordinator_of(self, key: str) -> Broker | None:
-        """The running broker that coordinates this group or transactional id."""
-        running = self.running
-        return running[crc32(key.encode()) % len(running)] if running else None
-
-    @staticmethod
-    def announced(broker: Broker) -> list[tuple[int, int, int]]:
-        """(api key, first version, last version) of all that this broker says it speaks."""
-        return dispatch.announced(broker)
-
-    @staticmethod
-    def serves(broker: Broker, api_key: int, version: int) -> bool:
-        """Whether this broker answers that request; if not, it closes the connection."""
-        return dispatch.served(broker, api_key, version)
-
-    @property
-    def running(self) -> list[Broker]:
-        """Brokers that are up, by id."""
-        return [b for b in self.brokers.values() if b.online]
-
-    @staticmethod
-    def check_topic_name(name: str) -> None:
-        """Raise `RefusedError` INVALID_TOPIC_EXCEPTION for a name no topic may have."""
-        if name in (".", "..") or not _TOPIC_NAME.match(name):
-            raise RefusedError(
-                ErrorCode.invalid_topic_exception, f"Topic name is illegal: {name!r}"
-            )
 
     def wake(self, partition: Partition) -> None:
         """Something about it changed: try what is parked there again."""
@@ -582,7 +434,7 @@ class ClusterState:
         self._discard_queue(connection)
         due = connection.link.down.due(self._now, 0)
         self._schedule(due, self._deliver, Delivery(connection, due, close=True))
-        for partition in self._partitions():
+        for partition in self.partitions():
             for delayed in list(partition.waiting):
                 if delayed.pending is not None and delayed.pending.connection is connection:
                     _note_unanswered(delayed.pending)
@@ -623,71 +475,15 @@ class ClusterState:
         at = self._next_check + missed * interval
         self._next_check = at + interval
         at_ms = int(at * 1000 + self._wall_offset_ms)
-        for partition in self._partitions():
+        for partition in self.partitions():
             for broker_id, replica in partition.replicas.items():
                 broker = self.brokers[broker_id]
                 if broker.online:
                     clock = at_ms + broker.clock_offset_ms
                     replica.producers.expire(clock, self._expiration_ms(broker))
 
-    def _partitions(self) -> list[Partition]:
-        return [p for topic in self.topics.values() for p in topic.partitions]
-
     def _connections_of(self, broker_id: int) -> list[Connection]:
         return [c for c in self._connections.values() if c.broker_id == broker_id]
-
-    def _retain(self, broker_id: int, topic: Topic) -> int:
-        broker = self.brokers[broker_id]
-        if not broker.retains:
-            return DEFAULT_RETAIN
-        return topic.settings.retain or broker.retain_default
-
-    def _reload_configs(self) -> None:
-        for broker in self.brokers.values():
-            broker.retain_default = int(self.broker_config(broker, CLUSTER_RETAIN))
-        for topic in self.topics.values():
-            topic.settings = TopicSettings.of(topic.overrides, self.configs)
-
-    def _place(
-        self, partitions: int, replication: int, assignments: Mapping[int, list[int]] | None
-    ) -> list[list[int]]:
-        if assignments:
-            return self._placed_by_hand(assignments)
-        if partitions == -1:
-            partitions = int(self.broker_config(None, "num.partitions"))
-        if replication == -1:
-            replication = int(self.broker_config(None, "default.replication.factor"))
-        if partitions < 1:
-            raise RefusedError(
-                ErrorCode.invalid_partitions, "Number of partitions must be larger than 0."
-            )
-        if partitions > _MAX_PARTITIONS:
-            raise RefusedError(
-                ErrorCode.policy_violation,
-                f"At most {_MAX_PARTITIONS} partitions: all is in memory.",
-            )
-        running = [b.id for b in self.running]
-        if not 1 <= replication <= len(running):
-            raise RefusedError(
-                ErrorCode.invalid_replication_factor,
-                f"Replication factor {replication} with {len(running)} brokers available.",
-            )
-        return [
-            [running[(p + r) % len(running)] for r in range(replication)] for p in range(partitions)
-        ]
-
-    def _placed_by_hand(self, assignments: Mapping[int, list[int]]) -> list[list[int]]:
-        if sorted(assignments) != list(range(len(assignments))):
-            raise RefusedError(
-                ErrorCode.invalid_replica_assignment, "Partitions must be numbered 0, 1, ..."
-            )
-        plan = [assignments[p] for p in range(len(assignments))]
-        for brokers in plan:
-            if not brokers or len(set(brokers)) != len(brokers) or set(brokers) - set(self.brokers):
-                raise RefusedError(
-                    ErrorCode.invalid_replica_assignment, f"Replicas {brokers} cannot be placed."
-                )
-        return plan
 
     def _produce_items(self, request: Entity, version: int) -> tuple[ProduceItem, ...]:
         items = []
@@ -703,10 +499,6 @@ class ClusterState:
                 partition = topic.partition(part.index) if topic is not None else None
                 items.append(ProduceItem(name, topic_id, part.index, part.records, partition))
         return tuple(items)
-
-
-def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -> int:
-    return values if isinstance(values, int) else values.get(broker_id, default)
 
 
 def _no_answer(_response: Entity) -> Entity:

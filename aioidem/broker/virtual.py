@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from aioidem.broker.decoding import read_request
 from aioidem.broker.entities import Entity, build, from_ms
 from aioidem.broker.requests import Delivery
 from aioidem.broker.state import ClusterState
 from aioidem.errors import KafkaTimeoutError
 from aioidem.protocol.messages import (
-    decode_request,
     decode_response,
     encode_request,
     encode_response,
@@ -143,7 +143,7 @@ class VirtualClient:
         self._last_id += 1
         message: Entity = build(schema, values)
         frame = encode_request(message, correlation_id=self._last_id, client_id="virtual")
-        header, request = decode_request(frame[4:])
+        header, request = read_request(frame[4:])
         self._cluster.state.submit(
             self.connection,
             request,

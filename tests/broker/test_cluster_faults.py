@@ -16,6 +16,7 @@ from aioidem.broker import (
     Delay,
     Drop,
     Refuse,
+    RefusedError,
     RequestSeen,
     Respond,
     RespondRaw,
@@ -222,6 +223,15 @@ def test_s0_15_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> 
     assert offset_of(old.produce(idempotent_batch(15))) == 15
 
 
+@pytest.mark.parametrize("broker_id", [1, 9])
+def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) -> None:
+    cluster, partition, _ = make(brokers=2, replication=2)
+    cluster.state.stop_broker(1, clean=True)
+    with pytest.raises(RefusedError):
+        cluster.state.move_leader(partition, broker_id)
+    assert (partition.leader, partition.leader_epoch) == (0, 0)
+
+
 def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> None:
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
@@ -299,6 +309,18 @@ def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
     answers = [again.produce(idempotent_batch(s)) for s in (0, 11, 10, 9, 8, 7, 6)]
     assert [a.error_code for a in answers[:5]] == [OUT_OF_ORDER] * 5
     assert [offset_of(a) for a in answers[5:]] == [7, 6]
+
+
+def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
+    cluster, partition, client = make()
+    fill(client, 1)
+    cluster.state.stop_broker(0, clean=True)
+    cluster.run_until(DAY + 1)
+    cluster.state.start_broker(0, clean=True)
+    cluster.settle()
+    assert last_sequence(cluster.client()) is None
+    assert offset_of(cluster.client().produce(idempotent_batch(0))) == 1, "appended twice"
+    assert end(partition) == 2
 
 
 def test_a_kill_keeps_the_whole_memory_because_the_log_is_replayed() -> None:

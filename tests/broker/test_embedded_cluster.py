@@ -18,6 +18,7 @@ from aioidem.broker.entities import Entity, build
 from aioidem.broker.memory import BUFFER_BYTES, stream_pair
 from aioidem.broker.virtual import START_MS, idempotent_batch, only_partition
 from aioidem.errors import (
+    BrokerResponseError,
     ConfigError,
     InvalidConfigurationError,
     KafkaConnectionError,
@@ -25,7 +26,7 @@ from aioidem.errors import (
     UnknownTopicOrPartitionError,
 )
 from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameSplitter
+from aioidem.protocol.frames import FrameSplitter, frame
 from aioidem.protocol.messages import (
     correlation_id_of,
     decode_response,
@@ -205,6 +206,18 @@ async def test_an_api_versions_request_too_new_is_answered_in_version_0(
             assert {a.api_key for a in answer.api_keys} >= {0, 3, 18}
 
 
+async def test_bytes_behind_a_request_are_let_be_as_kafka_lets_them(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
+            cluster.create_topic("t")
+            every_topic = (
+                b"\x00\x03\x00\x0d\x00\x00\x00\x09\x00\x01w\x00" + bytes(4) + b"\x01\x00\x00"
+            )
+            await wire.stream.send(frame(every_topic))
+            answer = await wire.read(3, 13, 9)
+            assert [t.name for t in answer.topics] == ["t"]
+
+
 async def test_a_produce_version_above_the_brokers_closes_the_connection(
     transport: Transport,
 ) -> None:
@@ -215,6 +228,29 @@ async def test_a_produce_version_above_the_brokers_closes_the_connection(
                 await wire.send(0, 9, produce_values(idempotent_batch(0)))
                 assert await wire.ended()
             assert cluster.log_end_offset("t") == 0
+
+
+async def test_a_broker_that_is_rolled_back_serves_its_old_versions_only(
+    transport: Transport,
+) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport, retain=20) as cluster:
+            cluster.create_topic("t")
+            cluster.set_produce_version(0, 11)
+            async with connected(cluster) as wire:
+                await wire.send(0, 12, produce_values(idempotent_batch(0)))
+                assert await wire.ended()
+            cluster.set_produce_version(0, 14)
+            async with connected(cluster) as wire:
+                assert only_partition(await wire.produce(idempotent_batch(0))).base_offset == 0
+
+
+async def test_a_leader_cannot_be_moved_to_nowhere(transport: Transport) -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(transport=transport) as cluster:
+            cluster.create_topic("t")
+            with pytest.raises(BrokerResponseError):
+                cluster.move_leader("t", 0, 5)
 
 
 async def test_brokers_are_reached_through_what_metadata_says(transport: Transport) -> None:

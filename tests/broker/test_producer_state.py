@@ -173,20 +173,13 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
     for sequence in range(12):
         partition.offer(sequence)
     partition.offer(0, producer_id=8)
-    partition.states.through_snapshot(START_MS, DAY_MS)
+    partition.states.through_snapshot()
     assert [len(e.batches) for e in partition.states.entries()] == [1, 1]
     assert partition.refusal(10) == ErrorCode.out_of_order_sequence_number
     original = partition.offer(11)
     assert original is not None
     assert original.base_offset == 11
     assert partition.offer(12) is None
-
-
-def test_a_snapshot_is_loaded_without_those_that_expired() -> None:
-    partition = Partition()
-    partition.offer(0, timestamp_ms=START_MS - 2 * DAY_MS)
-    partition.states.through_snapshot(START_MS, DAY_MS)
-    assert len(partition.states) == 0
 
 
 def test_a_replay_of_the_log_restores_the_whole_memory() -> None:

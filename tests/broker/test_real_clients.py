@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import confluent_kafka
 import pytest
+from confluent_kafka import admin as confluent_admin
 
 from aioidem.broker import EmbeddedCluster
 
@@ -203,3 +204,63 @@ async def test_stock_clients_write_and_read_back_byte_for_byte(
             assert offsets == list(range(len(RECORDS)))
             assert await read(reader, cluster.bootstrap_servers) == RECORDS
             assert CODECS[codec] in {b.codec for b in cluster.batches(TOPIC)}
+
+
+def confluent_administers(servers: str) -> None:
+    """Topics and configs through librdkafka's admin client."""
+    api: Any = confluent_admin
+    admin: Any = api.AdminClient({"bootstrap.servers": servers})
+    wait = BOUND / 4
+    new = api.NewTopic(
+        "made", num_partitions=3, replication_factor=2, config={"max.message.bytes": "12345"}
+    )
+    admin.create_topics([new], request_timeout=wait)["made"].result(wait)
+    assert len(admin.list_topics(timeout=wait).topics["made"].partitions) == 3
+    kind = api.ConfigResource
+    topic = kind(kind.Type.TOPIC, "made")
+    topic.add_incremental_config(
+        api.ConfigEntry(
+            "producer.state.batches.to.retain",
+            "20",
+            incremental_operation=api.AlterConfigOpType.SET,
+        )
+    )
+    (changed,) = admin.incremental_alter_configs([topic], request_timeout=wait).values()
+    changed.result(wait)
+    (described,) = admin.describe_configs([kind(kind.Type.TOPIC, "made")]).values()
+    configs = described.result(wait)
+    assert configs["max.message.bytes"].value == "12345"
+    assert configs["producer.state.batches.to.retain"].value == "20"
+    found = admin.describe_cluster(request_timeout=wait).result(wait)
+    assert [node.id for node in found.nodes] == [0, 1]
+    latest = {confluent_kafka.TopicPartition("made", 0): api.OffsetSpec.latest()}
+    (offsets,) = admin.list_offsets(latest, request_timeout=wait).values()
+    assert offsets.result(wait).offset == 0
+    admin.delete_topics(["made"], request_timeout=wait)["made"].result(wait)
+
+
+async def test_a_stock_admin_client_makes_configures_and_deletes_topics() -> None:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2) as cluster:
+            await in_thread(confluent_administers, cluster.bootstrap_servers)
+            assert not cluster.state.topics
+
+
+async def test_stock_producers_and_consumers_follow_a_leader_that_moves() -> None:
+    """One producer and one consumer, not restarted, over two brokers."""
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(brokers=2) as cluster:
+            cluster.create_topic(TOPIC, replication=2)
+            servers = cluster.bootstrap_servers
+            producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True)
+            consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=servers)
+            async with producer, consumer:
+                consumer.assign([aiokafka.TopicPartition(TOPIC, 0)])
+                await consumer.seek_to_beginning()
+                for number in range(4):
+                    value = b"%d" % number
+                    sent = await producer.send_and_wait(TOPIC, value)
+                    assert sent.offset == number
+                    assert (await consumer.getone()).value == value
+                    cluster.move_leader(TOPIC, 0, (number + 1) % 2)
+            assert cluster.leader_epoch(TOPIC) == 4
