@@ -132,11 +132,10 @@ def test_an_emptied_queue_forgets_that_it_was_blocked_or_flushed(how: str) -> No
 
 
 class Waiters:
-    """Counts wake-ups; whoever is woken claims its room at once, unless `slow`."""
+    """Counts wake-ups."""
 
-    def __init__(self, budget: ByteBudget, *, slow: bool = False) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self.budget = budget
-        self.slow = slow
         self.woken: list[MemoryWaiter] = []
         self.all: list[MemoryWaiter] = []
 
@@ -147,21 +146,15 @@ class Waiters:
 
         def wake() -> None:
             if box:
-                self._woke(box[0])
+                self.woken.append(box[0])
             else:
                 early.append(True)
 
         waiter = self.budget.wait(size, wake)
         box.append(waiter)
+        self.woken.extend([waiter] * len(early))
         self.all.append(waiter)
-        for _ in early:
-            self._woke(waiter)
         return waiter
-
-    def _woke(self, waiter: MemoryWaiter) -> None:
-        self.woken.append(waiter)
-        if not self.slow:
-            self.budget.claim(waiter)
 
 
 def test_room_is_taken_and_given_back() -> None:
