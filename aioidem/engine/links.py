@@ -44,7 +44,7 @@ __all__ = [
 PRODUCE_WITH_WINDOW = 14
 """The Produce version that names the broker's window (KIP-1269)."""
 
-MAX_THROTTLE = 60.0
+MAX_THROTTLE = 300.0
 """Seconds; a throttle_time beyond it is taken as this much."""
 
 
