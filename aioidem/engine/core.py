@@ -560,6 +560,9 @@ class ProducerCore:
             return None
         self._discover(link, state.topic, now)
         self._ask_about_itself(link, now)
+        if state.in_doubt and self._awaits_memory(link):
+            # Whether a resend can be a duplicate depends on how long this broker remembers us.
+            return None
         if link.discovery is WindowDiscovery.ASKING:
             # Once per connection, and only where v14 is offered. A first batch sent in v13
             # meanwhile would be acknowledged without naming the window: one more trip at 5.
@@ -585,6 +588,11 @@ class ProducerCore:
             self._steps.append(
                 steps.DescribeBrokerConfig(link.link_id, request.token, link.node_id)
             )
+
+    def _awaits_memory(self, link: Link) -> bool:
+        return link.node_id not in self._expirations and any(
+            request.kind is RequestKind.BROKER_CONFIG for request in link.outstanding.values()
+        )
 
     def _send_on(self, link: Link, states: list[PartitionState], now: float) -> None:
         while link.admits(now):

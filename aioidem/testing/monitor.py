@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from aioidem.records import read_batches
@@ -164,7 +164,7 @@ class WireMonitor:
         self._requests: dict[object, dict[object, dict[tuple[str, int], _Carried]]] = {}
 
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
-        """A Produce request's first byte was written; `connection` and `request` name them.
+        """A Produce request was given to the socket; `connection` and `request` name them.
 
         `request` must be unique on its connection.
         """
@@ -184,11 +184,19 @@ class WireMonitor:
         for carried in left.values():
             _doubt(carried)
 
-    def lost(self, connection: object) -> None:
-        """The producer knows that a connection is gone, or has closed it."""
-        for carried in self._requests.pop(connection, {}).values():
+    def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
+        """The producer knows that a connection is gone, or has closed it.
+
+        `unwritten`: requests of which it knows that no byte was written.
+        """
+        for request, carried in self._requests.pop(connection, {}).items():
             for each in carried.values():
-                _doubt(each)
+                if request in unwritten:
+                    each.partition.outstanding -= 1
+                    if each.sent is not None:
+                        each.sent.outstanding -= 1
+                else:
+                    _doubt(each)
 
     def leader_changed(self, topic: str, partition: int) -> None:
         """The producer has learned of another leader epoch: the window is the default again."""

@@ -122,13 +122,12 @@ class Injector:
             return
         if not world.cluster.brokers[laggard].online or laggard not in partition.replicas:
             return
-        old = partition.leader_replica
-        if old is not None:
-            kept = partition.replicas[laggard].log.common_end(old.log)
-            raw = b"".join(b.wire() for b in old.log.batches if b.base_offset >= kept)
-            gone = [parse_value(r.value) for r in log_records(topic, index, read_batches(raw))]
-            world.lost.update(value for value in gone if value is not None)
-            world.trace(f"{topic}-{index} loses from offset {kept} on: {len(gone)} records")
+        old = partition.leader_replica or partition.replicas[partition.isr[0]]
+        kept = partition.replicas[laggard].log.common_end(old.log)
+        raw = b"".join(b.wire() for b in old.log.batches if b.base_offset >= kept)
+        gone = [parse_value(r.value) for r in log_records(topic, index, read_batches(raw))]
+        world.lost.update(value for value in gone if value is not None)
+        world.trace(f"{topic}-{index} loses from offset {kept} on: {len(gone)} records")
         world.cluster.move_leader(partition, laggard)
         partition.resume(laggard)
         world.cluster.wake(partition)
@@ -276,6 +275,7 @@ class Injector:
             case 0:
                 self._served += 1
                 glitch = self._glitches.get(self._served)
+                self._note_late(seen)
                 if glitch is None:
                     return None
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
@@ -292,17 +292,29 @@ class Injector:
             case _:
                 return None
 
+    def _note_late(self, seen: RequestSeen) -> None:
+        """A request is served whose connection the client has closed: another copy of its batches
+        may have been sent, and acknowledged, meanwhile.
+        """
+        if not self._world.is_open(seen.connection_id):
+            for topic in seen.request.topic_data:
+                for part in topic.partition_data:
+                    records = read_batches(part.records)[0].records()
+                    values = [parse_value(record.value) for record in records]
+                    self._world.late.update(value for value in values if value is not None)
+
     def _on_drop(self, glitch: Glitch, _seen: RequestSeen) -> Action:
         carried_out, silent = glitch.args
         return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
 
-    def _on_delay(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+    def _on_delay(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        self._later(glitch.args[0], lambda: self._note_late(seen))
         return Delay(glitch.args[0])
 
     def _on_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
         # It is read, and queued behind something slow; meanwhile the client closes.
         self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
-        return Delay(glitch.args[0])
+        return self._on_delay(glitch, seen)
 
     def _on_refuse(self, glitch: Glitch, _seen: RequestSeen) -> Action:
         code, only = glitch.args

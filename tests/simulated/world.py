@@ -225,7 +225,7 @@ class SimConnection:
         self.upcoming: steps.SendProduce | None = None
         self._last_id = 0
         self._started = 0
-        self._backlog: list[tuple[int, bytes, steps.SendProduce | None]] = []
+        self._backlog: list[tuple[int, bytes]] = []
         self.under_way: list[list[Any]] = []
         self._last_due = 0.0
 
@@ -239,7 +239,9 @@ class SimConnection:
         del expects_response
         if not self.open:
             raise errors.KafkaConnectionError("closed")
-        self._backlog.append((correlation_id, frame, self.upcoming))
+        self._backlog.append((correlation_id, frame))
+        if self.upcoming is not None:
+            self._world.handed(self.link_id, self.upcoming)
         self.upcoming = None
         self.flush()
 
@@ -254,10 +256,7 @@ class SimConnection:
     def flush(self) -> None:
         """Give the socket what waits for it."""
         while self._backlog and not self.blocked and self.open:
-            correlation_id, frame, step = self._backlog.pop(0)
-            self._started = correlation_id
-            if step is not None:
-                self._world.left(self.link_id, step)
+            self._started, frame = self._backlog.pop(0)
             self._world.progressed(self)
             if not self.mute:
                 self._travel(frame)
@@ -359,7 +358,11 @@ class SimSender(Sender):
         """A connection is gone: what `_serve` does last."""
         channel = self._channels.pop(link_id, None)
         if channel is not None:
-            self._lost(link_id, cause, channel.unwritten())
+            # What the engine has given up by itself it takes for written.
+            known = link_id in self._core.connections.links
+            unwritten = channel.unwritten() if known else []
+            self._world.monitor.lost(link_id, unwritten)
+            self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
         """An answer came; what is returned ends the connection."""
@@ -410,6 +413,8 @@ class World:
         self._by_peer: dict[int, SimConnection] = {}
         self.archive: list[LogRecord] = []
         self.lost: set[ValueId] = set()
+        # In requests that were served after the client had closed their connection.
+        self.late: set[ValueId] = set()
         self.config = ProducerConfig.build(
             [(f"b{i}", 9092) for i in range(schedule.brokers)],
             client_id="sim",
@@ -671,6 +676,11 @@ class World:
         """The versions a broker offers."""
         return self.cluster.announced(self.cluster.brokers[broker_id])
 
+    def is_open(self, peer_id: int) -> bool:
+        """Whether the client still has that connection."""
+        connection = self._by_peer.get(peer_id)
+        return connection is not None and connection.open
+
     def connect(self, step: steps.OpenLink) -> None:
         """The client opens a connection: a round trip for TCP, one for ApiVersions."""
         broker_id = int(step.host[1:])
@@ -698,8 +708,8 @@ class World:
                 lambda: self._client(lambda: self.sender.link_refused(step.link_id, refused)),
             )
 
-    def left(self, link_id: int, step: steps.SendProduce) -> None:
-        """A Produce request's first byte left the client."""
+    def handed(self, link_id: int, step: steps.SendProduce) -> None:
+        """A Produce request was given to the socket."""
         if self.config.acks == 0:
             return
         batches = [
@@ -779,7 +789,6 @@ class World:
         connection.deaf = True
         self.connections.pop(connection.link_id, None)
         self.cluster.disconnect(connection.peer)
-        self.monitor.lost(connection.link_id)
         self.trace(f"link {connection.link_id} to {connection.broker} gone: {error}")
         self.sender.link_ended(connection.link_id, error)
 
@@ -824,13 +833,18 @@ class World:
         deadline = self.config.delivery_timeout + self.config.request_timeout
         # A new epoch's first append fences the old one, but a broker that has forgotten us fences
         # nothing, and neither does a new producer id (epochs used up).
+        by_name = schedule.lossy and min(schedule.versions) < 13
+        repeats = self.config.in_doubt == "resend" or by_name
+        # A copy that is served after its connection was closed, by a broker that has forgotten the
+        # copy it acknowledged: no client can prevent it.
+        copies = self.late if schedule.profile == "forgetful" else frozenset()
         unfenced = schedule.profile == "forgetful" or schedule.first_epoch or schedule.lossy
         late = {row.value for row in rows if unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
             deadline=deadline + self._stalled_for + _SLACK,
             lost=self.lost,
             may_reorder=late,
-            may_repeat=set(self.rows) if self.config.in_doubt == "resend" else frozenset(),
+            may_repeat=set(self.rows) if repeats else copies,
             unpromised=not self.config.enable_idempotence,
         )
         result.violations += check_history(rows, self.log(), expect)
