@@ -34,7 +34,7 @@ from aioidem.engine.accumulator import PendingRecord
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.records import BATCH_OVERHEAD, record_size_bound
-from aioidem.runtime import BackgroundTask
+from aioidem.runtime import BackgroundTask, loop_clock
 from aioidem.sender import Sender
 from aioidem.structs import RecordMetadata
 
@@ -83,6 +83,7 @@ class Producer:
         self._connector = connector or TcpConnector()
         self._core = ProducerCore(self.config, random=random.random)
         self._sender = Sender(self._core, self.config, self._connector)
+        self._clock: Callable[[], float] = time.monotonic  # the loop's own, from start() on
         self._pid = os.getpid()
         self._closed = False
         # Failed deliveries, for the report at close: bounded, because a dead broker can fail
@@ -103,6 +104,7 @@ class Producer:
         self._check_process()
         if self._closed or self._background is not None:
             raise errors.ProducerClosed("a producer is started once")
+        self._clock = loop_clock()
         self._background = BackgroundTask(self._sender.run, _crash_handler(self._core))
         self._background.start(f"aioidem sender of {self.config.client_id}")
         try:
@@ -357,7 +359,7 @@ class Producer:
 
     def _queue(self, topic: str, record: PendingRecord) -> None:
         try:
-            self._core.append(topic, record, anyio.current_time())
+            self._core.append(topic, record, self._clock())
         except errors.KafkaError:
             self._core.budget.release(record.size)
             raise
