@@ -57,6 +57,8 @@ UNKNOWN = DeliveryStatus.UNKNOWN
 PENDING = DeliveryStatus.PENDING
 
 T = "t"
+Log = tuple[str, int, UUID | None]
+Identity = tuple[int, int]
 _NAMESPACE = UUID(int=0xA101DE)
 
 
@@ -94,9 +96,11 @@ class Outcome:
 class Sent:
     """One batch inside a Produce request, read from its bytes."""
 
-    def __init__(self, topic: str, partition: int, data: bytes) -> None:
-        self.topic = topic
+    def __init__(self, topic: steps.TopicData, partition: int, data: bytes) -> None:
+        self.topic = topic.name
         self.partition = partition
+        # Another topic id is another log.
+        self.where = (topic.name, partition, topic.topic_id)
         self.data = data
         (self.batch,) = read_batches(data)
         assert self.batch.crc_ok()
@@ -130,9 +134,7 @@ class Request:
         self.sent_at = sent_at
         self.done = False
         self.parts = [
-            Sent(topic.name, index, data)
-            for topic in step.topics
-            for index, data in topic.partitions
+            Sent(topic, index, data) for topic in step.topics for index, data in topic.partitions
         ]
 
     @property
@@ -212,13 +214,13 @@ class Rig:
         # READ is not granted, unless the test says what DescribeProducers tells.
         self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
         self.down: set[int] = set()
-        self._bytes: dict[tuple[str, int, tuple[int, int], int], bytes] = {}
-        self._highest: dict[tuple[str, int], tuple[int, int]] = {}
-        self._rewritable: set[tuple[str, int, tuple[int, int], int]] = set()
+        self._bytes: dict[tuple[Log, Identity, int], bytes] = {}
+        self._highest: dict[Log, Identity] = {}
+        self._rewritable: set[tuple[Log, Identity, int]] = set()
         # First sends of each partition and identity in order, and how many of them are resolved
         # from the oldest on: an own count of the span.
-        self._first_sends: dict[tuple[str, int, tuple[int, int]], list[int]] = {}
-        self._proved: dict[tuple[str, int, tuple[int, int]], set[int]] = {}
+        self._first_sends: dict[tuple[Log, Identity], list[int]] = {}
+        self._proved: dict[tuple[Log, Identity], set[int]] = {}
         self.max_span = 0
         self._split = False
         self.polls = 0
@@ -410,8 +412,8 @@ class Rig:
         if not self.config.enable_idempotence:
             assert part.identity == (-1, -1)
             return
-        where = (part.topic, part.partition)
-        key = (*where, part.identity, part.sequence)
+        where = part.where
+        key = (where, part.identity, part.sequence)
         if key not in self._bytes:
             self._check_span(part)
         known = self._bytes.setdefault(key, part.data)
@@ -427,7 +429,7 @@ class Rig:
                 p
                 for r in self.outstanding()
                 for p in r.parts
-                if (p.topic, p.partition) == where and p.identity < part.identity
+                if p.where == where and p.identity < part.identity
             ]
             assert not older, f"{part} while {older} are outstanding"
         state = self.state(part.topic, part.partition)
@@ -435,7 +437,7 @@ class Rig:
             assert not state.in_doubt
 
     def _check_span(self, part: Sent) -> None:
-        line = (part.topic, part.partition, part.identity)
+        line = (part.where, part.identity)
         sends = self._first_sends.setdefault(line, [])
         sends.append(part.sequence)
         proved = self._proved.setdefault(line, set())
@@ -447,7 +449,7 @@ class Rig:
             assert span <= limit, f"span {span} at limit {limit}: {part}"
 
     def _prove(self, part: Sent) -> None:
-        line = (part.topic, part.partition, part.identity)
+        line = (part.where, part.identity)
         sends = self._first_sends.get(line, [])
         if part.sequence in sends:
             self._proved[line].update(sends[: sends.index(part.sequence) + 1])
@@ -530,7 +532,7 @@ class Rig:
         if code in {MESSAGE_TOO_LARGE, 18}:
             self._split = True
             for part in request.parts:
-                self._rewritable.add((part.topic, part.partition, part.identity, part.sequence))
+                self._rewritable.add((part.where, part.identity, part.sequence))
         self.answer(
             request,
             [self.entry(request, part, code, offset, **more) for part in request.parts],
@@ -643,6 +645,18 @@ def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) 
         assert rig.now < until, "it never came"
         at = rig.core.wake_at
         assert at is not None, "the engine sleeps for ever"
+        rig.tick(max(at - rig.now, 1e-6))
+
+
+def refuse_until(rig: Rig, condition: Callable[[], bool], code: int, seconds: float = 60.0) -> None:
+    """Answer every request with this error in the instant it is sent, until something holds."""
+    until = rig.now + seconds
+    while not condition():
+        assert rig.now < until, "it never came"
+        for request in rig.outstanding():
+            rig.fail(request, code)
+        at = rig.core.wake_at
+        assert at is not None
         rig.tick(max(at - rig.now, 1e-6))
 
 

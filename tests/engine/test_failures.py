@@ -1,0 +1,521 @@
+"""Batches that fail for good, splits, identities that end, odd answers, and acks 0 and 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.engine import steps
+from aioidem.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    ProducerClosed,
+    ProtocolError,
+)
+from aioidem.protocol.produce import PartitionAnswer
+from aioidem.protocol.producer_id import ProducerIdAnswer
+
+from .driver import (
+    ACKED,
+    CLUSTER_AUTHORIZATION_FAILED,
+    INVALID_RECORD,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    OUT_OF_ORDER,
+    PENDING,
+    REQUEST_TIMED_OUT,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN,
+    Rig,
+    T,
+    pipelined,
+    topic_id,
+)
+
+# -- permanent errors
+
+
+@pytest.mark.parametrize("failing", range(5))
+@pytest.mark.parametrize("code", [INVALID_RECORD, TOPIC_AUTHORIZATION_FAILED])
+def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
+    failing: int, code: int
+) -> None:
+    """A4.36, F15, KAFKA-14034: the rest is renumbered under one bump."""
+    rig, requests = pipelined(5)
+    for number, request in enumerate(requests):
+        if number < failing:
+            rig.ack(request, poll=False)
+        else:
+            rig.fail(request, code if number == failing else OUT_OF_ORDER, poll=False)
+    rig.settle_down(10.0)
+    expected = [ACKED] * 6
+    expected[failing + 1] = NOT_WRITTEN
+    assert rig.statuses == expected
+    offsets = [o.offset for o in rig.outcomes if o.status is ACKED]
+    assert offsets == sorted(offsets)
+    assert rig.core.identity.bumps == 1
+    assert rig.core.counters.data_loss_events == 0
+    rig.assert_drained()
+
+
+def test_a_permanent_error_below_a_doubtful_batch_does_not_renumber_the_doubtful() -> None:
+    """C-J3, KAFKA-14034: k-1 is in doubt, k fails: k-1 keeps its numbers until it is resolved."""
+    rig, (first, second, third) = pipelined(3)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, INVALID_RECORD, poll=False)
+    rig.fail(third, OUT_OF_ORDER, poll=False)
+    rig.tick(1.0)
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (0, [1])
+    rig.ack(rig.outstanding()[0])
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    rig.ack_all()
+    assert rig.statuses == [ACKED, ACKED, NOT_WRITTEN, ACKED]
+    rig.assert_drained()
+
+
+def test_one_incident_is_one_bump_however_many_siblings_fail() -> None:
+    """A4.34."""
+    rig, requests = pipelined(5)
+    for request in requests:
+        rig.fail(request, INVALID_RECORD, poll=False)
+    rig.tick(1.0)
+    assert rig.statuses[1:] == [NOT_WRITTEN] * 5
+    assert rig.core.identity.bumps == 1
+    rig.send()
+    assert rig.outstanding()[0].epoch == 1
+
+
+def test_two_partitions_with_an_incident_under_the_same_epoch_share_one_bump() -> None:
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition, poll=False)
+    rig.poll()
+    rig.fail(rig.outstanding()[0], INVALID_RECORD)
+    assert rig.core.identity.bumps == 1
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    assert {part.epoch for r in rig.outstanding() for part in r.parts} == {1}
+
+
+def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() -> None:
+    """A2.17, KIP-467."""
+    rig = Rig().start()
+    rig.send()
+    rig.fail(
+        rig.outstanding()[0],
+        INVALID_RECORD,
+        error_message="bad\nrecord",
+        record_errors=((0, "no key"),),
+    )
+    text = str(rig.outcomes[0].error)
+    assert "no key" in text
+    assert "\n" not in text
+
+
+# -- epochs
+
+
+def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() -> None:
+    """A4.31, A4.32, S4, KAFKA-12152, librdkafka #4953."""
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    rig.send(3, partition=1)
+    healthy = rig.outstanding()
+    rig.send(partition=0)
+    rig.fail(rig.outstanding()[-1], INVALID_RECORD)
+    rig.send(partition=1)
+    assert {r.epoch for r in healthy} == {0}
+    assert rig.outstanding()[-1].epoch == 0, "the healthy one goes on under its epoch"
+    while rig.outstanding():
+        rig.ack(rig.outstanding()[0])
+    rig.send(partition=1)
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    rig.ack_all()
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
+
+
+def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
+    """A4.33, attack.md finding 23: the first append under e+1 would fence its resend."""
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    rig.send(partition=1)
+    rig.fail(rig.outstanding()[0], REQUEST_TIMED_OUT)
+    rig.send(partition=0)
+    rig.fail(rig.outstanding()[0], INVALID_RECORD)
+    rig.tick(1.0)
+    (resend,) = rig.outstanding()
+    assert (resend.only.partition, resend.epoch, resend.sequence) == (1, 0, 1)
+    rig.ack(resend)
+    assert rig.statuses.count(ACKED) == 3
+
+
+def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
+    """A4.35, rd#3720: queued records still drain."""
+    rig = Rig()
+    rig.hold = (steps.InitProducerId,)
+    rig.start()
+    rig.grant(rig.held[0], 77, 32767)
+    rig.poll()
+    rig.hold = ()
+    rig.send(3)
+    assert rig.outstanding()[0].only.identity == (77, 32767)
+    rig.fail(rig.outstanding()[0], INVALID_RECORD)
+    rig.tick(1.0)
+    producer_id, epoch = rig.outstanding()[0].only.identity
+    assert producer_id != 77
+    assert (epoch, rig.sequences) == (0, [0])
+    rig.ack_all()
+    assert rig.statuses == [NOT_WRITTEN, ACKED, ACKED]
+    rig.assert_drained()
+
+
+# -- fatal and closed
+
+
+def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
+    """A11.88."""
+    rig, requests = pipelined(3)
+    rig.send(4)
+    rig.fail(requests[0], CLUSTER_AUTHORIZATION_FAILED)
+    assert rig.statuses[1:] == [NOT_WRITTEN, *[UNKNOWN] * 4, *[NOT_WRITTEN] * 2]
+    with pytest.raises(KafkaError):
+        rig.send()
+    rig.core.budget.release(rig.core.budget.used)
+    for request in rig.outstanding():
+        rig.ack(request)
+    assert rig.statuses.count(ACKED) == 1
+    rig.assert_drained()
+
+
+def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> None:
+    """KAFKA-13668, C-J13: not fatal."""
+    rig = Rig()
+    rig.hold = (steps.InitProducerId,)
+    rig.start()
+    rig.send(2)
+    step = rig.held[0]
+    rig.core.on_producer_id(step.link_id, step.token, ProducerIdAnswer(31, -1, -1), rig.now)
+    rig.collect()
+    assert rig.statuses == [NOT_WRITTEN] * 2
+    assert isinstance(rig.core.identity_error, ClusterAuthorizationFailedError)
+    rig.tick(2.0)
+    rig.send()
+    rig.grant(rig.held[1], 9, 0)
+    rig.ack_all()
+    assert rig.statuses[2] is ACKED
+    assert getattr(rig.core, "identity_error") is None  # noqa: B009 (mypy has narrowed it)
+
+
+def test_close_settles_everything_and_closes_every_connection() -> None:
+    """A10.78."""
+    rig, _ = pipelined(2)
+    rig.send(3, partition=0)
+    rig.send(topic="nowhere")
+    rig.fail(rig.outstanding()[0], NOT_LEADER)
+    closing = rig.core.close(rig.now)
+    rig.collect()
+    assert {type(step) for step in closing} == {steps.CloseLink}
+    assert rig.statuses[1:] == [NOT_WRITTEN, *[UNKNOWN] * 4, NOT_WRITTEN]
+    assert all(isinstance(o.error, ProducerClosed) for o in rig.outcomes[1:])
+    rig.requests.clear()
+    rig.assert_drained()
+    assert not rig.core.connections.links
+
+
+# -- split
+
+
+def serve(rig: Rig, largest: int) -> None:
+    """Be a broker that takes batches up to a size and refuses what comes behind a refused one."""
+    for _ in range(200):
+        if not rig.outstanding():
+            return
+        assert len(rig.outstanding()) <= 5
+        request, *behind = rig.outstanding()
+        if len(request.only.data) <= largest:
+            rig.ack(request)
+        else:
+            rig.fail(request, MESSAGE_TOO_LARGE, poll=False)
+            for later in behind:
+                rig.fail(later, OUT_OF_ORDER, poll=False)
+            rig.poll()
+        rig.tick(0.01)
+    raise AssertionError("it never ends")
+
+
+def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
+    """A8.68: same numbers, same order, futures keep their records; re-split works."""
+    rig = Rig(batch_size=10_000).start()
+    rig.send(8, poll=False)
+    rig.poll()
+    assert rig.outstanding()[0].only.batch.count == 8
+    serve(rig, 500)
+    assert rig.statuses == [ACKED] * 8
+    assert [o.offset for o in rig.outcomes] == list(range(8))
+    assert rig.core.identity.bumps == 0
+    assert rig.core.counters.batches_split >= 2
+    rig.assert_drained()
+
+
+def test_the_topics_ceiling_is_remembered_after_a_split() -> None:
+    rig = Rig(batch_size=10_000).start()
+    rig.send(8, poll=False)
+    rig.poll()
+    size = len(rig.outstanding()[0].only.data)
+    rig.fail(rig.outstanding()[0], MESSAGE_TOO_LARGE)
+    rig.ack_all()
+    rig.send(8, poll=False)
+    rig.poll()
+    assert len(rig.outstanding()[0].only.data) <= size // 2
+
+
+def test_a_single_record_that_is_too_large_fails_alone() -> None:
+    """A8.70."""
+    rig, requests = pipelined(3)
+    rig.fail(requests[0], MESSAGE_TOO_LARGE, poll=False)
+    rig.fail(requests[1], OUT_OF_ORDER, poll=False)
+    rig.fail(requests[2], OUT_OF_ORDER, poll=False)
+    rig.settle_down(5.0)
+    assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, ACKED]
+    rig.assert_drained()
+
+
+def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
+    """F35, D2.8: the parts exceed the window; what was sent before is resent within it."""
+    rig = Rig(batch_size=1000).start()
+    rig.send()
+    rig.ack_all()
+    for _ in range(5):
+        rig.send(4, poll=False)
+        rig.poll()
+    assert len(rig.outstanding()) == 5
+    requests = rig.outstanding()
+    rig.fail(requests[0], MESSAGE_TOO_LARGE, poll=False)
+    for request in requests[1:]:
+        rig.fail(request, OUT_OF_ORDER, poll=False)
+    rig.poll()
+    serve(rig, 300)
+    assert rig.statuses == [ACKED] * 21
+    offsets = [o.offset for o in rig.outcomes]
+    assert offsets == sorted(offsets)
+    assert rig.core.identity.bumps == 0
+    assert rig.state().window.max_span <= 5
+    rig.assert_drained()
+
+
+def test_a_part_of_a_split_that_fails_leaves_the_others_in_order() -> None:
+    rig = Rig(batch_size=10_000).start()
+    rig.send(4, poll=False)
+    rig.poll()
+    rig.fail(rig.outstanding()[0], MESSAGE_TOO_LARGE)
+    rig.fail(rig.outstanding()[0], INVALID_RECORD)
+    rig.settle_down(5.0)
+    assert NOT_WRITTEN in rig.statuses
+    assert PENDING not in rig.statuses
+    acked = [o.offset for o in rig.outcomes if o.status is ACKED]
+    assert acked == sorted(acked)
+    rig.assert_drained()
+
+
+# -- odd answers
+
+
+def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
+    """S14, F29, A11.91: never a future that hangs."""
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition, poll=False)
+    rig.poll()
+    (request,) = rig.outstanding()
+    assert rig.answer(request, [rig.entry(request, request.parts[0], NONE, 0)]) is None
+    assert rig.state(T, request.parts[1].partition).in_doubt == 1
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 2
+
+
+@pytest.mark.parametrize("odd", ["doubled", "invented partition", "invented topic"])
+def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
+    """A11.91: what it said rightly counts; what it owed besides is in doubt."""
+    rig, (first, _second) = pipelined(2)
+    entry = rig.entry(first, first.only, NONE, 7)
+    strange = {
+        "doubled": rig.entry(first, first.only, OUT_OF_ORDER),
+        "invented partition": PartitionAnswer(None, topic_id(T), 99, NONE, 1),
+        "invented topic": PartitionAnswer(None, topic_id("other"), 0, NONE, 1),
+    }[odd]
+    error = rig.answer(first, [entry, strange])
+    assert isinstance(error, ProtocolError)
+    assert rig.outcomes[1].offset == 7
+    assert rig.state().in_doubt == 1
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 3
+    rig.assert_drained()
+
+
+def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> None:
+    """E6."""
+    rig, (first, second) = pipelined(2)
+    rig.ack(first)
+    first.done = False
+    rig.ack(first, 99)
+    assert rig.outcomes[1].offset != 99
+    rig.ack(second)
+    rig.assert_drained()
+
+
+def test_an_answer_is_matched_by_what_the_request_carried() -> None:
+    """C-J15, KAFKA-19397: metadata may have changed meanwhile."""
+    rig = Rig().start()
+    rig.send()
+    request = rig.outstanding()[0]
+    del rig.leaders[T, 0]
+    rig.topic_errors[T] = 3
+    rig.refresh()
+    rig.ack(request)
+    assert rig.statuses == [ACKED]
+
+
+def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:
+    """E13, franz-go v1.18.1."""
+    rig = Rig().start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], -1)
+    assert (rig.outcomes[0].status, rig.outcomes[0].offset) == (ACKED, -1)
+
+
+def test_offsets_count_from_the_base_offset() -> None:
+    """A2.16."""
+    rig = Rig(batch_size=10_000).start()
+    rig.send(4, poll=False)
+    rig.poll()
+    rig.ack(rig.outstanding()[0], 1000)
+    assert [o.offset for o in rig.outcomes] == [1000, 1001, 1002, 1003]
+
+
+# -- topics that change
+
+
+def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
+    """A7.59, rd#3672: counters that restart at 0 are deduplicated away: acknowledged and lost."""
+    rig, requests = pipelined(2)
+    for request in requests:
+        rig.ack(request)
+    rig.topic_errors[T] = 3
+    rig.refresh()
+    rig.topic_errors.clear()
+    rig.refresh()
+    rig.send()
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (0, [3])
+
+
+def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch() -> None:
+    """A7.60, attack.md finding 21, F20: the old id is never asked about."""
+    rig, (first, *_) = pipelined(3)
+    rig.send(4)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    owed, queued = rig.outstanding(), rig.outcomes[-2:]
+    assert len(owed) == 4
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh(0.5)
+    assert rig.statuses[1:6] == [UNKNOWN] * 5
+    assert rig.core.identity.bumps == 1
+    for request in owed:
+        rig.ack(request)
+    rig.settle_down(5.0)
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 5, ACKED, ACKED]
+    assert all(o.offset >= 0 for o in queued)
+    new = [r for r in rig.everything if r.step.topics[0].topic_id == topic_id(T, 1)]
+    assert [(r.epoch, r.sequence) for r in new] == [(1, 0), (1, 1)]
+    rig.assert_drained()
+
+
+def test_partitions_that_are_added_take_records() -> None:
+    """A7.65."""
+    rig = Rig().start()
+    rig.leaders[T, 1] = (1, 0)
+    rig.refresh()
+    rig.send(partition=1)
+    rig.ack_all()
+    assert rig.statuses == [ACKED]
+
+
+# -- acks 0 and 1
+
+
+def test_without_acknowledgements_a_written_record_is_unknown_without_an_error() -> None:
+    """attack.md finding 25: never ACKED."""
+    rig = Rig(enable_idempotence=False, acks=0).start()
+    rig.send(3)
+    for request in rig.outstanding():
+        rig.finish(request)
+        rig.core.on_written_unanswered(request.link.link_id, request.step.token, rig.now)
+    rig.poll()
+    assert rig.statuses == [UNKNOWN] * 3
+    assert all(o.error is None for o in rig.outcomes)
+    rig.assert_drained()
+
+
+def test_without_acknowledgements_what_never_left_is_sent_again() -> None:
+    rig = Rig(enable_idempotence=False, acks=0).start()
+    rig.send()
+    rig.lose(unwritten=rig.outstanding())
+    rig.tick(1.0)
+    assert rig.statuses == [PENDING]
+    assert len(rig.outstanding()) == 1
+
+
+def test_with_one_acknowledgement_a_lost_answer_is_retried_and_not_numbered() -> None:
+    rig = Rig(enable_idempotence=False, acks=1).start()
+    rig.send(2)
+    rig.lose()
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 2
+    assert {part.batch.base_sequence for r in rig.everything for part in r.parts} == {-1}
+    assert not [s for s in rig.asked if isinstance(s, steps.InitProducerId)]
+    rig.assert_drained()
+
+
+def test_without_idempotence_a_permanent_error_fails_its_batch_alone() -> None:
+    rig = Rig(enable_idempotence=False, acks=1).start()
+    rig.send(3)
+    first, *rest = rig.outstanding()
+    rig.fail(first, INVALID_RECORD)
+    for request in rest:
+        rig.ack(request)
+    assert rig.statuses == [NOT_WRITTEN, ACKED, ACKED]
+    rig.assert_drained()
+
+
+def test_without_idempotence_a_doubtful_record_expires_as_unknown() -> None:
+    rig = Rig(enable_idempotence=False, acks=1, delivery_timeout=20.0, request_timeout=5.0).start()
+    rig.send()
+    rig.tick(60.0)
+    assert rig.statuses == [UNKNOWN]
+    rig.assert_drained()
+
+
+# -- accounting
+
+
+def test_memory_is_given_back_by_every_way_to_end() -> None:
+    """A9.73, C7."""
+    rig, requests = pipelined(4, delivery_timeout=20.0, request_timeout=5.0)
+    rig.send(3)
+    used = rig.core.budget.used
+    assert used > 0
+    rig.ack(requests[0], poll=False)
+    rig.fail(requests[1], INVALID_RECORD, poll=False)
+    rig.lose()
+    rig.tick(60.0)
+    assert PENDING not in rig.statuses
+    assert {ACKED, NOT_WRITTEN, UNKNOWN} == set(rig.statuses)
+    assert rig.core.budget.used == 0

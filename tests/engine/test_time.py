@@ -1,0 +1,467 @@
+"""Expiry, linger, timeouts, throttling and lost connections: what happens because time passes.
+
+design.md section 5, "Expiry" and "Throttling"; links.py on request timeouts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioidem.engine import steps
+from aioidem.errors import DeliveryTimeoutError, KafkaTimeoutError, UnknownTopicOrPartitionError
+
+from .driver import (
+    ACKED,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    OUT_OF_ORDER,
+    PENDING,
+    REQUEST_TIMED_OUT,
+    UNKNOWN,
+    Rig,
+    T,
+    pipelined,
+    refuse_until,
+    wait_until,
+)
+
+SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
+
+# -- expiry
+
+
+def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> None:
+    """A1.2, A5.38."""
+    rig = Rig(**SHORT).start()
+    rig.down = {1}
+    rig.lose(rig.produce_link())
+    rig.send(3)
+    rig.tick(21.0)
+    assert rig.statuses == [NOT_WRITTEN] * 3
+    assert isinstance(rig.outcomes[0].error, DeliveryTimeoutError)
+    rig.down = set()
+    rig.tick(5.0)
+    rig.send()
+    rig.tick(3.0)
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (0, [0])
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() -> None:
+    """A5.40: every attempt was refused before the append."""
+    rig, (only,) = pipelined(1, **SHORT)
+    rig.fail(only, NOT_ENOUGH_REPLICAS)
+    refuse_until(rig, lambda: rig.outcomes[1].status is NOT_WRITTEN, NOT_ENOUGH_REPLICAS)
+    rig.send()
+    rig.tick(2.0)
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() -> None:
+    """A5.39, A5.41, A5.42, C-J5: no new batch until the connection tells or dies, then a bump."""
+    rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
+    rig.tick(4.0)
+    rig.fail(only, NOT_ENOUGH_REPLICAS)
+    rig.tick(4.1)
+    assert rig.statuses[1:] == [UNKNOWN], "its second attempt is unanswered"
+    rig.send()
+    rig.tick(0.2)
+    assert rig.sequences == [1], "nothing new goes while the old epoch is outstanding"
+    rig.ack(rig.outstanding()[0])
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    assert rig.statuses[1] is UNKNOWN
+    rig.ack_all()
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
+
+
+def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
+    """Its deadline plus one request timeout, then UNKNOWN."""
+    rig, (only,) = pipelined(1, **SHORT)
+    sent_at = only.sent_at
+    rig.fail(only, REQUEST_TIMED_OUT)
+    while rig.outcomes[1].status is PENDING:
+        for request in rig.outstanding():
+            rig.fail(request, REQUEST_TIMED_OUT)
+        rig.tick(0.2)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.outcomes[1].at is not None
+    assert 24.9 <= rig.outcomes[1].at - sent_at <= 25.5
+
+
+def test_a_success_within_the_grace_still_acknowledges() -> None:
+    rig, (only,) = pipelined(1, **SHORT)
+    rig.fail(only, REQUEST_TIMED_OUT)
+    deadline = rig.state().unresolved[0].deadline
+    while rig.now < deadline + 1.0:
+        for request in rig.outstanding():
+            rig.fail(request, REQUEST_TIMED_OUT)
+        rig.tick(0.2)
+    wait_until(rig, lambda: bool(rig.outstanding()), 4.0)
+    rig.ack_all()
+    assert rig.outcomes[1].status is ACKED
+    assert rig.core.identity.bumps == 0
+
+
+def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None:
+    """A5.44, C6, aiokafka #1101."""
+    rig, _ = pipelined(5, **SHORT)
+    rig.send(10)
+    sent_at = rig.now
+    rig.tick(120.0)
+    assert rig.statuses[1:] == [UNKNOWN] * 5 + [NOT_WRITTEN] * 10
+    for outcome in rig.outcomes[1:]:
+        assert outcome.at is not None
+        assert outcome.at - sent_at <= 20.0 + 0.01
+    rig.send()
+    rig.tick(30.0)
+    assert PENDING not in rig.statuses
+
+
+def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
+    """C6: the wake-up of the one must not hide that of the others."""
+    rig, (only,) = pipelined(1, **SHORT)
+    rig.fail(only, REQUEST_TIMED_OUT)
+    deadline = rig.state().unresolved[0].deadline
+    rig.tick(1.0)
+    late = rig.send(2)
+    appended = rig.now
+    # Keep answering with doubt until the deadline, then stay silent but alive.
+    while rig.now < deadline - 0.5:
+        for request in rig.outstanding():
+            rig.fail(request, REQUEST_TIMED_OUT)
+        rig.tick(0.3)
+    wait_until(rig, lambda: all(o.status is NOT_WRITTEN for o in late))
+    assert rig.now - appended <= 20.1
+
+
+def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None:
+    """A5.38, A5.48, A4.36: they are renumbered under the next epoch."""
+    rig = Rig(**SHORT).start()
+    rig.send()
+    rig.ack_all()
+    (early,) = rig.send()
+    rig.tick(3.0)
+    rig.send(2)
+    refuse_until(rig, lambda: early.status is NOT_WRITTEN, NOT_ENOUGH_REPLICAS)
+    rig.settle_down(5.0)
+    assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, ACKED]
+    assert rig.outcomes[2].offset < rig.outcomes[3].offset
+    rig.assert_drained()
+
+
+def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
+    """A5.44."""
+    rig = Rig(partitions=4, **SHORT).start()
+    rig.down = {1}
+    rig.lose(rig.produce_link())
+    for partition in range(4):
+        rig.send(2, partition=partition)
+    polls = rig.polls
+    rig.tick(30.0)
+    assert rig.statuses == [NOT_WRITTEN] * 8
+    assert rig.polls - polls < 300
+
+
+def test_idle_costs_nothing() -> None:
+    """A5.44: no busy loop; an hour of nothing is a few metadata refreshes."""
+    rig = Rig().start()
+    rig.send()
+    rig.ack_all()
+    polls = rig.polls
+    rig.tick(3600.0)
+    assert rig.polls - polls < 150
+
+
+# -- linger
+
+
+def test_a_record_waits_for_its_linger_and_no_longer() -> None:
+    """A9.75."""
+    rig = Rig(linger=0.5, batch_size=10_000).start()
+    rig.send(3)
+    rig.tick(0.4)
+    assert rig.everything == []
+    rig.tick(0.2)
+    assert rig.outstanding()[0].only.batch.count == 3
+
+
+def test_the_tail_of_a_queue_that_was_held_back_is_woken_for() -> None:
+    """Schedule: linger 1 s; a full window holds the queue back; the window opens, all but a small
+    tail leaves. Nothing else will ever wake the engine for that tail.
+    """
+    rig = Rig(linger=1.0, batch_size=500).start()
+    rig.send(3)
+    assert len(rig.outstanding()) == 1
+    rig.send(5)
+    rig.tick(2.0)
+    assert rig.state().queue.blocked
+    began = rig.now
+    rig.ack_all()
+    assert rig.state().queue.records
+    wait_until(rig, lambda: not rig.state().queue.records, 5.0)
+    assert rig.now - began < 1.5
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+
+
+def test_a_record_sent_after_others_expired_is_woken_for() -> None:
+    """The queue was held back when it expired; that must not stick to the next record."""
+    rig = Rig(linger=1.0, **SHORT).start()
+    rig.down = {1}
+    rig.lose(rig.produce_link())
+    rig.send(3)
+    rig.tick(21.0)
+    assert rig.statuses == [NOT_WRITTEN] * 3
+    rig.down = set()
+    rig.tick(30.0)
+    rig.send(size=10)
+    began = rig.now
+    wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
+    assert rig.now - began < 1.5
+
+
+def test_flush_ends_linger() -> None:
+    rig = Rig(linger=10.0, batch_size=10_000).start()
+    rig.send(3)
+    generation = rig.core.begin_flush()
+    rig.poll()
+    assert len(rig.outstanding()) == 1
+    assert not rig.core.flushed(generation)
+    rig.send(1)
+    rig.ack_all()
+    assert rig.core.flushed(generation), "flush does not wait for what came after it (A10.77)"
+    assert rig.core.unsettled == 1
+
+
+def test_flush_waits_for_failures_too() -> None:
+    """A10.77."""
+    rig, requests = pipelined(2)
+    generation = rig.core.begin_flush()
+    rig.fail(requests[0], 87)
+    assert not rig.core.flushed(generation)
+    rig.settle_down(5.0)
+    assert rig.core.flushed(generation)
+
+
+# -- topics that are not there
+
+
+def test_an_unknown_topic_is_waited_for_and_then_not_written() -> None:
+    """A7.63: max.block."""
+    rig = Rig(max_block=10.0).start()
+    rig.send(2, topic="nowhere")
+    sent_at = rig.now
+    wait_until(rig, lambda: PENDING not in rig.statuses)
+    assert rig.now - sent_at == pytest.approx(10.0, abs=0.1)
+    assert rig.statuses == [NOT_WRITTEN] * 2
+    assert isinstance(rig.outcomes[0].error, UnknownTopicOrPartitionError)
+    assert len([s for s in rig.asked if isinstance(s, steps.FetchMetadata)]) < 25
+    rig.assert_drained()
+
+
+def test_without_any_metadata_the_error_says_so() -> None:
+    rig = Rig(max_block=10.0)
+    rig.down = {1}
+    rig.send()
+    rig.tick(11.0)
+    assert isinstance(rig.outcomes[0].error, KafkaTimeoutError)
+    assert rig.core.bootstrap_failure() is not None
+
+
+def test_a_topic_that_appears_takes_the_records_in_call_order() -> None:
+    rig = Rig(batch_size=10_000).start()
+    rig.send(5, topic="late", partition=None)
+    rig.tick(1.0)
+    assert rig.everything == []
+    rig.leaders["late", 0] = (1, 0)
+    rig.tick(3.0)
+    values = rig.outstanding()[0].only.values
+    assert values == sorted(values, key=lambda v: v or b"")
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 5
+
+
+def test_a_partition_out_of_range_is_waited_for() -> None:
+    """A7.63, A7.65."""
+    rig = Rig(max_block=10.0).start()
+    (soon,) = rig.send(partition=1)
+    (never,) = rig.send(partition=9)
+    (other,) = rig.send(partition=0)
+    rig.leaders[T, 1] = (1, 0)
+    rig.tick(3.0)
+    rig.ack_all()
+    assert (soon.status, other.status) == (ACKED, ACKED)
+    rig.tick(10.0)
+    assert never.status is NOT_WRITTEN
+
+
+def test_a_topic_refused_for_good_fails_its_records_at_once() -> None:
+    rig = Rig().start()
+    rig.topic_errors["secret"] = 29
+    rig.send(topic="secret")
+    rig.tick(1.0)
+    assert rig.statuses == [NOT_WRITTEN]
+    rig.assert_drained()
+
+
+# -- connections
+
+
+def test_requests_lost_before_they_were_written_are_not_in_doubt() -> None:
+    """F3."""
+    rig, requests = pipelined(3)
+    rig.lose(unwritten=requests[1:])
+    state = rig.state()
+    assert state.in_doubt == 1
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 4
+
+
+def test_a_request_that_never_left_expires_as_not_written() -> None:
+    rig, requests = pipelined(1, **SHORT)
+    rig.down = {1}
+    rig.lose(unwritten=requests)
+    rig.tick(25.0)
+    assert rig.outcomes[1].status is NOT_WRITTEN
+
+
+def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
+    """A11.84, F5: all it owed is in doubt, oldest first."""
+    rig, _ = pipelined(3, request_timeout=5.0)
+    began = rig.now
+    end = rig.produce_link()
+    wait_until(rig, lambda: end.closed)
+    assert rig.now - began == pytest.approx(5.0, abs=0.01)
+    assert rig.state().in_doubt == 3
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 4
+
+
+def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
+    """F2, S12."""
+    rig, requests = pipelined(2, request_timeout=5.0)
+    old = requests[0]
+    rig.tick(5.1)
+    assert old.link.closed
+    old.done = False
+    rig.ack(old, 99)
+    assert rig.outcomes[1].status is PENDING
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.outcomes[1].offset != 99
+
+
+def test_moving_bytes_put_the_request_timeout_off() -> None:
+    """Late sealing; F6."""
+    rig, _ = pipelined(1, request_timeout=5.0)
+    end = rig.produce_link()
+    for _ in range(8):
+        rig.tick(1.0)
+        rig.core.on_progress(end.link_id, rig.now)
+        rig.poll()
+    assert not end.closed
+    rig.tick(5.1)
+    assert end.closed
+
+
+@pytest.mark.parametrize("throttle", [10.0, 90.0])
+def test_throttle_time_extends_the_timeout_of_all_that_is_outstanding(throttle: float) -> None:
+    """attack.md finding 19, A11.86, KIP-219: 90 s of throttling was seen on a stock broker."""
+    rig, (first, second) = pipelined(2, request_timeout=5.0, delivery_timeout=200.0)
+    end = first.link
+    rig.answer(first, [rig.entry(first, first.only, 0, 1)], throttle=throttle)
+    rig.send(3)
+    rig.tick(throttle - 0.1)
+    assert not end.closed
+    assert rig.outstanding() == [second], "nothing new goes meanwhile"
+    rig.tick(0.2)
+    assert len(rig.outstanding()) == 4
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 6
+
+
+def test_a_throttled_connection_times_out_in_the_end() -> None:
+    rig, (first, _) = pipelined(2, request_timeout=5.0)
+    rig.answer(first, [rig.entry(first, first.only, 0, 1)], throttle=10.0)
+    rig.tick(14.9)
+    assert not first.link.closed
+    rig.tick(0.2)
+    assert first.link.closed
+
+
+def test_a_dead_broker_is_tried_again_with_back_off() -> None:
+    """A11.87."""
+    rig = Rig().start()
+    rig.down = {1}
+    rig.send()
+    rig.lose()
+    before = len(rig.asked)
+    rig.tick(10.0)
+    opens = [s for s in rig.asked[before:] if isinstance(s, steps.OpenLink)]
+    assert 6 < len(opens) < 60
+    rig.down = set()
+    rig.tick(3.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED]
+
+
+def test_an_idle_connection_is_closed_and_opened_again_when_needed() -> None:
+    rig = Rig(connections_max_idle=30.0, metadata_max_age=1000.0).start()
+    rig.send()
+    rig.ack_all()
+    rig.tick(40.0)
+    assert all(end.closed for end in rig.links.values())
+    rig.send()
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 2
+
+
+def test_the_bootstrap_connection_is_closed_once_a_broker_is_connected() -> None:
+    rig = Rig().start()
+    rig.send()
+    rig.ack_all()
+    assert [end.closed for end in rig.links.values()] == [True, False]
+
+
+def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leader() -> None:
+    """A7.56, F10, C-J15."""
+    rig, _ = pipelined(4, brokers=2, request_timeout=5.0)
+    rig.lose(poll=False)
+    rig.move_leader(2, 1)
+    assert rig.sequences == [1]
+    assert rig.outstanding()[0].link.host == "b2"
+    rig.fail(rig.outstanding()[0], NOT_LEADER)
+    rig.tick(1.0)
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 5
+
+
+def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
+    """A4.37, rd-0144: 1 to 5 possibly persisted batches, then OUT_OF_ORDER for all of them."""
+    rig, _ = pipelined(5, **SHORT)
+    rig.lose()
+    until = rig.now + 60.0
+    while PENDING in rig.statuses:
+        assert rig.now < until
+        for request in rig.outstanding():
+            if request.epoch == 0:
+                rig.fail(request, OUT_OF_ORDER)
+            else:
+                rig.ack(request)
+        rig.tick(0.05)
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 5]
+    rig.send(3)
+    rig.settle_down(5.0)
+    assert rig.statuses[6:] == [ACKED] * 3
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
