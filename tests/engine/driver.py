@@ -28,7 +28,7 @@ from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUp
 from aioidem.protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
 from aioidem.protocol.producers import ProducersAnswer
-from aioidem.records import RecordBatch, read_batches, record_size_bound
+from aioidem.records import read_batches, record_size_bound
 from aioidem.structs import DeliveryStatus
 
 NONE = 0
@@ -280,11 +280,6 @@ class Rig:
         else:
             raise AssertionError("the engine polls for ever")
         self.now = max(self.now, until)
-
-    def pass_without_waking(self, seconds: float) -> None:
-        """Let time pass and poll once at its end."""
-        self.now += seconds
-        self.poll()
 
     def poll(self) -> None:
         """Poll until there is nothing more to do now."""
@@ -658,7 +653,3 @@ def refuse_until(rig: Rig, condition: Callable[[], bool], code: int, seconds: fl
         at = rig.core.wake_at
         assert at is not None
         rig.tick(max(at - rig.now, 1e-6))
-
-
-def batches_of(requests: Iterable[Request]) -> list[RecordBatch]:
-    return [part.batch for request in requests for part in request.parts]
