@@ -65,6 +65,12 @@ def bounded(
     return decorate
 
 
+async def virtual_time(seconds: float) -> None:
+    """Let time pass that costs none. Only in the virtual world: on a real clock this is a sleep."""
+    with anyio.move_on_after(seconds):
+        await anyio.sleep_forever()
+
+
 def producer_for(
     cluster: EmbeddedCluster, *, connector: Connector | None = None, **options: Any
 ) -> Producer:

@@ -1,0 +1,388 @@
+"""Bad input is a clear typed error at the call, before a sequence is taken.
+
+After each refusal the producer is as it was: nothing queued, no number taken, no byte of the buffer
+held, and the next record arrives with the next sequence.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from aioidem import DeliveryStatus, Producer, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.config import ProducerConfig
+
+from .tools import (
+    ASYNCIO,
+    EVERY_WORLD,
+    REAL_LOOPS,
+    bounded,
+    partition_of,
+    producer_for,
+    stored_values,
+)
+
+Transport = Literal["tcp", "memory"]
+
+# --- options --------------------------------------------------------------------------------------
+
+BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"acks": 1}, "acks"),
+    ({"acks": 0}, "acks"),
+    ({"acks": 2, "enable_idempotence": False}, "acks"),
+    ({"delivery_timeout": 29.0}, "delivery_timeout"),
+    ({"delivery_timeout": 30.0, "linger": 0.1}, "linger"),
+    ({"max_in_flight_requests_per_connection": 0}, "max_in_flight_requests_per_connection"),
+    ({"max_in_flight_requests_per_connection": -1}, "max_in_flight_requests_per_connection"),
+    ({"max_in_flight_requests_per_connection": 5.0}, "max_in_flight_requests_per_connection"),
+    ({"max_in_flight_requests_per_connection": True}, "max_in_flight_requests_per_connection"),
+    ({"window_discovery": "always"}, "window_discovery"),
+    ({"window_discovery": True}, "window_discovery"),
+    ({"broker_dedup": "both"}, "broker_dedup"),
+    ({"in_doubt": "guess"}, "in_doubt"),
+    ({"late_sealing": 1}, "late_sealing"),
+    ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": "16384"}, "batch_size"),
+    ({"linger": -0.001}, "linger"),
+    ({"linger": float("nan")}, "linger"),
+    ({"request_timeout": 0}, "request_timeout"),
+    ({"buffer_memory": -1}, "buffer_memory"),
+    ({"compression_type": "brotli"}, "compression_type"),
+    ({"compression_level": 3}, "compression_level"),
+    ({"retry_backoff": 2.0, "retry_backoff_max": 1.0}, "retry_backoff"),
+    ({"transactional_id": "tx", "enable_idempotence": False}, "transactional_id"),
+    ({"partitioner": "murmur2"}, "partitioner"),
+    ({"client_id": ""}, "client_id"),
+    ({"linger_ms": 5}, "linger_ms"),
+    ({"max_in_flight": 5}, "max_in_flight"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), BAD_OPTIONS, ids=str)
+def test_an_unknown_illegal_or_contradictory_option_is_refused_at_the_call_and_named(
+    options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=named) as caught:
+        Producer("localhost:9092", **options)
+    # Which one, and either its value or what it should have been.
+    assert str(next(iter(options.values()))) in str(caught.value) or "unknown" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+BAD_SERVERS = [
+    "",
+    ",",
+    "h:0",
+    "h:65536",
+    "h:x",
+    "http://h:9092",
+    "h:1:2",
+    "[::1",
+    [],
+    [1],
+    9092,
+    None,
+]
+
+
+@pytest.mark.parametrize("servers", BAD_SERVERS, ids=repr)
+def test_an_address_that_cannot_be_one_is_refused_at_the_call(servers: Any) -> None:
+    with pytest.raises(errors.ConfigError, match="bootstrap_servers"):
+        Producer(servers)
+
+
+def test_config_and_options_together_are_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="either"):
+        Producer(config=ProducerConfig.build("h:1"), acks="all")
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def running(transport: Transport, **options: Any) -> AsyncIterator[Producer]:
+    """A producer that has sent two records; it can send a third when the block is over."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t", partitions=1)
+        async with producer_for(cluster, max_block=0.5, **options) as producer:
+            await producer.send_many("t", [b"0", b"1"])
+            before = producer.statistics()
+            yield producer
+            after = producer.statistics()
+            assert partition_of(producer).next_sequence == 2
+            assert after.partitions == before.partitions
+            assert (after.records_queued, after.buffer_bytes_used, after.buffer_waiters) == (
+                0,
+                0,
+                0,
+            )
+            assert after.batches_sent == before.batches_sent
+            assert (await producer.send("t", b"2")).offset == 2
+            assert partition_of(producer).next_sequence == 3
+        assert stored_values(cluster) == [b"0", b"1", b"2"]
+        assert [batch.base_sequence for batch in cluster.batches("t")][-1] == 2
+
+
+class NotBytes:
+    """Bytes-like to nobody."""
+
+
+def _wrong(*records: tuple[dict[str, Any], type[Exception], str]) -> list[Any]:
+    return [
+        pytest.param(*record, id=f"{list(record[0])}-{number}")
+        for number, record in enumerate(records)
+    ]
+
+
+BAD_RECORDS = _wrong(
+    ({"value": "text"}, TypeError, "value must be bytes or None, not str"),
+    ({"value": 5}, TypeError, "not int"),
+    ({"value": NotBytes()}, TypeError, "not NotBytes"),
+    ({"value": [1]}, TypeError, "not list"),
+    ({"key": "text"}, TypeError, "key must be bytes or None, not str"),
+    ({"topic": ""}, errors.RecordError, "topic"),
+    ({"topic": "."}, errors.RecordError, "topic"),
+    ({"topic": ".."}, errors.RecordError, "topic"),
+    ({"topic": "a/b"}, errors.RecordError, "a/b"),
+    ({"topic": "a b"}, errors.RecordError, "a b"),
+    ({"topic": "é"}, errors.RecordError, "topic"),
+    ({"topic": "t\n"}, errors.RecordError, "topic"),
+    ({"topic": "x" * 250}, errors.RecordError, "topic"),
+    ({"topic": b"t"}, (TypeError, errors.RecordError), "topic"),
+    ({"topic": None}, (TypeError, errors.RecordError), "topic"),
+    ({"topic": ["t"]}, (TypeError, errors.RecordError), ""),
+    ({"partition": -1}, errors.RecordError, "partition -1"),
+    ({"partition": 2**31}, errors.RecordError, "partition"),
+    ({"partition": "0"}, TypeError, "partition"),
+    ({"partition": True}, TypeError, "partition"),
+    ({"partition": 0.0}, TypeError, "partition"),
+    ({"timestamp": -1}, errors.RecordError, "timestamp"),
+    ({"timestamp": float("nan")}, errors.RecordError, "timestamp"),
+    ({"timestamp": float("inf")}, errors.RecordError, "timestamp"),
+    ({"timestamp": 1e300}, errors.RecordError, "timestamp"),
+    ({"timestamp": "now"}, TypeError, "timestamp"),
+    ({"headers": [("h",)]}, TypeError, "headers"),
+    ({"headers": [5]}, TypeError, "headers"),
+    ({"headers": [(b"h", b"")]}, TypeError, "header"),
+    ({"headers": [("h", "text")]}, TypeError, "header 'h'"),
+    ({"headers": [("\ud800", b"")]}, errors.RecordError, ""),
+    ({"headers": 5}, TypeError, ""),
+    ({"value": bytes(1048576)}, errors.MessageSizeTooLargeError, "max_request_size"),
+    ({"key": bytes(1048576)}, errors.MessageSizeTooLargeError, "max_request_size"),
+    ({"headers": [("h", bytes(1048576))]}, errors.MessageSizeTooLargeError, "max_request_size"),
+)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("record", "error", "message"), BAD_RECORDS)
+@bounded(10)
+async def test_a_bad_record_is_refused_at_the_call_before_a_sequence_is_taken(
+    transport: Transport, record: dict[str, Any], error: Any, message: str
+) -> None:
+    arguments = {"topic": "t", "value": b"v"} | record
+    async with running(transport) as producer:
+        with pytest.raises(error, match=message):
+            await producer.send(**arguments)
+        with pytest.raises(error, match=message):
+            producer.send_nowait(**arguments)
+        value = arguments.pop("value")
+        with pytest.raises(error, match=message):
+            await producer.send_many(values=[value], **arguments)
+
+
+@pytest.mark.anyio
+@bounded(10)
+async def test_a_record_larger_than_the_buffer_is_refused_and_does_not_wait_for_room(
+    transport: Transport,
+) -> None:
+    async with running(transport, buffer_memory=1000) as producer:
+        with pytest.raises(errors.MessageSizeTooLargeError, match="buffer_memory"):
+            await producer.send("t", bytes(1000))
+
+
+@pytest.mark.anyio
+@bounded(10)
+async def test_a_partition_that_the_topic_does_not_have_fails_without_a_sequence(
+    transport: Transport,
+) -> None:
+    """A topic may grow, so it is waited for, for max_block."""
+    async with running(transport) as producer:
+        with pytest.raises(
+            errors.UnknownTopicOrPartitionError, match="no such partition"
+        ) as caught:
+            await producer.send("t", b"x", partition=1)
+        assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+
+
+@pytest.mark.anyio
+@bounded(10)
+async def test_send_many_with_a_bad_value_in_the_middle_says_which_records_were_sent(
+    transport: Transport,
+) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        async with producer_for(cluster) as producer:
+            values: Any = [b"0", b"1", "two", b"3"]
+            with pytest.raises(
+                errors.PartialDeliveryError, match="stopped after 2 records"
+            ) as caught:
+                await producer.send_many("t", values)
+            assert isinstance(caught.value.__cause__, TypeError)
+            assert [d.status for d in caught.value.deliveries] == [DeliveryStatus.ACKED] * 2
+            await producer.send("t", b"4")
+        assert stored_values(cluster) == [b"0", b"1", b"4"]
+
+
+@pytest.mark.anyio
+@bounded(10)
+async def test_a_record_too_large_for_the_topic_fails_alone(transport: Transport) -> None:
+    """The broker's own limit is known to nobody before: refused there, and nothing after it."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t", configs={"max.message.bytes": "500"})
+        async with producer_for(cluster) as producer:
+            await producer.send("t", b"0")
+            with pytest.raises(errors.MessageSizeTooLargeError) as caught:
+                await producer.send("t", bytes(600))
+            assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+            await producer.send("t", b"1")
+        assert stored_values(cluster) == [b"0", b"1"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "payload", [bytearray(b"v"), memoryview(b"v")], ids=["bytearray", "memoryview"]
+)
+@bounded(10)
+async def test_a_mutable_payload_is_copied_at_the_call(transport: Transport, payload: Any) -> None:
+    async with EmbeddedCluster(transport=transport) as cluster:
+        async with producer_for(cluster) as producer:
+            delivery = producer.send_nowait("t", payload, key=payload, headers=[("h", payload)])
+            if isinstance(payload, bytearray):
+                payload[0] = 0
+            await delivery
+        [record] = cluster.batches("t")[0].records()
+        assert (record.key, record.value, list(record.headers)) == (b"v", b"v", [("h", b"v")])
+
+
+# --- strangers ------------------------------------------------------------------------------------
+
+Greet = Callable[[SocketStream], Awaitable[None]]
+
+
+async def says(stream: SocketStream, answer: bytes) -> None:
+    """Reads what comes first and answers with these bytes."""
+    await stream.receive()
+    if answer:
+        await stream.send(answer)
+
+
+def sayer(answer: bytes) -> Greet:
+    """A server of one sentence."""
+
+    async def greet(stream: SocketStream) -> None:
+        await says(stream, answer)
+
+    return greet
+
+
+async def tls(stream: SocketStream) -> None:
+    """A TLS server: it does not understand the greeting and says so in an alert."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(incoming, outgoing, server_side=True)
+    incoming.write(await stream.receive())
+    with pytest.raises(ssl.SSLError):
+        server.do_handshake()
+    await stream.send(outgoing.read())
+
+
+async def hangs_up(_stream: SocketStream) -> None:
+    """A port that closes at once."""
+
+
+STRANGERS = [
+    pytest.param(tls, errors.NotKafkaError, "TLS", id="TLS"),
+    pytest.param(
+        sayer(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
+        errors.NotKafkaError,
+        "HTTP",
+        id="HTTP",
+    ),
+    pytest.param(sayer(b"SSH-2.0-OpenSSH_9.6\r\n"), errors.NotKafkaError, "SSH", id="SSH"),
+    pytest.param(sayer(b"\xff" * 64), errors.NotKafkaError, "not a plaintext Kafka", id="garbage"),
+    pytest.param(
+        sayer(b"\x00\x00\x00\x08" + bytes(8)), errors.KafkaError, "", id="a frame of zeros"
+    ),
+    pytest.param(sayer(b""), errors.KafkaConnectionError, "hung up", id="reads and closes"),
+    pytest.param(hangs_up, errors.KafkaConnectionError, "", id="closes at once"),
+]
+
+
+@asynccontextmanager
+async def stranger(greet: Greet) -> AsyncIterator[int]:
+    """A server on loopback that is no broker; its port."""
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await greet(stream)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+        yield port
+        tasks.cancel_scope.cancel()
+
+
+@REAL_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize(("greet", "error", "named"), STRANGERS)
+@bounded(10)
+async def test_a_bootstrap_address_that_is_not_kafka_is_recognised_and_named(
+    greet: Greet, error: type[errors.KafkaError], named: str
+) -> None:
+    async with stranger(greet) as port:
+        producer = Producer(f"127.0.0.1:{port}")
+        with pytest.raises(error, match=named) as caught:
+            await producer.start()
+        assert str(port) in str(caught.value)
+        assert isinstance(caught.value, errors.KafkaError)
+        with pytest.raises(errors.ProducerClosed):
+            producer.send_nowait("t", b"x")
+
+
+@REAL_LOOPS
+@pytest.mark.anyio
+@bounded(10)
+async def test_an_unreachable_bootstrap_address_is_named() -> None:
+    async with stranger(hangs_up) as port:
+        pass
+    with pytest.raises(errors.KafkaConnectionError, match=f"127.0.0.1:{port}"):
+        await Producer(f"127.0.0.1:{port}").start()
+
+
+@ASYNCIO
+@pytest.mark.anyio
+@bounded(10)
+async def test_a_host_name_that_does_not_exist_is_named() -> None:
+    with pytest.raises(errors.KafkaConnectionError, match=r"no-such-host\.invalid"):
+        await Producer("no-such-host.invalid:9092").start()
+
+
+@EVERY_WORLD
+@pytest.mark.anyio
+@bounded(20)
+async def test_one_good_address_among_bad_ones_is_enough(transport: Transport) -> None:
+    """Whatever the order, and however the others fail."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        good = cluster.bootstrap_servers
+        bad = "127.0.0.1:1"
+        for servers in ([bad, good], [good, bad], [bad, "127.0.0.1:2", good]):
+            async with Producer(servers, connector=cluster.connector) as producer:
+                await producer.send("t", b"x")
+        assert len(stored_values(cluster)) == 3

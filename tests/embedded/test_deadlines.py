@@ -1,0 +1,374 @@
+"""Nothing waits for ever: every wait of the producer ends within the time it was given.
+
+In virtual time, so that a deadline of a minute is tested to the millisecond in no time. What never
+answers comes in every shape: a broker that swallows produce requests, one that reads and says
+nothing, one that goes silent after bootstrap, one that is not there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, Self
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import DeliveryStatus, Producer, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, Drop, Interceptor, RequestSeen
+from aioidem.broker.memory import MemoryStream, stream_pair
+
+from .tools import PRODUCE, bounded, producer_for, virtual_time
+
+pytestmark = pytest.mark.anyio
+
+Transport = Literal["tcp", "memory"]
+
+DELIVERY, REQUEST, MAX_BLOCK = 30.0, 5.0, 10.0
+LIMITS: dict[str, Any] = {
+    "delivery_timeout": DELIVERY,
+    "request_timeout": REQUEST,
+    "max_block": MAX_BLOCK,
+}
+# Room for one record of 1000 bytes, and three quarters of it are not.
+ONE_RECORD: dict[str, Any] = {"buffer_memory": 1200}
+# The loop's own turns and the clock's rounding.
+SLACK = 0.05
+
+
+def swallow(seen: RequestSeen) -> Action | None:
+    """Produce requests are never carried out and never answered."""
+    return Drop() if seen.api_key == PRODUCE else None
+
+
+def lose_the_answer(seen: RequestSeen) -> Action | None:
+    """Produce requests are carried out, and their answers lost."""
+    return Drop(processed=True) if seen.api_key == PRODUCE else None
+
+
+def black_hole(_seen: RequestSeen) -> Action | None:
+    """Whatever is asked, nothing comes back."""
+    return Drop()
+
+
+SILENCES = pytest.mark.parametrize(
+    "silence", [swallow, lose_the_answer, black_hole], ids=lambda hook: hook.__name__
+)
+
+
+@asynccontextmanager
+async def running(
+    silence: Interceptor, **options: Any
+) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
+    """A started producer that knows its topic; from then on its cluster is silent."""
+    async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, **LIMITS | options) as producer:
+            await producer.send("t", b"known by name and connected")
+            cluster.intercept(silence)
+            yield cluster, producer
+
+
+class Stopwatch:
+    """How long its block took, in the test's time."""
+
+    def __enter__(self) -> Self:
+        self.began = anyio.current_time()
+        self.took = -1.0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.took = anyio.current_time() - self.began
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@SILENCES
+@pytest.mark.parametrize("count", [1, 500])
+@bounded(100)
+async def test_a_broker_that_never_answers_ends_every_delivery_within_the_delivery_timeout(
+    silence: Interceptor, count: int
+) -> None:
+    async with running(silence) as (_, producer):
+        with Stopwatch() as watch:
+            deliveries = [producer.send_nowait("t", bytes(1000)) for _ in range(count)]
+            for delivery in deliveries:
+                with pytest.raises(errors.DeliveryTimeoutError):
+                    await delivery
+        assert watch.took <= DELIVERY + SLACK
+        # What went out may have arrived; what never did has not.
+        statuses = [delivery.status for delivery in deliveries]
+        assert statuses[0] is DeliveryStatus.UNKNOWN
+        assert set(statuses) <= {DeliveryStatus.UNKNOWN, DeliveryStatus.NOT_WRITTEN}
+        first_unsent = [*statuses, DeliveryStatus.NOT_WRITTEN].index(DeliveryStatus.NOT_WRITTEN)
+        assert DeliveryStatus.UNKNOWN not in statuses[first_unsent:]
+        assert [getattr(d.exception(), "status", None) for d in deliveries] == statuses
+        assert producer.statistics().buffer_bytes_used == 0
+
+
+@SILENCES
+@bounded(100)
+async def test_without_idempotence_the_same_holds(silence: Interceptor) -> None:
+    async with running(silence, enable_idempotence=False, acks=1) as (_, producer):
+        with Stopwatch() as watch, pytest.raises(errors.DeliveryTimeoutError):
+            await producer.send("t", b"x")
+        assert watch.took <= DELIVERY + SLACK
+
+
+@bounded(100)
+async def test_a_record_of_a_stopped_cluster_ends_within_the_delivery_timeout() -> None:
+    async with running(lambda _: None) as (cluster, producer):
+        await cluster.stop_broker(0)
+        while any(link.connected for link in producer.statistics().connections):
+            await anyio.lowlevel.checkpoint()
+        with Stopwatch() as watch, pytest.raises(errors.DeliveryTimeoutError) as caught:
+            await producer.send("t", b"x")
+        assert watch.took <= DELIVERY + SLACK
+        assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+
+
+@bounded(100)
+async def test_a_record_of_an_unknown_topic_ends_within_max_block() -> None:
+    async with (
+        EmbeddedCluster(transport="memory", auto_create_topics=False) as cluster,
+        producer_for(cluster, **LIMITS) as producer,
+    ):
+        with Stopwatch() as watch, pytest.raises(errors.UnknownTopicOrPartitionError) as caught:
+            await producer.send("nowhere", b"x")
+        assert watch.took == pytest.approx(MAX_BLOCK, abs=SLACK)
+        assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+        with Stopwatch() as watch, pytest.raises(errors.UnknownTopicOrPartitionError):
+            await producer.partitions_for("elsewhere")
+        assert watch.took == pytest.approx(MAX_BLOCK, abs=SLACK)
+
+
+@bounded(100)
+async def test_a_record_of_a_partition_without_a_leader_ends_within_the_delivery_timeout() -> None:
+    async with EmbeddedCluster(brokers=2, transport="memory") as cluster:
+        cluster.create_topic("t", partitions=2)
+        async with producer_for(cluster, **LIMITS) as producer:
+            await producer.partitions_for("t")
+            await cluster.stop_broker(1)
+            await producer.send("t", b"led", partition=0)
+            with Stopwatch() as watch, pytest.raises(errors.DeliveryTimeoutError):
+                await producer.send("t", b"x", partition=1)
+            assert watch.took <= DELIVERY + SLACK
+
+
+@bounded(100)
+async def test_the_delivery_timeout_also_ends_what_lingers_behind_a_full_window() -> None:
+    """Records that were never sealed, each by its own deadline."""
+    async with running(swallow) as (_, producer):
+        first = producer.send_nowait("t", b"x")
+        await virtual_time(10.0)
+        late = [producer.send_nowait("t", bytes(1000)) for _ in range(100)]
+        with Stopwatch() as watch:
+            for delivery in late:
+                with pytest.raises(errors.DeliveryTimeoutError):
+                    await delivery
+        assert watch.took <= DELIVERY + SLACK
+        with pytest.raises(errors.DeliveryTimeoutError):
+            await first
+
+
+# --- callers --------------------------------------------------------------------------------------
+
+
+@SILENCES
+@pytest.mark.parametrize("timeout", [0.0, 0.5, 7.0])
+@bounded(100)
+async def test_close_returns_within_its_timeout_and_settles_everything(
+    silence: Interceptor, timeout: float
+) -> None:
+    async with running(silence) as (_, producer):
+        deliveries = [producer.send_nowait("t", bytes(1000)) for _ in range(500)]
+        with Stopwatch() as watch:
+            await producer.close(timeout=timeout)
+        assert watch.took <= timeout + SLACK
+        for delivery in deliveries:
+            assert isinstance(delivery.exception(), errors.ProducerClosed)
+        assert {delivery.status for delivery in deliveries} <= {
+            DeliveryStatus.UNKNOWN,
+            DeliveryStatus.NOT_WRITTEN,
+        }
+
+
+@SILENCES
+@bounded(100)
+async def test_close_without_a_timeout_returns_within_the_delivery_timeout(
+    silence: Interceptor,
+) -> None:
+    async with running(silence) as (_, producer):
+        delivery = producer.send_nowait("t", b"x")
+        with Stopwatch() as watch:
+            await producer.close()
+        assert watch.took <= DELIVERY + SLACK
+        assert isinstance(delivery.exception(), errors.DeliveryTimeoutError)
+
+
+@SILENCES
+@bounded(100)
+async def test_flush_with_a_timeout_raises_kafka_timeout_error_then(silence: Interceptor) -> None:
+    async with running(silence) as (_, producer):
+        delivery = producer.send_nowait("t", b"x")
+        with Stopwatch() as watch, pytest.raises(errors.KafkaTimeoutError):
+            await producer.flush(timeout=2.0)
+        assert watch.took == pytest.approx(2.0, abs=SLACK)
+        assert not delivery.done()
+        with Stopwatch() as watch:
+            await producer.flush()
+        assert watch.took <= DELIVERY - 2.0 + SLACK
+        assert delivery.exception() is not None
+
+
+async def _send(producer: Producer) -> None:
+    await producer.send("t", bytes(1000))
+
+
+async def _send_many(producer: Producer) -> None:
+    await producer.send_many("t", [bytes(1000)])
+
+
+async def _wait_for_room(producer: Producer) -> None:
+    await producer.wait_for_room()
+
+
+WAITS = pytest.mark.parametrize(
+    "wait", [_send, _send_many, _wait_for_room], ids=lambda wait: wait.__name__
+)
+
+
+@WAITS
+@bounded(100)
+async def test_whoever_finds_the_buffer_full_waits_for_max_block_and_queues_nothing(
+    wait: Callable[[Producer], Awaitable[None]],
+) -> None:
+    async with running(swallow, **ONE_RECORD) as (_, producer):
+        first = producer.send_nowait("t", bytes(1000))
+        with pytest.raises(errors.BufferFullError):
+            producer.send_nowait("t", bytes(1000))
+        with Stopwatch() as watch, pytest.raises(errors.KafkaTimeoutError) as caught:
+            await wait(producer)
+        assert watch.took == pytest.approx(MAX_BLOCK, abs=SLACK)
+        assert not isinstance(caught.value, errors.DeliveryTimeoutError)
+        assert producer.statistics().records_queued == 1
+        assert producer.statistics().buffer_waiters == 0
+        with pytest.raises(errors.DeliveryTimeoutError):
+            await first
+
+
+@bounded(100)
+async def test_a_hundred_senders_without_room_each_end_within_max_block() -> None:
+    async with running(swallow, **ONE_RECORD) as (_, producer):
+        first = producer.send_nowait("t", bytes(1000))
+        ended: list[float] = []
+
+        async def send() -> None:
+            with pytest.raises(errors.KafkaTimeoutError):
+                await producer.send("t", bytes(1000))
+            ended.append(anyio.current_time())
+
+        with Stopwatch() as watch:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(100):
+                    tasks.start_soon(send)
+        assert len(ended) == 100
+        assert watch.took == pytest.approx(MAX_BLOCK, abs=SLACK)
+        with pytest.raises(errors.DeliveryTimeoutError):
+            await first
+
+
+@WAITS
+@bounded(100)
+async def test_close_ends_who_waits_for_room(
+    wait: Callable[[Producer], Awaitable[None]],
+) -> None:
+    async with running(swallow, **ONE_RECORD) as (_, producer):
+        first = producer.send_nowait("t", bytes(1000))
+        ended: list[float] = []
+
+        async def blocked() -> None:
+            with pytest.raises(errors.ProducerClosed):
+                await wait(producer)
+            ended.append(anyio.current_time())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(blocked)
+            await anyio.wait_all_tasks_blocked()
+            began = anyio.current_time()
+            await producer.close(timeout=3.0)
+        assert ended[0] - began <= SLACK
+        assert isinstance(first.exception(), errors.ProducerClosed)
+
+
+# --- bootstrap ------------------------------------------------------------------------------------
+
+
+class Mute:
+    """A connector whose peers accept and never say a word; they keep their ends."""
+
+    def __init__(self) -> None:
+        self.theirs: list[MemoryStream] = []
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        assert (host, port) == ("mute", 1)
+        ours, theirs = stream_pair()
+        self.theirs.append(theirs)
+        return ours
+
+
+class Nowhere:
+    """A connector whose connections never come about."""
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        assert (host, port) == ("mute", 1)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("connector", [Mute, Nowhere])
+@bounded(100)
+async def test_start_ends_within_the_setup_timeout_when_the_peer_says_nothing(
+    connector: Callable[[], Mute | Nowhere],
+) -> None:
+    producer = Producer("mute:1", connector=connector(), connection_setup_timeout=3.0, **LIMITS)
+    with Stopwatch() as watch, pytest.raises(errors.KafkaConnectionError, match="mute:1"):
+        await producer.start()
+    assert watch.took == pytest.approx(3.0, abs=SLACK)
+    with pytest.raises(errors.ProducerClosed):
+        await producer.start()
+
+
+@pytest.mark.parametrize("connector", [Mute, Nowhere])
+@bounded(100)
+async def test_start_ends_within_max_block_when_that_is_shorter(
+    connector: Callable[[], Mute | Nowhere],
+) -> None:
+    producer = Producer("mute:1", connector=connector(), connection_setup_timeout=60.0, **LIMITS)
+    with Stopwatch() as watch, pytest.raises(errors.KafkaTimeoutError):
+        await producer.start()
+    assert watch.took == pytest.approx(MAX_BLOCK, abs=SLACK)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "error", "after"),
+    [
+        pytest.param(3, errors.KafkaConnectionError, REQUEST, id="Metadata"),
+        pytest.param(22, errors.KafkaTimeoutError, MAX_BLOCK, id="InitProducerId"),
+    ],
+)
+@bounded(100)
+async def test_start_ends_when_a_bootstrap_request_is_never_answered(
+    api_key: int, error: type[errors.KafkaError], after: float
+) -> None:
+    """The only address being silent is known after one request timeout."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.intercept(lambda seen: Drop() if seen.api_key == api_key else None)
+        producer = producer_for(cluster, **LIMITS)
+        with Stopwatch() as watch, pytest.raises(error):
+            await producer.start()
+        assert watch.took == pytest.approx(after, abs=SLACK)
