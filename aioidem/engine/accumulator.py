@@ -56,6 +56,7 @@ class PendingRecord:
         "headers",
         "key",
         "partition",
+        "queued_at",
         "sink",
         "size",
         "timestamp_ms",
@@ -79,7 +80,7 @@ class PendingRecord:
         self.partition = partition
         self.size = size
         self.sink = sink
-        self.deadline = 0.0
+        self.deadline = self.queued_at = 0.0
         self.generation = 0
 
 
@@ -122,12 +123,11 @@ class Settlement:
 class PartitionQueue:
     """Records of one partition that are not sealed yet."""
 
-    __slots__ = ("blocked", "bytes", "flushing", "opened_at", "records")
+    __slots__ = ("blocked", "bytes", "flushing", "records")
 
     def __init__(self) -> None:
         self.records: deque[PendingRecord] = deque()
         self.bytes = 0
-        self.opened_at = 0.0
         # Set while the window keeps a ready batch back: what piles up meanwhile may leave as one
         # batch.
         self.blocked = False
@@ -136,8 +136,7 @@ class PartitionQueue:
 
     def append(self, record: PendingRecord, now: float) -> None:
         """Add a record at the tail."""
-        if not self.records:
-            self.opened_at = now
+        record.queued_at = now
         self.records.append(record)
         self.bytes += record.size
 
@@ -149,10 +148,10 @@ class PartitionQueue:
             self.flushing
             or linger <= 0
             or self.bytes + BATCH_OVERHEAD >= batch_size
-            or now >= self.opened_at + linger
+            or now >= self.records[0].queued_at + linger
         )
 
-    def cut(self, limit: int, max_records: int, now: float) -> list[PendingRecord]:
+    def cut(self, limit: int, max_records: int) -> list[PendingRecord]:
         """Take records from the head, at least one, until `limit` bytes (header included) would be
         passed.
         """
@@ -176,7 +175,6 @@ class PartitionQueue:
                 measure.add(following)
             taken.append(records.popleft())
         self.bytes -= size
-        self.opened_at = now
         if not records:
             self.blocked = self.flushing = False
         return taken

@@ -183,6 +183,8 @@ class Connections:
             link.answered_at is None
             and any(request.version >= PRODUCE_WITH_WINDOW for request in link.outstanding.values())
         )
+        if link.discovery is WindowDiscovery.YES and link.answered_at is not None:
+            node.strikes = 0
         if unanswered:
             node.strikes += 1
             node.v14_refused = node.v14_refused or node.strikes >= _V14_STRIKES

@@ -56,6 +56,7 @@ from aioidem.protocol.produce import PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
 from aioidem.protocol.producers import ProducersAnswer
 from aioidem.protocol.read_back import ReadBackAnswer
+from aioidem.records import BATCH_OVERHEAD
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["Counters", "ProducerCore"]
@@ -127,6 +128,8 @@ class ProducerCore:
         self.wake_at: float | None = None
         self.expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
         self._expirations: dict[int, float] = {}
+        self._closed = False
+        self._sequence_cap = DEFAULT_SEQUENCE_CAP if config.broker_dedup == "range" else None
         self._warned_suspect = False
         self._read_back_later: list[tuple[PartitionState, Link, int]] = []
         self.generation = 0
@@ -145,7 +148,6 @@ class ProducerCore:
         self._wall_ahead: float | None = None
         self._identity_at = 0.0
         self._identity_backoff = self._new_backoff(random)
-        self._closing = False
 
     def _new_backoff(self, random: Callable[[], float]) -> Backoff:
         return Backoff(self.config.retry_backoff, self.config.retry_backoff_max, random)
@@ -171,7 +173,9 @@ class ProducerCore:
             KafkaError: the fatal error this producer ended with; the record is not queued.
         """
         if self.fatal_error is not None:
-            raise self.fatal_error
+            raise copy.copy(self.fatal_error)
+        if self._closed:
+            raise errors.ProducerClosed("the producer is closed")
         topic = self.topic(topic_name)
         record.deadline = now + self.config.delivery_timeout
         record.generation = self.generation
@@ -215,9 +219,7 @@ class ProducerCore:
                 retry=self._new_backoff(self._random),
                 pause=self.config.request_timeout,
                 resend=self.config.in_doubt == "resend",
-                sequence_cap=(
-                    DEFAULT_SEQUENCE_CAP if self.config.broker_dedup == "range" else None
-                ),
+                sequence_cap=self._sequence_cap,
             )
         return state
 
@@ -241,7 +243,7 @@ class ProducerCore:
         """End everything now: what is unsettled becomes NOT_WRITTEN or UNKNOWN, every connection is
         closed.
         """
-        self._closing = True
+        self._closed = True
         self._abandon(
             self.fatal_error
             or errors.ProducerClosed("the producer was closed before the record was acknowledged")
@@ -599,7 +601,7 @@ class ProducerCore:
             chosen: list[Entry] = []
             room = self.config.max_request_size
             for state in states:
-                batch = self._next_batch(state, link, now)
+                batch = self._next_batch(state, link, now, room, alone=not chosen)
                 if batch is None:
                     continue
                 state.send(batch, now)
@@ -612,18 +614,25 @@ class ProducerCore:
             self._write(link, chosen, now)
             states = [*states[1:], states[0]] if len(states) > 1 else states
 
-    def _next_batch(self, state: PartitionState, link: Link, now: float) -> Batch | None:
-        """A resend, else a new batch, else nothing."""
+    def _next_batch(
+        self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
+    ) -> Batch | None:
+        """A resend, else a new batch, else nothing.
+
+        It fits into the `room` bytes left in a request, unless it is `alone` in it.
+        """
         batch = state.next_resend(now)
         if batch is not None:
-            return batch
+            return batch if alone or len(batch.data) <= room else None
         if self.idempotent and state.ledger.identity is None:
             return None
         if now < state.retry_at or not state.may_send_new():
             return None
         if not state.queue.ready(now, linger=self.config.linger, batch_size=self.config.batch_size):
             return None
-        batch = self._sealer.seal(state, self.topics[state.topic], link, now)
+        if not alone and state.queue.records[0].size + BATCH_OVERHEAD > room:
+            return None
+        batch = self._sealer.seal(state, self.topics[state.topic], link, now, room)
         state.enlist(batch)
         return batch
 
@@ -706,7 +715,7 @@ class ProducerCore:
         if silent_at is not None:
             yield silent_at
         if queue.records:
-            lingers_until = queue.opened_at + self.config.linger
+            lingers_until = queue.records[0].queued_at + self.config.linger
             if lingers_until > now:
                 yield lingers_until
 
@@ -874,8 +883,10 @@ class ProducerCore:
                     "outlive what they know of this producer (KIP-854)"
                 )
         if self.config.broker_dedup == "range" and facts.sequence_cap is not None:
+            # Brokers may differ: the narrowest range counts, for partitions yet to come too.
+            self._sequence_cap = min(facts.sequence_cap, self._sequence_cap or SEQUENCE_CAP)
             for state in self.partitions.values():
-                state.sequence_cap = min(facts.sequence_cap, SEQUENCE_CAP)
+                state.sequence_cap = self._sequence_cap
 
     def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
         """DescribeProducers was answered; a refusal means that it is not asked again here."""

@@ -60,13 +60,17 @@ class Sealer:
         room = rate * config.request_timeout * _GOODPUT_SHARE - link.bytes_in_flight
         return max(base, min(ceiling, int(room)))
 
-    def seal(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> Batch:
-        """Cut, number and build the next batch of a partition that has records waiting."""
-        limit = self.limit(state, topic, link, now)
+    def seal(
+        self, state: PartitionState, topic: TopicState, link: Link, now: float, room: int
+    ) -> Batch:
+        """Cut, number and build the next batch of a partition that has records waiting; of at most
+        `room` bytes, if it has more than one record.
+        """
+        limit = min(self.limit(state, topic, link, now), room)
         if self._codec is not Codec.NONE:
             ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
             limit = int(limit / ratio)
-        records = state.queue.cut(limit, _MAX_RECORDS, now)
+        records = state.queue.cut(limit, _MAX_RECORDS)
         identity = state.ledger.identity
         base = state.ledger.take(len(records)) if identity is not None else 0
         built = self._build(records, identity, base)

@@ -41,7 +41,7 @@ def filled(*sizes: int, now: float = 0.0) -> PartitionQueue:
 
 def test_a_batch_takes_records_in_order_until_it_is_full() -> None:
     queue = filled(100, 100, 100, 100)
-    taken = queue.cut(BATCH_OVERHEAD + 250, 1000, 5.0)
+    taken = queue.cut(BATCH_OVERHEAD + 250, 1000)
     assert len(taken) == 2
     assert len(queue.records) == 2
     assert queue.bytes == sum(r.size for r in queue.records)
@@ -50,14 +50,14 @@ def test_a_batch_takes_records_in_order_until_it_is_full() -> None:
 def test_a_record_larger_than_the_batch_goes_alone() -> None:
     """C-J14: never an empty batch, never a loop."""
     queue = filled(5000, 10)
-    assert len(queue.cut(1, 1000, 0.0)) == 1
-    assert len(queue.cut(1, 1000, 0.0)) == 1
+    assert len(queue.cut(1, 1000)) == 1
+    assert len(queue.cut(1, 1000)) == 1
     assert queue.bytes == 0
 
 
 def test_a_batch_takes_no_more_records_than_allowed() -> None:
     queue = filled(*[1] * 10)
-    assert len(queue.cut(10_000, 3, 0.0)) == 3
+    assert len(queue.cut(10_000, 3)) == 3
 
 
 @given(
@@ -73,7 +73,7 @@ def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
         queue.append(each, 0.0)
     seen: list[PendingRecord] = []
     while queue.records:
-        taken = queue.cut(limit, 1000, 0.0)
+        taken = queue.cut(limit, 1000)
         built = build_batch(taken)
         assert len(taken) == 1 or len(built.data) <= limit
         seen.extend(taken)
@@ -84,7 +84,7 @@ def test_a_cut_never_exceeds_its_limit_and_loses_nothing(
 def test_small_records_fill_a_batch_closely() -> None:
     """The loose size bound alone would leave room for one record in seventeen."""
     queue = filled(*[10] * 2000)
-    built = build_batch(queue.cut(16384, 10_000, 0.0))
+    built = build_batch(queue.cut(16384, 10_000))
     assert len(built.data) > 0.99 * 16384
 
 
@@ -120,7 +120,7 @@ def test_an_emptied_queue_forgets_that_it_was_blocked_or_flushed(how: str) -> No
     queue = filled(10)
     queue.blocked = queue.flushing = True
     taking: dict[str, Callable[[], list[PendingRecord]]] = {
-        "cut": lambda: queue.cut(1000, 10, 0.0),
+        "cut": lambda: queue.cut(1000, 10),
         "expire": lambda: queue.expire(1000.0),
         "drain": queue.drain,
     }

@@ -52,7 +52,7 @@ class Bench:
         )
 
     def seal(self, now: float = 0.0) -> Batch:
-        batch = self.sealer.seal(self.state, self.topic, self.link, now)
+        batch = self.sealer.seal(self.state, self.topic, self.link, now, 1 << 30)
         self.state.enlist(batch)
         return batch
 

@@ -193,22 +193,32 @@ def test_a_record_waits_for_its_linger_and_no_longer() -> None:
 
 
 def test_the_tail_of_a_queue_that_was_held_back_is_woken_for() -> None:
-    """Schedule: linger 1 s; a full window holds the queue back; the window opens, all but a small
+    """Schedule: linger 1 s; a full window holds the queue back; the window opens, all but a fresh
     tail leaves. Nothing else will ever wake the engine for that tail.
     """
-    rig = Rig(linger=1.0, batch_size=500).start()
+    rig = Rig(linger=1.0, batch_size=500, late_sealing=False).start()
     rig.send(3)
     assert len(rig.outstanding()) == 1
-    rig.send(5)
+    rig.send(3)
     rig.tick(2.0)
     assert rig.state().queue.blocked
+    rig.send(1)
     began = rig.now
     rig.ack_all()
-    assert rig.state().queue.records
+    assert len(rig.state().queue.records) == 1
     wait_until(rig, lambda: not rig.state().queue.records, 5.0)
     assert rig.now - began < 1.5
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
+
+
+def test_a_record_held_back_longer_than_its_linger_does_not_linger_again() -> None:
+    rig = Rig(linger=1.0, batch_size=500, late_sealing=False).start()
+    rig.send(3)
+    rig.send(4)
+    rig.tick(2.0)
+    rig.ack_all()
+    assert not rig.state().queue.records
 
 
 def test_a_record_sent_after_others_expired_is_woken_for() -> None:
