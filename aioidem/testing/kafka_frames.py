@@ -1,0 +1,262 @@
+"""Kafka frames seen in passing: what a proxy must know of each to decide about it. No IO.
+
+`FrameCutter` walks along a stream of frames. What nobody wants to touch comes out as slices of what
+was fed, however many frames they span, so the common case costs one look at each frame's first
+bytes and no copy. A frame that is to be touched comes out whole.
+
+Invariants: every byte fed comes out once and in order, in passing or inside a whole frame (but for
+bytes still waited for); where the stream stops being frames (a length no broker takes) everything
+from there on passes unread, because a proxy must not hide from a broker what a client sent.
+
+Rejected: decoding every message (a decoded Fetch answer costs more than all else a proxy does); the
+client's `FrameSplitter` (it copies each frame, and holds it until its last byte is there, which
+would add a frame's transmission time to every hop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, Generic, TypeAlias, TypeVar
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "PASS",
+    "WHOLE",
+    "FrameCutter",
+    "Patch",
+    "Piece",
+    "RequestHead",
+    "Verdict",
+    "WholeFrame",
+    "request_head",
+    "response_head",
+]
+
+H = TypeVar("H")
+
+MAX_FRAME_BYTES: Final = 100 << 20
+"""A broker's socket.request.max.bytes; longer announcements are taken for something else."""
+
+_LENGTH: Final = Struct(">i")
+_HEAD: Final = Struct(">hhih")
+_INT16: Final = Struct(">h")
+_PRODUCE: Final = 0
+_FIRST_FLEXIBLE_PRODUCE: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The beginning of a request. ``answered`` is False for Produce with acks=0."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    size: int
+    """Bytes of the frame behind its length."""
+    answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Let the frame pass with some bytes of its head replaced; ``at`` counts from its length on."""
+
+    at: int
+    data: bytes
+
+
+class _Verdict:
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+PASS: Final = _Verdict("PASS")
+"""Let the frame pass as it is."""
+
+WHOLE: Final = _Verdict("WHOLE")
+"""Hand the frame out whole, once it is complete."""
+
+Verdict: TypeAlias = _Verdict | Patch
+
+
+@dataclass(frozen=True, slots=True)
+class WholeFrame(Generic[H]):
+    """A complete frame, its length included."""
+
+    head: H
+    data: bytes
+
+
+Piece: TypeAlias = bytes | memoryview | WholeFrame[H]
+
+Parse: TypeAlias = Callable[[bytes, int, int], H | None]
+"""Reads the head of the frame whose payload begins at an offset and has this many bytes; None: more
+of it must be there first."""
+
+
+def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
+    """The head of a request; one that is malformed has API key -1."""
+    have = min(len(data) - at, size)
+    if have < 10 and have < size:
+        return None
+    if size < 10:
+        return RequestHead(-1, -1, -1, None, size)
+    api_key, version, correlation_id, length = _HEAD.unpack_from(data, at)
+    end = 10 + max(length, 0)
+    if end > size:
+        return RequestHead(-1, -1, -1, None, size)
+    if end > have:
+        return None
+    client_id = None if length < 0 else data[at + 10 : at + end].decode(errors="replace")
+    answered: bool | None = True
+    if api_key == _PRODUCE:
+        answered = _answered(data[at + end : at + have], version)
+        if answered is None and have < size:
+            return None
+    return RequestHead(api_key, version, correlation_id, client_id, size, answered is not False)
+
+
+def _answered(body: bytes, version: int) -> bool | None:
+    """Whether acks, behind the transactional id, is not 0; None: it is not there yet."""
+    if version < _FIRST_FLEXIBLE_PRODUCE:
+        at = 0
+        if version >= 3:
+            if len(body) < 2:
+                return None
+            at = 2 + max(_INT16.unpack_from(body)[0], 0)
+    else:
+        # Tagged fields in a header are none so far; with some, the request counts as answered.
+        if len(body) < 3:
+            return None
+        if body[0] != 0:
+            return True
+        length, at = body[1], 2
+        if length >= 0x80:
+            length, at = (length & 0x7F) | body[2] << 7, 3
+        at += max(length - 1, 0)
+    if len(body) < at + 2:
+        return None
+    acks: int = _INT16.unpack_from(body, at)[0]
+    return acks != 0
+
+
+def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
+    """Correlation id (-1 if there is no room for one) and size of a response."""
+    if size < 4:
+        return -1, size
+    if len(data) - at < 4:
+        return None
+    return _LENGTH.unpack_from(data, at)[0], size
+
+
+class FrameCutter(Generic[H]):
+    """Walks along one direction of a connection.
+
+    :param parse: reads a frame's head.
+    :param judge: is asked once per frame, in order, as soon as its head is there.
+    """
+
+    __slots__ = ("_judge", "_left", "_opaque", "_parse", "_rest", "_wanted", "_whole")
+
+    def __init__(self, parse: Parse[H], judge: Callable[[H], Verdict]) -> None:
+        self._parse = parse
+        self._judge = judge
+        self._left = 0
+        self._rest = b""
+        self._whole = bytearray()
+        self._wanted: tuple[H, int] | None = None
+        self._opaque = False
+
+    def __repr__(self) -> str:
+        state = "opaque" if self._opaque else f"{self._left} bytes left of a frame"
+        return f"<FrameCutter {state}, {len(self._rest)} bytes of a head>"
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the stream has stopped being frames."""
+        return self._opaque
+
+    def feed(self, data: bytes) -> Iterator[Piece[H]]:
+        """Take bytes of the stream; yields what they complete, in order. Run it to its end.
+
+        A frame is judged after everything before it was yielded.
+        """
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at = passed = 0
+        while at < len(data):
+            if self._opaque:
+                at = len(data)
+            elif self._wanted is not None:
+                at = passed = yield from self._gather(data, at)
+            elif self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+                at += step
+            else:
+                begun = self._begin(data, at)
+                if begun is None:
+                    break
+                if begun is PASS:
+                    continue
+                yield from _slice(data, passed, at)
+                passed = at
+                if isinstance(begun, Patch):
+                    passed = at = yield from self._patch(data, at, begun)
+        rest = data[at:]
+        yield from _slice(data, passed, at)
+        self._rest = rest
+
+    def _begin(self, data: bytes, at: int) -> Verdict | None:
+        """Judge the frame that begins here; None: its head is not there yet."""
+        if len(data) - at < 4:
+            return None
+        size: int = _LENGTH.unpack_from(data, at)[0]
+        if not 0 < size <= MAX_FRAME_BYTES:
+            self._opaque = True
+            return PASS
+        head = self._parse(data, at + 4, size)
+        if head is None:
+            return None
+        verdict = self._judge(head)
+        if verdict is WHOLE:
+            self._wanted = (head, size + 4)
+        else:
+            self._left = size + 4
+        return verdict
+
+    def _patch(self, data: bytes, at: int, patch: Patch) -> Generator[Piece[H], None, int]:
+        """The head has been read, so what is patched in it is there."""
+        start = at + patch.at
+        yield from _slice(data, at, start)
+        yield patch.data
+        self._left -= patch.at + len(patch.data)
+        return start + len(patch.data)
+
+    def _gather(self, data: bytes, at: int) -> Generator[Piece[H], None, int]:
+        """Collect the frame that is wanted whole."""
+        if self._wanted is None:
+            return at
+        head, missing = self._wanted
+        end = min(at + missing, len(data))
+        self._whole += data[at:end]
+        if end - at < missing:
+            self._wanted = (head, missing - (end - at))
+            return end
+        whole, self._whole, self._wanted = bytes(self._whole), bytearray(), None
+        yield WholeFrame(head, whole)
+        return end
+
+
+def _slice(data: bytes, start: int, end: int) -> Iterator[bytes | memoryview]:
+    if start == 0 and end == len(data):
+        yield data
+    elif start < end:
+        yield memoryview(data)[start:end]
