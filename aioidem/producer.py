@@ -332,7 +332,7 @@ class Producer:
     ) -> tuple[PendingRecord, Delivery]:
         """Check the arguments and make the record; nothing is queued yet."""
         self._check_open()
-        if topic not in self._core.topics:
+        if type(topic) is not str or topic not in self._core.topics:
             validate_topic(topic)
         value = _payload("value", value)
         key = _payload("key", key)
@@ -513,6 +513,8 @@ def _payload(name: str, data: object) -> bytes | None:
 
 def _checked_headers(headers: Headers) -> Headers:
     checked = []
+    if not isinstance(headers, Iterable):
+        raise TypeError(f"headers must be (str, bytes | None) pairs, not {type(headers).__name__}")
     for header in headers:
         try:
             name, value = header
