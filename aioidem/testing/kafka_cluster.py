@@ -1,0 +1,695 @@
+"""KafkaCluster: real Apache Kafka brokers on this machine, for tests; no containers.
+
+``async with KafkaCluster() as cluster:`` gets the jars (`kafka_install`), formats and starts
+brokers that are controllers too (KRaft) in a temporary directory, and waits until they answer. A
+`FaultProxy` stands in front of each broker: what clients are told to connect to is the proxy's
+port, so every byte of theirs crosses it. Brokers speak to one another, and this class to them,
+behind the proxies' backs.
+
+Invariants
+    Every wait is bounded. Nothing is left behind: processes, ports and the directory go with the
+    ``async with``, also when its body fails and when this process is killed (`ProcessGuard`).
+    Readiness is asked for, in Kafka's own protocol, never waited out.
+    A broker keeps its ports and its directory over restarts.
+
+Rejected
+    One broker for a whole test run (the tests worth having kill it); separate controllers (twice
+    the processes, and no test needs them yet).
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import signal
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+import anyio.to_thread
+
+from aioidem.broker.entities import build, from_ms
+from aioidem.errors import KafkaConnectionError, KafkaError, ProtocolError, broker_error
+from aioidem.network.transport import TcpConnector
+from aioidem.protocol.frames import FrameSplitter
+from aioidem.protocol.messages import (
+    decode_response,
+    encode_request,
+    request_type,
+    response_type,
+)
+from aioidem.testing.broker_patch import write_patch
+from aioidem.testing.fault_proxy import FaultProxy
+from aioidem.testing.kafka_install import KafkaInstall, KafkaUnavailableError, install_kafka
+from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
+from aioidem.testing.kafka_retention import RetentionFace
+
+__all__ = ["KafkaBroker", "KafkaCluster", "KafkaStartError", "KafkaToolError"]
+
+_HOST: Final = "127.0.0.1"
+_POLL_SECONDS: Final = 0.02
+_ANSWER_SECONDS: Final = 10.0
+_DOWNLOAD_SECONDS: Final = 300.0
+_MAX_ANSWER_BYTES: Final = 100 << 20
+
+# Small and quick to start: code that runs for a few seconds is not worth the second compiler.
+_JVM_OPTIONS: Final = (
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+_METADATA: Final = (3, 12)
+_CREATE_TOPICS: Final = (19, 7)
+_DELETE_TOPICS: Final = (20, 6)
+_ELECT_LEADERS: Final = (43, 2)
+_ALTER_CONFIGS: Final = (44, 1)
+_REASSIGN: Final = (45, 0)
+_TOPIC: Final = 2
+_ELECTION_NOT_NEEDED: Final = 84
+_CONTROLLER_TIME: Final = from_ms(10_000)
+
+
+class KafkaStartError(KafkaError):
+    """A broker did not start, or not in time; the end of its log is in the message."""
+
+
+class KafkaToolError(KafkaError):
+    """One of Kafka's command line tools failed; what it printed is in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaBroker:
+    """One broker: its process, and the proxy clients reach it through."""
+
+    node_id: int
+    port: int
+    """Of the listener behind the proxy; it advertises the proxy's."""
+    inner_port: int
+    """Of the listener that the brokers use among themselves; it advertises itself."""
+    folder: Path
+    process: KafkaProcess
+    proxy: FaultProxy
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self.process.running
+
+
+class KafkaCluster:
+    """Real brokers behind fault proxies. Belongs to one event loop.
+
+    :param version: of Apache Kafka.
+    :param brokers: how many, with ids 0, 1, ...
+    :param retain: patch the brokers to remember so many batches per producer and partition, and
+        have the proxies say so (KIP-1269); None: stock brokers, which remember five and say
+        nothing. What is said can be changed through `retention`.
+    :param properties: server properties of all brokers, over the ones chosen here.
+    :param jvm_options: instead of those chosen here (a heap of 256 MiB).
+    :param rtt: of the proxies' links, seconds, and ``bandwidth``, bytes per second each way.
+    :param seed: of the proxies.
+    :param logs: where the brokers' logs are kept when the ``async with`` fails; None: their ends
+        are added to the exception as a note.
+    :param start_timeout: seconds for a start until it is ready, ``stop_timeout`` for a clean stop.
+    :raises KafkaUnavailableError: (on entering) no Java, no jgo, or no network for the first use.
+    :raises KafkaStartError: (on entering) a broker did not start.
+    """
+
+    def __init__(
+        self,
+        version: str = "4.3.1",
+        *,
+        brokers: int = 1,
+        retain: int | None = None,
+        properties: Mapping[str, str | int] | None = None,
+        jvm_options: Sequence[str] = _JVM_OPTIONS,
+        rtt: float = 0.0,
+        bandwidth: float | None = None,
+        seed: int = 0,
+        logs: Path | None = None,
+        start_timeout: float = 90.0,
+        stop_timeout: float = 30.0,
+    ) -> None:
+        self.version = version
+        self.retention = None if retain is None else RetentionFace(retain)
+        self._count = brokers
+        self._retain = retain
+        self._properties = dict(properties or {})
+        self._jvm_options = tuple(jvm_options)
+        self._rtt, self._bandwidth, self._seed = rtt, bandwidth, seed
+        self._logs = logs
+        self._start_timeout, self._stop_timeout = start_timeout, stop_timeout
+        self._brokers: list[KafkaBroker] = []
+        self._install: KafkaInstall | None = None
+        self._class_path = ""
+        self._cluster_id = _cluster_id()
+        self._folder = Path()
+        self._guard: ProcessGuard | None = None
+        self._exits = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        running = sum(each.running for each in self._brokers)
+        return f"<KafkaCluster {self.version}, {running} of {self._count} brokers running>"
+
+    async def __aenter__(self) -> Self:
+        """Start the brokers and wait until they are ready."""
+        try:
+            await self._prepare()
+            await self._start_all()
+        except BaseException:
+            await self._shut()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Kill the brokers and remove what they wrote; keep their logs if the body failed."""
+        if isinstance(error, Exception):
+            with anyio.CancelScope(shield=True):
+                error.add_note(await anyio.to_thread.run_sync(self._keep_logs))
+        await self._shut()
+
+    # -- for clients ------------------------------------------------------------------------------
+
+    @property
+    def brokers(self) -> Sequence[KafkaBroker]:
+        """All brokers, by id."""
+        return tuple(self._brokers)
+
+    @property
+    def proxies(self) -> Sequence[FaultProxy]:
+        """The brokers' proxies, by id."""
+        return tuple(each.proxy for each in self._brokers)
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """The first broker's proxy: the only one, of one broker."""
+        return self._brokers[0].proxy
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,...`` of the brokers' proxies."""
+        return ",".join(each.proxy.address for each in self._brokers)
+
+    @property
+    def inner_servers(self) -> str:
+        """``host:port,...`` past the proxies: for witnesses, who are not to be disturbed."""
+        return ",".join(f"{_HOST}:{each.inner_port}" for each in self._brokers)
+
+    # -- brokers ----------------------------------------------------------------------------------
+
+    async def kill(self, broker: int = 0) -> None:
+        """SIGKILL, and wait for its end: what was not flushed is in the page cache, and survives.
+
+        :raises KafkaError: it does not end.
+        """
+        await self._stop(broker, signal.SIGKILL)
+
+    async def terminate(self, broker: int = 0) -> None:
+        """SIGTERM, and wait for its end: a controlled shutdown, as of a rolling restart.
+
+        :raises KafkaError: it does not end within ``stop_timeout``.
+        """
+        await self._stop(broker, signal.SIGTERM)
+
+    async def start(self, broker: int = 0) -> None:
+        """Start it again, where it was, and wait until it is ready.
+
+        :raises KafkaStartError: it did not start.
+        """
+        target = self._brokers[broker]
+        await anyio.to_thread.run_sync(target.process.start)
+        try:
+            with anyio.fail_after(self._start_timeout):
+                await self._until_ready(target, 1)
+        except TimeoutError:
+            raise KafkaStartError(
+                f"broker {broker} is not ready after {self._start_timeout:g} s\n"
+                f"{target.process.tail()}"
+            ) from None
+
+    async def restart(self, broker: int = 0, *, clean: bool = True) -> None:
+        """`terminate` (or, not ``clean``, `kill`) and `start`."""
+        await self._stop(broker, signal.SIGTERM if clean else signal.SIGKILL)
+        await self.start(broker)
+
+    async def pause(self, broker: int = 0) -> None:
+        """SIGSTOP: it answers nothing, and its connections stay open."""
+        await self._signal(broker, signal.SIGSTOP)
+
+    async def resume(self, broker: int = 0) -> None:
+        """SIGCONT."""
+        await self._signal(broker, signal.SIGCONT)
+
+    # -- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int | None = None,
+        configs: Mapping[str, str | int] | None = None,
+    ) -> None:
+        """Create a topic, and wait until every running broker knows its leaders.
+
+        :param replication: None: a replica on each of up to three brokers.
+        :raises BrokerResponseError: the cluster refuses.
+        """
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication or min(self._count, 3),
+            "assignments": (),
+            "configs": [
+                {"name": key, "value": str(value)} for key, value in (configs or {}).items()
+            ],
+        }
+        answer = await self._ask_any(
+            *_CREATE_TOPICS, topics=[topic], timeout=_CONTROLLER_TIME, validate_only=False
+        )
+        _raise_for(answer.topics[0], f"topic {name!r} was not created")
+        for broker in self._running():
+            await self._until(
+                partial(self._all_led, broker, name, partitions),
+                f"broker {broker.node_id} does not know all leaders of {name!r}",
+            )
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete it.
+
+        :raises BrokerResponseError: the cluster refuses.
+        """
+        answer = await self._ask_any(
+            *_DELETE_TOPICS, topics=[{"name": name, "topic_id": None}], timeout=_CONTROLLER_TIME
+        )
+        _raise_for(answer.responses[0], f"topic {name!r} was not deleted")
+
+    async def set_config(self, topic: str, name: str, value: str | int) -> None:
+        """Set one config of a topic.
+
+        :raises BrokerResponseError: the cluster refuses.
+        """
+        resource = {
+            "resource_type": _TOPIC,
+            "resource_name": topic,
+            "configs": [{"name": name, "config_operation": 0, "value": str(value)}],
+        }
+        answer = await self._ask_any(*_ALTER_CONFIGS, resources=[resource], validate_only=False)
+        _raise_for(answer.responses[0], f"{name} of {topic!r} was not set")
+
+    async def leader(self, topic: str, partition: int = 0) -> int:
+        """Id of the leader, -1 if there is none or no such partition."""
+        for broker in self._running():
+            state = await self._partition(broker, topic, partition)
+            return -1 if state is None else int(state.leader_id)
+        return -1
+
+    async def move_leader(self, topic: str, partition: int, broker: int) -> None:
+        """Make that broker the leader, which must have a replica in sync.
+
+        :raises BrokerResponseError: the cluster refuses. KafkaError: it does not happen in time.
+        """
+        state = await self._partition(self._running()[0], topic, partition)
+        if state is None:
+            raise KafkaError(f"no partition {topic}-{partition}")
+        order = [broker, *(each for each in state.replica_nodes if each != broker)]
+        where = {"partition_index": partition, "replicas": order}
+        answer = await self._ask_any(
+            *_REASSIGN, topics=[{"name": topic, "partitions": [where]}], timeout=_CONTROLLER_TIME
+        )
+        _raise_for(answer.responses[0].partitions[0], "the replicas could not be put in order")
+        place = {"topic": topic, "partitions": [partition]}
+        answer = await self._ask_any(
+            *_ELECT_LEADERS, election_type=0, topic_partitions=[place], timeout=_CONTROLLER_TIME
+        )
+        for each in answer.replica_election_results:
+            for result in each.partition_result:
+                if int(result.error_code) != _ELECTION_NOT_NEEDED:
+                    _raise_for(result, "the leader was not elected")
+        for each in self._running():
+            await self._until(
+                partial(self._led_by, each, topic, partition, broker),
+                f"broker {each.node_id} does not know that {broker} leads {topic}-{partition}",
+            )
+
+    # -- requests and tools -----------------------------------------------------------------------
+
+    async def ask(self, api_key: int, version: int, *, broker: int = 0, **fields: Any) -> Any:
+        """One request to one broker, past its proxy, and the answer as kio's entity.
+
+        :param fields: the request's, nested ones as mappings.
+        :raises KafkaConnectionError: the broker cannot be reached, hung up, or did not answer in
+            ten seconds.
+        """
+        return await self._ask(self._brokers[broker], api_key, version, fields)
+
+    async def run_tool(self, main_class: str, *arguments: str, timeout: float = 60.0) -> bytes:
+        """Run one of Kafka's command line tools, and return what it printed.
+
+        :param main_class: for example "org.apache.kafka.tools.consumer.ConsoleConsumer".
+        :raises KafkaToolError: it failed, or took longer than ``timeout`` seconds.
+        """
+        command = [*self._java(), main_class, *arguments]
+        try:
+            with anyio.fail_after(timeout):
+                done = await anyio.run_process(command, check=False, start_new_session=True)
+        except TimeoutError:
+            raise KafkaToolError(f"{main_class} took longer than {timeout:g} s") from None
+        if done.returncode != 0:
+            printed = (done.stdout + done.stderr).decode(errors="replace")
+            raise KafkaToolError(f"{main_class} ended with {done.returncode}:\n{printed[-2000:]}")
+        return done.stdout
+
+    async def dump_log(self, topic: str, partition: int = 0, *, broker: int | None = None) -> str:
+        """What Kafka's own DumpLogSegments prints of a replica: batches and records, as text.
+
+        :param broker: None: the leader.
+        :raises KafkaToolError: it failed.
+        """
+        if broker is None:
+            broker = await self.leader(topic, partition)
+        folder = self._brokers[broker].folder / f"{topic}-{partition}"
+        segments = await anyio.to_thread.run_sync(lambda: sorted(folder.glob("*.log")))
+        tool = "DumpLogSegments"
+        package = "org.apache.kafka.tools" if self._tools_moved() else "kafka.tools"
+        printed = await self.run_tool(
+            f"{package}.{tool}", "--print-data-log", "--files", ",".join(map(str, segments))
+        )
+        return printed.decode(errors="replace")
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Everything up to formatting: jars, patch, folders, ports, proxies."""
+        self._install = await self._installed()
+        self._guard = await anyio.to_thread.run_sync(ProcessGuard)
+        self._folder = await anyio.to_thread.run_sync(self._make_folder)
+        ports = [
+            await anyio.to_thread.run_sync(lambda: [reserve_port() for _ in range(3)])
+            for _ in range(self._count)
+        ]
+        voters = ",".join(f"{i}@{_HOST}:{p[2]}" for i, p in enumerate(ports))
+        for node_id, (port, inner, controller) in enumerate(ports):
+            proxy = await self._exits.enter_async_context(
+                FaultProxy(
+                    _HOST,
+                    port,
+                    rtt=self._rtt,
+                    bandwidth=self._bandwidth,
+                    retention=self.retention,
+                    seed=self._seed + node_id,
+                )
+            )
+            make = partial(self._make_broker, voters, node_id, port, inner, controller, proxy)
+            self._brokers.append(await anyio.to_thread.run_sync(make))
+
+    async def _installed(self) -> KafkaInstall:
+        try:
+            with anyio.fail_after(_DOWNLOAD_SECONDS):
+                return await anyio.to_thread.run_sync(
+                    install_kafka, self.version, abandon_on_cancel=True
+                )
+        except TimeoutError:
+            raise KafkaUnavailableError(
+                f"the jars of Kafka {self.version} did not come in {_DOWNLOAD_SECONDS:g} s"
+            ) from None
+
+    async def _start_all(self) -> None:
+        try:
+            with anyio.fail_after(self._start_timeout):
+                await self._format()
+                for broker in self._brokers:
+                    await anyio.to_thread.run_sync(broker.process.start)
+                for broker in self._brokers:
+                    await self._until_ready(broker, self._count)
+        except TimeoutError:
+            raise KafkaStartError(
+                f"not ready after {self._start_timeout:g} s\n{self._log_tails()}"
+            ) from None
+
+    def _make_folder(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="aioidem-kafka-"))
+        if self._guard is not None:
+            self._guard.watch_folder(folder)
+        ahead: list[Path] = []
+        if self._install is None:
+            raise KafkaError("not installed")
+        if self._retain is not None:
+            ahead.append(folder / "patch")
+            write_patch(self._install.jar("kafka-storage"), ahead[0], self._retain)
+        self._class_path = self._install.class_path(*ahead)
+        return folder
+
+    def _make_broker(
+        self,
+        voters: str,
+        node_id: int,
+        port: int,
+        inner: int,
+        controller: int,
+        proxy: FaultProxy,
+    ) -> KafkaBroker:
+        folder = self._folder / f"broker-{node_id}"
+        properties = self._folder / f"broker-{node_id}.properties"
+        settings = _settings(self._count) | {
+            "node.id": node_id,
+            "controller.quorum.voters": voters,
+            "listeners": (
+                f"CLIENT://{_HOST}:{port},INNER://{_HOST}:{inner},CONTROLLER://{_HOST}:{controller}"
+            ),
+            "advertised.listeners": f"CLIENT://{proxy.address},INNER://{_HOST}:{inner}",
+            "log.dirs": folder,
+            **self._properties,
+        }
+        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        if self._guard is None:
+            raise KafkaError("not prepared")
+        process = KafkaProcess(
+            [*self._java(), "kafka.Kafka", str(properties)],
+            self._folder / f"broker-{node_id}.log",
+            self._guard,
+        )
+        return KafkaBroker(node_id, port, inner, folder, process, proxy)
+
+    def _java(self) -> list[str]:
+        if self._install is None:
+            raise KafkaError("the cluster was not entered")
+        return [str(self._install.java), *self._jvm_options, "-cp", self._class_path]
+
+    async def _format(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for broker in self._brokers:
+                properties = self._folder / f"broker-{broker.node_id}.properties"
+                tasks.start_soon(self._format_one, str(properties))
+
+    async def _format_one(self, properties: str) -> None:
+        arguments = ("format", "-t", self._cluster_id, "-c", properties)
+        try:
+            await self.run_tool("kafka.tools.StorageTool", *arguments, timeout=self._start_timeout)
+        except KafkaToolError as error:
+            raise KafkaStartError(f"the storage could not be formatted: {error}") from error
+
+    async def _until_ready(self, broker: KafkaBroker, brokers: int) -> None:
+        """Return when it answers, and names itself and at least so many brokers."""
+        while True:
+            if not broker.running:
+                code = broker.process.exit_code()
+                raise KafkaStartError(
+                    f"broker {broker.node_id} ended with {code}\n{broker.process.tail()}"
+                )
+            metadata = await self._metadata(broker, None)
+            if metadata is not None:
+                ids = {int(each.node_id) for each in metadata.brokers}
+                if broker.node_id in ids and len(ids) >= brokers:
+                    return
+            await anyio.sleep(_POLL_SECONDS)
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    async def _signal(self, broker: int, number: signal.Signals) -> None:
+        await anyio.to_thread.run_sync(self._brokers[broker].process.send_signal, number)
+
+    async def _stop(self, broker: int, number: signal.Signals) -> None:
+        await self._signal(broker, number)
+        process = self._brokers[broker].process
+        try:
+            with anyio.fail_after(self._stop_timeout):
+                while process.running:  # noqa: ASYNC110 - another process tells no event
+                    await anyio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise KafkaError(
+                f"broker {broker} runs {self._stop_timeout:g} s after {number.name}\n"
+                f"{process.tail()}"
+            ) from None
+
+    async def _shut(self) -> None:
+        try:
+            await self._exits.aclose()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._clean_up)
+
+    def _clean_up(self) -> None:
+        for broker in self._brokers:
+            broker.process.send_signal(signal.SIGKILL)
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.close()
+        for broker in self._brokers:
+            broker.process.wait(self._stop_timeout)
+
+    def _keep_logs(self) -> str:
+        if self._logs is None:
+            return self._log_tails()
+        self._logs.mkdir(parents=True, exist_ok=True)
+        for broker in self._brokers:
+            if broker.process.log.exists():
+                shutil.copy(broker.process.log, self._logs)
+        return f"the brokers' logs are in {self._logs}"
+
+    def _log_tails(self) -> str:
+        return "\n".join(
+            f"--- broker {each.node_id}\n{each.process.tail()}" for each in self._brokers
+        )
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def _running(self) -> list[KafkaBroker]:
+        return [each for each in self._brokers if each.running]
+
+    def _tools_moved(self) -> bool:
+        return int(self.version.split(".", 1)[0]) >= 4
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], failure: str) -> None:
+        try:
+            with anyio.fail_after(self._start_timeout):
+                while not await condition():  # noqa: ASYNC110 - likewise
+                    await anyio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise KafkaError(f"{failure}, after {self._start_timeout:g} s") from None
+
+    async def _ask_any(self, api_key: int, version: int, **fields: Any) -> Any:
+        """Ask the first broker that runs; brokers forward to the controller."""
+        running = self._running()
+        if not running:
+            raise KafkaError("no broker is running")
+        return await self._ask(running[0], api_key, version, fields)
+
+    async def _metadata(self, broker: KafkaBroker, topic: str | None) -> Any:
+        """What a broker knows, None if it does not answer."""
+        fields = {
+            "topics": [] if topic is None else [{"name": topic, "topic_id": None}],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        }
+        try:
+            return await self._ask(broker, *_METADATA, fields)
+        except (KafkaConnectionError, ProtocolError):
+            return None
+
+    async def _partition(self, broker: KafkaBroker, topic: str, partition: int) -> Any:
+        metadata = await self._metadata(broker, topic)
+        for each in () if metadata is None else metadata.topics:
+            for state in each.partitions:
+                if state.partition_index == partition:
+                    return state
+        return None
+
+    async def _all_led(self, broker: KafkaBroker, topic: str, partitions: int) -> bool:
+        metadata = await self._metadata(broker, topic)
+        states = [] if metadata is None else [p for t in metadata.topics for p in t.partitions]
+        return len(states) == partitions and all(each.leader_id >= 0 for each in states)
+
+    async def _led_by(self, broker: KafkaBroker, topic: str, partition: int, leader: int) -> bool:
+        state = await self._partition(broker, topic, partition)
+        return state is not None and state.leader_id == leader
+
+    async def _ask(
+        self, broker: KafkaBroker, api_key: int, version: int, fields: Mapping[str, Any]
+    ) -> Any:
+        schema, answer = request_type(api_key, version), response_type(api_key, version)
+        if schema is None or answer is None:
+            raise KafkaError(f"no schema of API {api_key} v{version}")
+        request = encode_request(
+            build(schema, fields), correlation_id=0, client_id="KafkaCluster", version=version
+        )
+        try:
+            with anyio.fail_after(_ANSWER_SECONDS):
+                payload = await _exchange(broker.inner_port, request)
+        except TimeoutError:
+            raise KafkaConnectionError(
+                f"broker {broker.node_id} did not answer in {_ANSWER_SECONDS:g} s"
+            ) from None
+        return decode_response(answer, payload)[1]
+
+
+async def _exchange(port: int, request: bytes) -> bytes:
+    stream = await TcpConnector().connect(_HOST, port)
+    splitter = FrameSplitter(_MAX_ANSWER_BYTES)
+    async with stream:
+        try:
+            await stream.send(request)
+            while True:
+                for payload in splitter.feed(await stream.receive()):
+                    return payload
+        except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
+            raise KafkaConnectionError(f"port {port} hung up: {error}") from error
+
+
+def _settings(brokers: int) -> dict[str, Any]:
+    """Server properties that make small, quick brokers; the rest is Kafka's defaults."""
+    copies = min(brokers, 3)
+    return {
+        "process.roles": "broker,controller",
+        "inter.broker.listener.name": "INNER",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "default.replication.factor": copies,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.num.partitions": 1,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        # A broker killed is fenced, and may register again, after this; nine seconds otherwise.
+        "broker.session.timeout.ms": 3000,
+        "broker.heartbeat.interval.ms": 500,
+        # Half of the heap otherwise.
+        "log.cleaner.dedupe.buffer.size": 2 << 20,
+    }
+
+
+def _cluster_id() -> str:
+    """A cluster id as Kafka makes them; none that a command line would take for an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def _raise_for(result: Any, what: str) -> None:
+    code = int(result.error_code)
+    if code:
+        raise broker_error(code, f"{what}: {result.error_message}")
