@@ -201,7 +201,7 @@ class _Drawer:
             "max_in_flight_requests_per_connection": r.choice((1, 2, 5, 5, 20, 20)),
             "window_discovery": r.choices(("on", "auto", "off"), weights=(6, 3, 1))[0],
             "max_block": r.choice((1.0, 10.0, 60.0)),
-            "retry_backoff": r.choice((0.0, 0.01, 0.1)),
+            "retry_backoff": r.choice((0.005, 0.01, 0.1)),
             "reconnect_backoff": r.choice((0.01, 0.05)),
         }
         if r.random() < 0.12:

@@ -1,0 +1,674 @@
+"""Is each rule load-bearing? `make mutants` breaks one at a time and runs seeds until one notices.
+
+A mutant replaces methods of the engine from here, outside of it: the engine has no switches. It is
+caught when a seed, in the soak's own order, shows a violation it does not show without the mutant.
+Ends with `K mutants, C caught`, exit status 1 when C < K.
+
+Each names the rule it breaks and where that rule comes from (attack.md's findings, reliability.md's
+cases), so that a survivor says what the simulation fails to show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from aioidem.engine import classify as classify_module
+from aioidem.engine import core as core_module
+from aioidem.engine.batch import (
+    PERSISTENCE_TRANSITIONS,
+    Batch,
+    BatchState,
+    Evidence,
+    Persistence,
+)
+from aioidem.engine.classify import Disposition
+from aioidem.engine.cluster import ClusterView
+from aioidem.engine.core import ProducerCore
+from aioidem.engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem.engine.links import Link
+from aioidem.engine.partition import PartitionState, Route
+from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem.engine.suspicion import Suspicion
+from aioidem.engine.windows import PartitionWindow
+
+from .soak import PROCESSES, run_seed
+
+__all__ = ["MUTANTS", "Caught", "Mutant", "catch", "main"]
+
+LIMIT = 2000
+Patch = Callable[[Any, str, Any], None]
+
+
+class Mutant(NamedTuple):
+    """One rule broken: `apply` is given a function that replaces an attribute for a while."""
+
+    name: str
+    rule: str
+    apply: Callable[[Patch], None]
+
+
+class Caught(NamedTuple):
+    """Which seed noticed a mutant, and how; `seed` None: none did."""
+
+    name: str
+    seed: int | None
+    how: str
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(rule: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Register a mutant under its function's name."""
+
+    def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        name = apply.__name__.replace("_", " ")
+        MUTANTS[name] = Mutant(name, rule, apply)
+        return apply
+
+    return register
+
+
+@contextmanager
+def applied(broken: Mutant) -> Iterator[None]:
+    """Put a mutant in place for the block."""
+    saved: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, name: str, value: Any) -> None:
+        if isinstance(owner, dict):
+            saved.append((owner, name, owner[name]))
+            owner[name] = value
+            return
+        saved.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    try:
+        broken.apply(patch)
+        yield
+    finally:
+        for owner, name, value in reversed(saved):
+            if isinstance(owner, dict):
+                owner[name] = value
+            else:
+                setattr(owner, name, value)
+
+
+# -- the window ---------------------------------------------------------------------------------
+
+
+@mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905; reliability.md finding 7)")
+def count_instead_of_span(patch: Patch) -> None:
+    patch(PartitionState, "span", property(lambda self: len(self.unresolved)))
+
+
+@mutant("one batch in flight until the first NONE (KAFKA-15591, C-J1)")
+def no_first_ack_gate(patch: Patch) -> None:
+    patch(PartitionState, "gate_open", property(lambda _self: True))
+
+
+@mutant("the gate closes when the leader changes (attack.md 10)")
+def gate_not_reset_on_leader_change(patch: Patch) -> None:
+    follow = PartitionState.follow
+
+    def kept(self: PartitionState, route: Route) -> bool:
+        gate = self._gate
+        followed = follow(self, route)
+        if followed and gate is not None:
+            self._gate = (gate[0], route)
+        return followed
+
+    patch(PartitionState, "follow", kept)
+
+
+@mutant("the gate closes after an error (S8)")
+def gate_not_reset_after_an_error(patch: Patch) -> None:
+    on_error, on_lost = PartitionState.on_error, PartitionState.on_lost
+
+    def error_kept(self: PartitionState, *args: Any) -> None:
+        gate = self._gate
+        on_error(self, *args)
+        self._gate = gate
+
+    def lost_kept(self: PartitionState, *args: Any, **options: Any) -> None:
+        gate = self._gate
+        on_lost(self, *args, **options)
+        self._gate = gate
+
+    patch(PartitionState, "on_error", error_kept)
+    patch(PartitionState, "on_lost", lost_kept)
+
+
+@mutant("the window is 5 again after a leader change (D2.1, D2.5)")
+def twenty_kept_after_a_leader_change(patch: Patch) -> None:
+    patch(PartitionWindow, "reset", lambda _self: None)
+
+
+@mutant("an absent field means 5, also after 20 was seen (D2.4)")
+def absent_field_keeps_twenty(patch: Patch) -> None:
+    learn = PartitionWindow.learn
+
+    def kept(self: PartitionWindow, retained: int | None) -> None:
+        if retained is not None:
+            learn(self, retained)
+
+    patch(PartitionWindow, "learn", kept)
+
+
+@mutant("the field is believed only from the current leader (D2.5)")
+def window_learned_from_a_deposed_leader(patch: Patch) -> None:
+    patch(ProducerCore, "_is_current", lambda _self, _state: True)
+
+
+@mutant("a resend is not bound by the span (attack.md 9)")
+def span_rule_applied_to_resends(patch: Patch) -> None:
+    def within(self: PartitionState, _batch: Batch) -> bool:
+        return self.window.admits(self.span)
+
+    patch(PartitionState, "_within_window", within)
+
+
+@mutant("no more requests in flight than the connection may have (D2.6)")
+def connection_window_ignored(patch: Patch) -> None:
+    def admits(self: Link, now: float) -> bool:
+        return self.state.name == "READY" and now >= self.throttled_until
+
+    patch(Link, "admits", admits)
+
+
+# -- doubt --------------------------------------------------------------------------------------
+
+
+@mutant("no refusal clears doubt (attack.md 12, F13)")
+def doubt_cleared_by_a_refusal(patch: Patch) -> None:
+    row: Any = (Persistence.IN_DOUBT, Evidence.REFUSED)
+    patch(PERSISTENCE_TRANSITIONS, row, Persistence.REJECTED)
+
+
+@mutant("NOT_LEADER with a base offset comes after the append (attack.md 1)")
+def not_leader_always_a_rejection(patch: Patch) -> None:
+    classify = classify_module.classify
+
+    def naive(code: int, _base_offset: int, **options: Any) -> Disposition:
+        return classify(code, -1, **options)
+
+    patch(core_module, "classify", naive)
+
+
+@mutant("REQUEST_TIMED_OUT and its like come after the append (F13)")
+def timed_out_taken_for_a_rejection(patch: Patch) -> None:
+    classify = classify_module.classify
+
+    def naive(code: int, base_offset: int, **options: Any) -> Disposition:
+        told = classify(code, base_offset, **options)
+        return told._replace(precedes_append=True) if code in (7, 20) else told
+
+    patch(core_module, "classify", naive)
+
+
+@mutant("an unknown code leaves the batch in doubt")
+def unknown_code_taken_for_a_rejection(patch: Patch) -> None:
+    classify = classify_module.classify
+
+    def naive(code: int, base_offset: int, **options: Any) -> Disposition:
+        told = classify(code, base_offset, **options)
+        return told._replace(precedes_append=True) if code in (-1, 56, 999, 1234) else told
+
+    patch(core_module, "classify", naive)
+
+
+@mutant("what a lost connection owed is in doubt (F1, F4)")
+def lost_request_taken_for_unwritten(patch: Patch) -> None:
+    on_lost = PartitionState.on_lost
+
+    def naive(self: PartitionState, batch: Batch, *, written: bool, now: float) -> None:
+        del written
+        on_lost(self, batch, written=False, now=now)
+
+    patch(PartitionState, "on_lost", naive)
+
+
+@mutant("a partition the answer omits is in doubt (S14)")
+def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
+    lose = PartitionState.on_lost
+
+    def naive(self: PartitionState, batch: Batch, *, written: bool, now: float) -> None:
+        attempt = batch.attempt
+        if written and attempt is not None and self.route is not None and not batch.settled:
+            link = self.route.link_id == attempt.link_id
+            if link and batch.persistence is Persistence.NEVER_SENT and self.gate_open:
+                # Taken for rejected: every attempt was "answered".
+                self.outstanding -= 1
+                self._gate = None
+                batch.learn(Evidence.REFUSED, now)
+                self._retry_later(batch, now)
+                return
+        lose(self, batch, written=written, now=now)
+
+    patch(PartitionState, "on_lost", naive)
+
+
+@mutant("a batch in doubt is never split (attack.md 12)")
+def in_doubt_batch_is_split(patch: Patch) -> None:
+    too_large = PartitionState._on_too_large
+
+    def naive(self: PartitionState, batch: Batch, *args: Any) -> None:
+        batch.persistence = Persistence.REJECTED
+        too_large(self, batch, *args)
+
+    patch(PartitionState, "_on_too_large", naive)
+
+
+@mutant("a batch in doubt is never renumbered (finding 6; librdkafka #4953, KAFKA-14034)")
+def in_doubt_batch_is_renumbered(patch: Patch) -> None:
+    adopt = PartitionState.adopt
+
+    def naive(self: PartitionState, identity: ProducerIdentity, *args: Any) -> None:
+        if self.ledger.identity != identity and not self.outstanding:
+            for batch in self.unresolved:
+                if batch.in_doubt and batch.state is BatchState.WAITING:
+                    batch.persistence = Persistence.REJECTED
+        adopt(self, identity, *args)
+
+    patch(PartitionState, "adopt", naive)
+
+
+@mutant("a NONE over a rejected batch proves nothing below it (attack.md 10; finding 8)")
+def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
+    def naive(self: PartitionState, below: Any, _attempt: Any, out: Any) -> None:
+        for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
+            batch.persistence = Persistence.IN_DOUBT
+            self._settle_ack(batch, -1, out, None)
+
+    patch(PartitionState, "_imply", naive)
+
+
+@mutant("implicit acknowledgement at all (librdkafka 0090): without it the ladder runs dry")
+def no_implicit_ack(patch: Patch) -> None:
+    patch(PartitionState, "_imply", lambda _self, _below, _attempt, _out: None)
+
+
+@mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss (finding 2, C-J17)")
+def out_of_order_ends_doubt(patch: Patch) -> None:
+    def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
+        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
+            self._lose("taken at its word", now, out)
+
+    patch(PartitionState, "advance", naive)
+
+
+@mutant("OUT_OF_ORDER on a batch in doubt is no rejection: Java bumps and resends it (finding 2)")
+def out_of_order_bumps_and_resends(patch: Patch) -> None:
+    def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
+        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
+            for batch in self.unresolved:
+                batch.persistence = Persistence.REJECTED
+            self._lose("taken at its word", now, out)
+
+    patch(PartitionState, "advance", naive)
+
+
+@mutant("probes go newest first (attack.md 11)")
+def probing_oldest_first_only(patch: Patch) -> None:
+    def naive(self: Recovery, unresolved: Any, now: float) -> Batch | None:
+        if now < self.pass_not_before:
+            return None
+        left = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
+        first = left[0] if left else None
+        return first if first is not None and first.state is BatchState.WAITING else None
+
+    patch(Recovery, "next_probe", naive)
+
+
+@mutant("two refused passes, the second not before the pause (attack.md a)")
+def one_refused_pass_is_enough(patch: Patch) -> None:
+    end = Recovery.end_pass
+
+    def naive(self: Recovery, now: float, pause: float) -> bool:
+        end(self, now, pause)
+        return True
+
+    patch(Recovery, "end_pass", naive)
+
+
+@mutant("NOT_WRITTEN is never said of what was in doubt (attack.md 3)")
+def expired_doubt_said_to_be_not_written(patch: Patch) -> None:
+    def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
+        batch.persistence = Persistence.REJECTED
+        if batch.state is BatchState.WAITING:
+            self._fail(batch, error, out)
+            self._give_up_numbers(out)
+        else:
+            give_up(self, batch, error, out)
+
+    give_up = PartitionState._give_up
+    patch(PartitionState, "_give_up", naive)
+
+
+# -- DescribeProducers --------------------------------------------------------------------------
+
+
+@mutant("DescribeProducers acknowledges nothing (attack.md 2)")
+def acked_from_describe_producers_alone(patch: Patch) -> None:
+    told = ProducerCore.on_producers
+
+    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.outstanding.get(token)
+        state = None if request is None else request.subject
+        if state is not None and state.ledger.identity is not None:
+            known = answer.last_sequences.get(state.ledger.identity.producer_id)
+            stored = known is not None and any(b.wire_last == known[1] for b in state.unresolved)
+            for batch in list(state.unresolved) if stored and known is not None else []:
+                if batch.in_doubt and batch.due:
+                    state._settle_ack(batch, -1, self, None)
+                if batch.wire_last == known[1]:
+                    break
+        told(self, link_id, token, answer, now)
+
+    patch(ProducerCore, "on_producers", naive)
+
+
+@mutant("what DescribeProducers does not show may still come (attack.md 3)")
+def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None:
+    told = ProducerCore.on_producers
+
+    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.outstanding.get(token)
+        state = None if request is None else request.subject
+        if state is not None and state.ledger.identity is not None and not answer.error_code:
+            last = answer.last_sequences.get(state.ledger.identity.producer_id, (0, -1))[1]
+            for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
+                if batch.wire_base > last:
+                    batch.persistence = Persistence.REJECTED
+                    state._fail(batch, _timeout(), self)
+                    state._give_up_numbers(self)
+        told(self, link_id, token, answer, now)
+
+    patch(ProducerCore, "on_producers", naive)
+
+
+@mutant("its LastSequence counts only with our epoch (attack.md 4)")
+def epoch_of_describe_producers_ignored(patch: Patch) -> None:
+    def naive(self: PartitionState, last_sequence: tuple[int, int] | None) -> None:
+        if self.recovery.rung is not Rung.ASKING:
+            return
+        if last_sequence is not None:
+            last = last_sequence[1]
+            for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
+                # A broker that is ahead has it; the mutant believes that of any epoch's number.
+                if batch.wire_last <= last:
+                    self._settle_ack(batch, -1, _Silent(), None)
+        self.recovery.hint(None)
+
+    patch(PartitionState, "on_producers", naive)
+
+
+class _Silent:
+    """Effects of nobody: outcomes told here are lost."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_args, **_options: None
+
+
+def _timeout() -> Exception:
+    from aioidem.errors import DeliveryTimeoutError
+
+    return DeliveryTimeoutError("a mutant said so")
+
+
+# -- epochs and sequences -----------------------------------------------------------------------
+
+
+@mutant("numbers once written belong to those bytes for ever (attack.md 3; franz-go #1217)")
+def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
+    def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
+        give_up(self, batch, error, out)
+        if not self.unresolved and not self.outstanding:
+            self.bump_wanted = False
+            self.ledger.next = batch.base
+
+    give_up = PartitionState._give_up
+    patch(PartitionState, "_give_up", naive)
+
+
+@mutant("giving up numbers bumps the epoch (S10)")
+def no_bump_after_giving_up(patch: Patch) -> None:
+    patch(PartitionState, "_give_up_numbers", lambda _self, _out: None)
+
+
+@mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152, S4)")
+def epoch_adopted_while_outstanding(patch: Patch) -> None:
+    def naive(self: PartitionState, identity: ProducerIdentity, *_args: Any) -> None:
+        if self.ledger.identity != identity and not self.in_doubt:
+            # In flight under the old epoch, or not: what is sealed next has the new one.
+            self.ledger.adopt(identity)
+            self.bump_wanted = False
+            self._gate = None
+
+    patch(PartitionState, "adopt", naive)
+
+
+@mutant("idle partitions start again at 0 under a new epoch (C-J7)")
+def old_sequence_kept_under_a_new_epoch(patch: Patch) -> None:
+    def naive(self: SequenceLedger, identity: ProducerIdentity) -> None:
+        self.identity = identity
+
+    patch(SequenceLedger, "adopt", naive)
+
+
+@mutant("one incident, one bump; epochs end at 32767 (C3, librdkafka #3720)")
+def epoch_past_its_end(patch: Patch) -> None:
+    def naive(self: IdentityLedger) -> None:
+        if self.current is not None:
+            self.bumps += 1
+            epoch = (self.current.epoch + 1) % 32768
+            self.current = ProducerIdentity(self.current.producer_id, epoch)
+
+    patch(IdentityLedger, "bump", naive)
+
+
+@mutant("the wire sequence wraps from 2147483647 to 0 (KAFKA-7692)")
+def wrap_skips_zero(patch: Patch) -> None:
+    from aioidem.engine import sealing
+
+    def naive(counter: int) -> int:
+        return counter if counter < 2**31 else (counter + 1) % 2**31
+
+    patch(sealing, "wire_sequence", naive)
+
+
+@mutant("no new batch passes one that waits to be sent again (kafka-python #2937)")
+def new_batches_pass_what_waits(patch: Patch) -> None:
+    following = PartitionState.next_resend
+
+    def late(self: PartitionState, now: float) -> Batch | None:
+        # New batches first; what waits comes when the window is full.
+        if self.queue.records and self.gate_open and not self.bump_wanted and self.idempotent:
+            if self.window.admits(self.span + 1):
+                return None
+        return following(self, now)
+
+    def may(self: PartitionState) -> bool:
+        if not self.unresolved:
+            return not self.bump_wanted
+        return self.gate_open and not self.bump_wanted and self.window.admits(self.span + 1)
+
+    patch(PartitionState, "next_resend", late)
+    patch(PartitionState, "may_send_new", may)
+
+
+# -- leaders and topics -------------------------------------------------------------------------
+
+
+@mutant("nothing goes to a new leader while the old one owes answers (S7, aiokafka #228)")
+def new_leader_not_kept_waiting(patch: Patch) -> None:
+    follow = PartitionState.follow
+
+    def naive(self: PartitionState, route: Route) -> bool:
+        if self.outstanding and route != self.route:
+            outstanding, self.outstanding = self.outstanding, 0
+            followed = follow(self, route)
+            self.outstanding = outstanding
+            return followed
+        return follow(self, route)
+
+    patch(PartitionState, "follow", naive)
+
+
+@mutant("a topic that is missing from metadata keeps its state (librdkafka #3672)")
+def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
+    merge = ClusterView.merge
+
+    def naive(self: ClusterView, update: Any) -> Any:
+        result = merge(self, update)
+        for name in result.failed:
+            if name in self.topics:
+                result.recreated.append(name)
+        return result
+
+    def recreate(self: ProducerCore, name: str) -> None:
+        for key in [key for key in self.partitions if key[0] == name]:
+            old = self.partitions.pop(key)
+            fresh = self.partition(name, key[1])
+            for record in old.queue.drain():
+                fresh.queue.append(record, 0.0)
+            old.abandon(_timeout(), self)  # type: ignore[arg-type]
+            if old.outstanding:
+                self._retired.append(old)
+
+    patch(ClusterView, "merge", naive)
+    patch(ProducerCore, "_recreate", recreate)
+
+
+@mutant("in-doubt batches of a recreated topic are never asked about (attack.md 21)")
+def recreated_topic_taken_for_the_same(patch: Patch) -> None:
+    from aioidem.engine import cluster
+
+    patch(cluster, "_recreated", lambda _old, _new: False)
+
+
+# -- expiry of producer state -------------------------------------------------------------------
+
+
+@mutant("a suspect partition's doubt is not resent (KIP-854, attack.md 5)")
+def blind_resend_where_suspect(patch: Patch) -> None:
+    patch(PartitionState, "must_not_resend", property(lambda _self: False))
+
+
+@mutant("expiry goes by record timestamps, not by idleness (attack.md d)")
+def expiry_by_idleness(patch: Patch) -> None:
+    def naive(self: Suspicion, wall_ms: float, _expiration: float, _unresolved: Any) -> bool:
+        # Time since something was acknowledged: moments ago, for any busy producer.
+        del wall_ms
+        self.suspect = False
+        return False
+
+    patch(Suspicion, "assess", naive)
+
+
+@mutant("the last batch's stamp counts, not the newest one's (attack.md d)")
+def newest_stamp_instead_of_the_last(patch: Patch) -> None:
+    def naive(self: Suspicion, wall_ms: float, expiration: float, unresolved: Any) -> bool:
+        stamps = [batch.max_timestamp_ms for batch in unresolved]
+        if self._acked_stamp_ms is not None:
+            stamps.append(self._acked_stamp_ms)
+        newest = max(stamps, default=None)
+        self.suspect = newest is not None and wall_ms - newest > expiration * 500.0
+        return self.suspect
+
+    patch(Suspicion, "assess", naive)
+
+
+@mutant("the gate also closes when nothing is outstanding, where suspect (attack.md d)")
+def implicit_ack_where_suspect(patch: Patch) -> None:
+    imply = PartitionState._imply
+
+    def naive(self: PartitionState, below: Any, attempt: Any, out: Any) -> None:
+        suspect, self.suspicion.suspect = self.suspicion.suspect, False
+        if attempt is not None:
+            attempt.knows_us = True
+        imply(self, below, attempt, out)
+        self.suspicion.suspect = suspect
+
+    patch(PartitionState, "_imply", naive)
+
+
+# -- time ---------------------------------------------------------------------------------------
+
+
+@mutant("every record has a deadline (A5.38 to A5.42; aiokafka #1101)")
+def sent_batches_never_expire(patch: Patch) -> None:
+    def naive(self: PartitionState, now: float, _grace: float, _answered: Any, out: Any) -> None:
+        expired = self.queue.expire(now)
+        if expired:
+            from aioidem.structs import DeliveryStatus
+
+            self.settle_records(
+                expired,
+                DeliveryStatus.NOT_WRITTEN,
+                _timeout(),  # type: ignore[arg-type]
+                out,
+            )
+
+    patch(PartitionState, "expire", naive)
+
+
+@mutant("a deadline that is missed is missed: grace only while answers come in")
+def grace_without_end(patch: Patch) -> None:
+    expire = PartitionState.expire
+
+    def naive(self: PartitionState, now: float, grace: float, answered: Any, out: Any) -> None:
+        expire(self, now, 3 * grace + 1.0, now + 1.0 if answered is None else answered, out)
+
+    patch(PartitionState, "expire", naive)
+
+
+# -- running them -------------------------------------------------------------------------------
+
+
+def catch(name: str, limit: int = LIMIT) -> Caught:
+    """Run seeds with a mutant in place until one notices."""
+    logging.getLogger("aioidem").setLevel(logging.CRITICAL)
+    broken = MUTANTS[name]
+    for seed in range(limit):
+        with applied(broken):
+            violations = run_seed(seed).violations
+        if violations and not run_seed(seed).violations:
+            return Caught(name, seed, str(violations[0])[:110])
+    return Caught(name, None, "")
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="only those whose name contains one of these")
+    parser.add_argument("--limit", type=int, default=LIMIT)
+    asked = parser.parse_args()
+    names = [n for n in MUTANTS if not asked.names or any(part in n for part in asked.names)]
+    began = time.monotonic()
+    caught = 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        jobs = [pool.submit(catch, name, asked.limit) for name in names]
+        for job in jobs:
+            found = job.result()
+            caught += found.seed is not None
+            verdict = "SURVIVED" if found.seed is None else f"seed {found.seed}: {found.how}"
+            sys.stdout.write(f"{found.name}: {verdict}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"took {time.monotonic() - began:.0f} s\n")
+    sys.stdout.write(f"{len(names)} mutants, {caught} caught\n")
+    return 0 if caught == len(names) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Many seeds: `python -m tests.simulated.soak --seeds N [--from K]`, or `make soak SEEDS=N FROM=K`.
+
+Runs on two processes, prints progress and every failing seed as it is found, and ends with one
+line, `N schedules, V violations, U unknown`: schedules run, schedules in which something was wrong,
+records that ended UNKNOWN. Exit status 1 when something was wrong.
+
+One seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so
+on asyncio with a loop whose time is virtual. All the others drive the engine without tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from aioidem.testing import Outcome
+
+from .schedule import draw
+from .whole import run_whole
+from .world import Result, run
+
+__all__ = ["PROCESSES", "Tally", "kind_of", "main", "run_seed", "soak"]
+
+PROCESSES = 2
+_CHUNK = 40
+
+
+def kind_of(seed: int) -> str:
+    """How a seed is run: "engine", "trio" or "asyncio"."""
+    if seed % 10 == 3:
+        return "asyncio" if seed % 50 == 3 else "trio"
+    return "engine"
+
+
+def run_seed(seed: int) -> Result:
+    """Run one seed as the soak does."""
+    kind = kind_of(seed)
+    if kind == "engine":
+        return run(draw(seed))
+    return run_whole(seed, kind)
+
+
+@dataclass
+class Tally:
+    """What some seeds came to."""
+
+    schedules: int = 0
+    failed: dict[int, str] = field(default_factory=dict)
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    profiles: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    unknown_by_profile: Counter[str] = field(default_factory=Counter)
+    batches: int = 0
+    retries: int = 0
+    bumps: int = 0
+    events: int = 0
+    max_span: int = 0
+    virtual_seconds: float = 0.0
+
+    def add(self, result: Result) -> None:
+        """Count one seed in."""
+        schedule = result.schedule
+        self.schedules += 1
+        self.outcomes.update(result.outcomes)
+        self.profiles[schedule.profile] += 1
+        self.faults.update(fault.kind for fault in schedule.faults)
+        self.faults.update(glitch.kind for glitch in schedule.glitches)
+        self.unknown_by_profile[schedule.profile] += result.unknown
+        self.batches += result.batches
+        self.retries += result.retries
+        self.bumps += result.bumps
+        self.events += result.events
+        self.max_span = max(self.max_span, result.max_span)
+        self.virtual_seconds += result.took
+        if result.violations:
+            self.failed[schedule.seed] = f"{schedule.profile}: {result.violations[0]}"
+
+    def merge(self, other: Tally) -> None:
+        """Count another tally in."""
+        self.schedules += other.schedules
+        self.failed |= other.failed
+        for name in ("outcomes", "profiles", "faults", "unknown_by_profile"):
+            getattr(self, name).update(getattr(other, name))
+        self.batches += other.batches
+        self.retries += other.retries
+        self.bumps += other.bumps
+        self.events += other.events
+        self.max_span = max(self.max_span, other.max_span)
+        self.virtual_seconds += other.virtual_seconds
+
+    @property
+    def line(self) -> str:
+        """The closing line."""
+        unknown = self.outcomes[Outcome.UNKNOWN]
+        return f"{self.schedules} schedules, {len(self.failed)} violations, {unknown} unknown"
+
+    def figures(self) -> Iterator[str]:
+        """More about it, for whoever wants to know."""
+        yield f"profiles: {_table(self.profiles)}"
+        yield f"faults: {_table(self.faults)}"
+        yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
+        yield f"unknown by profile: {_table(self.unknown_by_profile)}"
+        yield (
+            f"batches sent: {self.batches}, again: {self.retries}, epoch bumps: {self.bumps}, "
+            f"data-loss events: {self.events}, widest span: {self.max_span}, "
+            f"virtual time: {self.virtual_seconds:.0f} s"
+        )
+
+
+def _table(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
+
+
+def _run_chunk(seeds: range) -> Tally:
+    # The whole producer logs what a user should see; here that is thousands of lines.
+    logging.getLogger("aioidem").setLevel(logging.CRITICAL)
+    tally = Tally()
+    for seed in seeds:
+        tally.add(run_seed(seed))
+    return tally
+
+
+def soak(first: int, seeds: int, progress: Callable[[Tally], None] | None = None) -> Tally:
+    """Run seeds first .. first + seeds - 1 on two processes."""
+    chunks = [
+        range(at, min(at + _CHUNK, first + seeds)) for at in range(first, first + seeds, _CHUNK)
+    ]
+    total = Tally()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
+        for done in as_completed([pool.submit(_run_chunk, chunk) for chunk in chunks]):
+            total.merge(done.result())
+            if progress is not None:
+                progress(total)
+    return total
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    asked = parser.parse_args()
+    say = sys.stdout.write
+    began = time.monotonic()
+    told: set[int] = set()
+    last = [began]
+
+    def progress(total: Tally) -> None:
+        for seed in sorted(set(total.failed) - told):
+            say(f"seed {seed}: {total.failed[seed]}\n")
+            say(f"    python -m tests.simulated.run --seed {seed} --shrink --trace\n")
+        told.update(total.failed)
+        if time.monotonic() - last[0] >= 10:
+            last[0] = time.monotonic()
+            say(f"... {total.line}, {last[0] - began:.0f} s\n")
+        sys.stdout.flush()
+
+    total = soak(asked.first, asked.seeds, progress)
+    for line in total.figures():
+        say(line + "\n")
+    say(f"took {time.monotonic() - began:.0f} s\n")
+    say(total.line + "\n")
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
