@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test check static everyday
+.PHONY: help demo bench test check kafka static everyday
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -24,8 +24,11 @@ test: static ## Everything that can be checked on one machine
 
 check: static everyday ## The quick part of it: what to run before each commit
 
+kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
+	$(BIN)/python -m pytest tests/kafka
+
 everyday: $(READY)
-	$(BIN)/python -m pytest tests -m "not slow"
+	$(BIN)/python -m pytest tests -m "not slow and not kafka"
 
 static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .

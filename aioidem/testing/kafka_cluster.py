@@ -47,6 +47,7 @@ from aioidem.protocol.messages import (
 )
 from aioidem.testing.broker_patch import write_patch
 from aioidem.testing.fault_proxy import FaultProxy
+from aioidem.testing.kafka_dump import DumpedBatch, parse_dump
 from aioidem.testing.kafka_install import KafkaInstall, KafkaUnavailableError, install_kafka
 from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
 from aioidem.testing.kafka_retention import RetentionFace
@@ -114,9 +115,9 @@ class KafkaCluster:
 
     :param version: of Apache Kafka.
     :param brokers: how many, with ids 0, 1, ...
-    :param retain: patch the brokers to remember so many batches per producer and partition, and
-        have the proxies say so (KIP-1269); None: stock brokers, which remember five and say
-        nothing. What is said can be changed through `retention`.
+    :param retain: patch the brokers (or, by id, some of them) to remember so many batches per
+        producer and partition, and have their proxies say so (KIP-1269); None: stock brokers,
+        which remember five and say nothing. What is said can be changed: see `retention`.
     :param properties: server properties of all brokers, over the ones chosen here.
     :param jvm_options: instead of those chosen here (a heap of 256 MiB).
     :param rtt: of the proxies' links, seconds, and ``bandwidth``, bytes per second each way.
@@ -133,7 +134,7 @@ class KafkaCluster:
         version: str = "4.3.1",
         *,
         brokers: int = 1,
-        retain: int | None = None,
+        retain: int | Mapping[int, int] | None = None,
         properties: Mapping[str, str | int] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
         rtt: float = 0.0,
@@ -144,9 +145,8 @@ class KafkaCluster:
         stop_timeout: float = 30.0,
     ) -> None:
         self.version = version
-        self.retention = None if retain is None else RetentionFace(retain)
         self._count = brokers
-        self._retain = retain
+        self._retain = _by_broker(retain, brokers)
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
         self._rtt, self._bandwidth, self._seed = rtt, bandwidth, seed
@@ -154,7 +154,6 @@ class KafkaCluster:
         self._start_timeout, self._stop_timeout = start_timeout, stop_timeout
         self._brokers: list[KafkaBroker] = []
         self._install: KafkaInstall | None = None
-        self._class_path = ""
         self._cluster_id = _cluster_id()
         self._folder = Path()
         self._guard: ProcessGuard | None = None
@@ -207,6 +206,16 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         """``host:port,...`` of the brokers' proxies."""
         return ",".join(each.proxy.address for each in self._brokers)
+
+    def retention(self, broker: int = 0) -> RetentionFace:
+        """What that broker is said to retain.
+
+        :raises KafkaError: it is a stock broker, of which nothing is said.
+        """
+        face = self._brokers[broker].proxy.retention
+        if face is None:
+            raise KafkaError(f"broker {broker} was not given a value of `retain`")
+        return face
 
     @property
     def inner_servers(self) -> str:
@@ -284,7 +293,11 @@ class KafkaCluster:
         answer = await self._ask_any(
             *_CREATE_TOPICS, topics=[topic], timeout=_CONTROLLER_TIME, validate_only=False
         )
-        _raise_for(answer.topics[0], f"topic {name!r} was not created")
+        created = answer.topics[0]
+        _raise_for(created, f"topic {name!r} was not created")
+        for proxy in self.proxies:
+            if proxy.retention is not None:
+                proxy.retention.learn(name, created.topic_id)
         for broker in self._running():
             await self._until(
                 partial(self._all_led, broker, name, partitions),
@@ -377,22 +390,47 @@ class KafkaCluster:
             raise KafkaToolError(f"{main_class} ended with {done.returncode}:\n{printed[-2000:]}")
         return done.stdout
 
-    async def dump_log(self, topic: str, partition: int = 0, *, broker: int | None = None) -> str:
-        """What Kafka's own DumpLogSegments prints of a replica: batches and records, as text.
+    async def dump_log(
+        self, topic: str, partition: int = 0, *, broker: int | None = None
+    ) -> tuple[DumpedBatch, ...]:
+        """A replica's log as Kafka's own DumpLogSegments reads it from the disk.
 
         :param broker: None: the leader.
-        :raises KafkaToolError: it failed.
+        :raises KafkaToolError: it failed. LogDumpError: the log is corrupt.
         """
         if broker is None:
             broker = await self.leader(topic, partition)
         folder = self._brokers[broker].folder / f"{topic}-{partition}"
         segments = await anyio.to_thread.run_sync(lambda: sorted(folder.glob("*.log")))
-        tool = "DumpLogSegments"
         package = "org.apache.kafka.tools" if self._tools_moved() else "kafka.tools"
         printed = await self.run_tool(
-            f"{package}.{tool}", "--print-data-log", "--files", ",".join(map(str, segments))
+            f"{package}.DumpLogSegments",
+            "--print-data-log",
+            "--files",
+            ",".join(map(str, segments)),
         )
-        return printed.decode(errors="replace")
+        return parse_dump(printed.decode(errors="replace").splitlines())
+
+    async def consume(
+        self, topic: str, count: int, *, properties: Mapping[str, str] | None = None
+    ) -> list[bytes]:
+        """Lines that Kafka's own console consumer prints of a topic's first ``count`` records.
+
+        :param properties: of its formatter, for example ``{"print.key": "true"}``.
+        :raises KafkaToolError: it failed, or there are fewer.
+        """
+        option = "--formatter-property" if self._tools_moved() else "--property"
+        settings = [
+            text for pair in (properties or {}).items() for text in (option, f"{pair[0]}={pair[1]}")
+        ]
+        printed = await self.run_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", self.inner_servers),
+            *("--topic", topic, "--from-beginning"),
+            *("--max-messages", str(count), "--timeout-ms", "20000"),
+            *settings,
+        )
+        return printed.splitlines()
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -413,7 +451,7 @@ class KafkaCluster:
                     port,
                     rtt=self._rtt,
                     bandwidth=self._bandwidth,
-                    retention=self.retention,
+                    retention=self._face(node_id),
                     seed=self._seed + node_id,
                 )
             )
@@ -448,14 +486,19 @@ class KafkaCluster:
         folder = Path(tempfile.mkdtemp(prefix="aioidem-kafka-"))
         if self._guard is not None:
             self._guard.watch_folder(folder)
-        ahead: list[Path] = []
-        if self._install is None:
-            raise KafkaError("not installed")
-        if self._retain is not None:
-            ahead.append(folder / "patch")
-            write_patch(self._install.jar("kafka-storage"), ahead[0], self._retain)
-        self._class_path = self._install.class_path(*ahead)
         return folder
+
+    def _face(self, node_id: int) -> RetentionFace | None:
+        batches = self._retain.get(node_id)
+        return None if batches is None else RetentionFace(batches)
+
+    def _patch(self, node_id: int) -> list[Path]:
+        """Directories for the class path, ahead of the jars."""
+        if self._install is None or node_id not in self._retain:
+            return []
+        folder = self._folder / f"patch-{node_id}"
+        write_patch(self._install.jar("kafka-storage"), folder, self._retain[node_id])
+        return [folder]
 
     def _make_broker(
         self,
@@ -482,16 +525,17 @@ class KafkaCluster:
         if self._guard is None:
             raise KafkaError("not prepared")
         process = KafkaProcess(
-            [*self._java(), "kafka.Kafka", str(properties)],
+            [*self._java(*self._patch(node_id)), "kafka.Kafka", str(properties)],
             self._folder / f"broker-{node_id}.log",
             self._guard,
         )
         return KafkaBroker(node_id, port, inner, folder, process, proxy)
 
-    def _java(self) -> list[str]:
+    def _java(self, *ahead: Path) -> list[str]:
         if self._install is None:
             raise KafkaError("the cluster was not entered")
-        return [str(self._install.java), *self._jvm_options, "-cp", self._class_path]
+        class_path = self._install.class_path(*ahead)
+        return [str(self._install.java), *self._jvm_options, "-cp", class_path]
 
     async def _format(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -651,6 +695,12 @@ async def _exchange(port: int, request: bytes) -> bytes:
                     return payload
         except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
             raise KafkaConnectionError(f"port {port} hung up: {error}") from error
+
+
+def _by_broker(retain: int | Mapping[int, int] | None, brokers: int) -> dict[int, int]:
+    if retain is None:
+        return {}
+    return dict.fromkeys(range(brokers), retain) if isinstance(retain, int) else dict(retain)
 
 
 def _settings(brokers: int) -> dict[str, Any]:

@@ -94,6 +94,10 @@ class RetentionFace:
         """What is said of this topic."""
         return self._own.get(topic, self._default)
 
+    def learn(self, topic: str, topic_id: uuid.UUID) -> None:
+        """Tell a topic's id, by which answers name it; Metadata answers tell it, too."""
+        self._names[topic_id] = topic
+
     # -- requests ----------------------------------------------------------------------------------
 
     def forwarded_version(self, api_key: int, version: int) -> int:

@@ -1,0 +1,99 @@
+"""What Kafka's own DumpLogSegments says of a partition's log, as plain data.
+
+A witness that is not ours: its text is parsed here, and none of its bytes are read by our reader.
+
+Invariants: a line that is neither a batch, a record nor known chatter is not passed over in
+silence, so a new version that prints differently is noticed. Payloads are text, as the tool prints
+them; bytes that are not UTF-8 do not survive, so send what does (hexadecimal digits, for example).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from aioidem.errors import KafkaError
+
+__all__ = ["DumpedBatch", "DumpedRecord", "LogDumpError", "parse_dump"]
+
+_BATCH: Final = re.compile(
+    r"baseOffset: (?P<base>\d+) lastOffset: (?P<last>\d+) count: (?P<count>\d+) "
+    r"baseSequence: (?P<sequence>-?\d+) .*?producerId: (?P<pid>-?\d+) "
+    r"producerEpoch: (?P<epoch>-?\d+) .*?isControl: (?P<control>\w+) .*?"
+    r"compresscodec: (?P<codec>\w+) .*?isvalid: (?P<valid>\w+)"
+)
+_RECORD: Final = re.compile(
+    r"\| offset: (?P<offset>\d+) .*?headerKeys: \[(?P<headers>.*?)\]"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?"
+)
+_CHATTER: Final = re.compile(r"\s*$|Dumping |(Log )?[Ss]tarting offset: ")
+
+
+class LogDumpError(KafkaError):
+    """The tool printed something unknown, or found the log to be corrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRecord:
+    """One record; ``key`` and ``payload`` are None where the tool printed none."""
+
+    offset: int
+    key: str | None
+    payload: str | None
+    header_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """One record batch, data or control."""
+
+    base_offset: int
+    last_offset: int
+    count: int
+    base_sequence: int
+    producer_id: int
+    producer_epoch: int
+    codec: str
+    control: bool
+    records: tuple[DumpedRecord, ...]
+
+
+def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
+    """Read what ``DumpLogSegments --print-data-log`` printed.
+
+    :raises LogDumpError: a line is unknown, or a batch's checksum is wrong.
+    """
+    batches: list[tuple[re.Match[str], list[DumpedRecord]]] = []
+    for line in lines:
+        batch = _BATCH.match(line)
+        record = _RECORD.fullmatch(line)
+        if batch is not None:
+            if batch["valid"] != "true":
+                raise LogDumpError(f"a corrupt batch: {line}")
+            batches.append((batch, []))
+        elif record is not None and batches:
+            batches[-1][1].append(_record(record))
+        elif not _CHATTER.match(line):
+            raise LogDumpError(f"DumpLogSegments printed {line!r}")
+    return tuple(_batch(match, records) for match, records in batches)
+
+
+def _record(match: re.Match[str]) -> DumpedRecord:
+    keys = tuple(match["headers"].split(",")) if match["headers"] else ()
+    return DumpedRecord(int(match["offset"]), match["key"], match["payload"], keys)
+
+
+def _batch(match: re.Match[str], records: list[DumpedRecord]) -> DumpedBatch:
+    return DumpedBatch(
+        base_offset=int(match["base"]),
+        last_offset=int(match["last"]),
+        count=int(match["count"]),
+        base_sequence=int(match["sequence"]),
+        producer_id=int(match["pid"]),
+        producer_epoch=int(match["epoch"]),
+        codec=match["codec"],
+        control=match["control"] == "true",
+        records=tuple(records),
+    )

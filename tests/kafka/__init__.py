@@ -1,0 +1,1 @@
+"""The producer against real Apache Kafka; see conftest.py."""

@@ -1,0 +1,52 @@
+"""Tests that need a real broker: Java 17 or newer, and Maven Central the first time.
+
+Every test below gets the marker ``kafka``, so that `make check` can leave them out, and time for a
+cluster to start. One cluster serves a module, in one event loop: brokers start in seconds, and the
+machine may have two cores.
+
+Invariant: where Kafka cannot be run a test is skipped with the reason, but on CI it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
+
+from .tools import STOCK
+
+_HERE = Path(__file__).parent
+_SECONDS = 120
+_LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asyncio": ("asyncio", {"use_uvloop": False}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.kafka)
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kafka() -> None:
+    try:
+        for version in STOCK:
+            install_kafka(version)
+    except KafkaUnavailableError as error:
+        if os.environ.get("CI", "").lower() == "true":
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """The event loop of the module's cluster and tests."""
+    return _LOOPS[getattr(request, "param", "asyncio")]

@@ -1,0 +1,236 @@
+"""What the tests against real Kafka share: a count of spans on the wire, and histories.
+
+The count is taken by the brokers' proxies, from frames, with the embedded broker's arithmetic and
+nothing of the engine's. It sees an answer before the client does, so a client that keeps to its
+window never looks as if it did not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+
+from aioidem import Producer
+from aioidem.broker.batch import parse_single_batch
+from aioidem.broker.spans import PartitionSpans, Verdict
+from aioidem.delivery import Delivery
+from aioidem.errors import KafkaError
+from aioidem.metrics import PartitionStatistics
+from aioidem.protocol.messages import decode_request, decode_response, response_type
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import (
+    Expectations,
+    KafkaCluster,
+    LogRecord,
+    Outcome,
+    Row,
+    ValueId,
+    check_history,
+    make_value,
+    parse_value,
+)
+from aioidem.testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect
+from aioidem.testing.kafka_dump import DumpedBatch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STOCK = ("4.3.1", "3.9.1")
+PRODUCE, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 0, 32, 61
+OUT_OF_ORDER = 45
+
+# One record makes a batch: a span is then counted in records, and nothing depends on their size.
+ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
+
+
+def bounded(
+    seconds: float,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Fail the test if it takes longer."""
+
+    def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(test)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            with anyio.fail_after(seconds):
+                return await test(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def partition_of(producer: Producer, topic: str, partition: int = 0) -> PartitionStatistics:
+    """What the producer says of one partition."""
+    [found] = [
+        each
+        for each in producer.statistics().partitions
+        if (each.topic, each.partition) == (topic, partition)
+    ]
+    return found
+
+
+class SpanCount:
+    """Counts the span of each partition at one broker, by what its proxy sees.
+
+    Then it asks ``request`` and ``answer`` what is to become of each Produce frame.
+    """
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self.request: Callable[[], Action | None] = lambda: None
+        self.answer: Callable[[], Action | None] = lambda: None
+        self.requests = 0
+        self.answers = 0
+        self.codes: list[int] = []
+        self.versions: set[int] = set()
+        self._proxy = proxy
+        self._spans: dict[tuple[Any, int], PartitionSpans] = {}
+        self._asked: dict[tuple[int, int], list[tuple[Any, int, int, int, int]]] = {}
+        proxy.on_request = self._on_request
+        proxy.on_answer = self._on_answer
+
+    def max_span(self, partition: int = 0) -> int:
+        """The widest span of any topic's partition of this number."""
+        return max(
+            (each.max_span() for (_, number), each in self._spans.items() if number == partition),
+            default=0,
+        )
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self._spans.clear()
+        self.codes.clear()
+
+    def _on_request(self, seen: FrameSeen) -> Action | None:
+        return Inspect(functools.partial(self._count, seen)) if seen.api_key == PRODUCE else None
+
+    def _count(self, seen: FrameSeen, payload: bytes) -> Action | None:
+        request: Any = decode_request(payload)[1]
+        batches = []
+        for topic in request.topic_data:
+            for part in topic.partition_data:
+                head = parse_single_batch(part.records)
+                name = getattr(topic, "topic_id", None) or topic.name
+                identity = (head.producer_id, head.producer_epoch, head.base_sequence)
+                batches.append((name, part.index, *identity))
+                self._spans.setdefault((name, part.index), PartitionSpans()).read(*identity)
+        self._asked[seen.connection, seen.correlation_id] = batches
+        self.versions.add(seen.api_version)
+        self.requests += 1
+        self._proxy.notify()
+        return self.request()
+
+    def _on_answer(self, seen: FrameSeen) -> Action | None:
+        return Inspect(functools.partial(self._judge, seen)) if seen.api_key == PRODUCE else None
+
+    def _judge(self, seen: FrameSeen, payload: bytes) -> Action | None:
+        self.answers += 1
+        self._proxy.notify()
+        action = self.answer()
+        asked = self._asked.pop((seen.connection, seen.correlation_id), [])
+        if action is not None:
+            return action  # whatever it is, the client does not get to know in time
+        schema = response_type(PRODUCE, seen.api_version)
+        assert schema is not None
+        response: Any = decode_response(schema, payload)[1]
+        answers = {
+            (getattr(topic, "topic_id", None) or topic.name, part.index): part
+            for topic in response.responses
+            for part in topic.partition_responses
+        }
+        for name, index, pid, epoch, sequence in asked:
+            part = answers[name, index]
+            self.codes.append(int(part.error_code))
+            self._spans[name, index].answered(pid, epoch, sequence, _verdict(part))
+        return None
+
+
+def _verdict(part: Any) -> Verdict:
+    if int(part.error_code) == 0:
+        return Verdict.STORED
+    return Verdict.REFUSED if part.base_offset < 0 else Verdict.UNSURE
+
+
+class History:
+    """Records sent to one partition by one producer, and what became of them."""
+
+    def __init__(self, producer: Producer, topic: str, partition: int = 0) -> None:
+        self.rows: list[Row] = []
+        self.deliveries: list[Delivery] = []
+        self._producer = producer
+        self._name = f"p{id(self)}"
+        self._topic = topic
+        self._partition = partition
+
+    def send(self, count: int) -> list[Delivery]:
+        """Queue so many records."""
+        sent = []
+        for _ in range(count):
+            value = ValueId(self._name, self._topic, self._partition, len(self.rows))
+            sent.append(
+                self._producer.send_nowait(
+                    self._topic, make_value(value).hex().encode(), partition=self._partition
+                )
+            )
+            self.rows.append(Row(value, self._topic, self._partition, anyio.current_time()))
+        self.deliveries += sent
+        return sent
+
+    def offsets(self) -> list[int]:
+        """The offset each record was acknowledged at, -1 where none was named."""
+        return [each.metadata.offset for each in self.deliveries]
+
+    def settle(self) -> list[Row]:
+        """The rows with their outcomes; every delivery must be done."""
+        for row, delivery in zip(self.rows, self.deliveries, strict=True):
+            row.settled = anyio.current_time()
+            row.outcome = {
+                DeliveryStatus.ACKED: Outcome.ACKED,
+                DeliveryStatus.NOT_WRITTEN: Outcome.NOT_WRITTEN,
+                DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
+                DeliveryStatus.PENDING: Outcome.PENDING,
+            }[delivery.status]
+            if delivery.status is DeliveryStatus.ACKED:
+                row.offset = delivery.metadata.offset
+        return self.rows
+
+
+async def outcomes(deliveries: Iterable[Delivery]) -> list[DeliveryStatus]:
+    """Wait for them all."""
+    found = []
+    for each in deliveries:
+        with contextlib.suppress(KafkaError):
+            await each
+        found.append(each.status)
+    return found
+
+
+def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[LogRecord]:
+    """A dumped log as the history checker takes it."""
+    return [
+        LogRecord(topic, partition, record.offset, bytes.fromhex(record.payload or ""))
+        for batch in dump
+        if not batch.control
+        for record in batch.records
+    ]
+
+
+async def check(
+    cluster: KafkaCluster,
+    histories: Iterable[History],
+    topic: str,
+    partition: int = 0,
+    expect: Expectations | None = None,
+) -> list[int]:
+    """Hold what the producers said against what Kafka's dump tool reads.
+
+    Returns the records' calls in log order.
+    """
+    log = records_of(topic, partition, await cluster.dump_log(topic, partition))
+    rows = [row for each in histories for row in each.settle()]
+    assert check_history(rows, log, expect) == []
+    values = [parse_value(record.value) for record in log]
+    return [value.call for value in values if value is not None]
