@@ -445,14 +445,18 @@ class Producer:
         if core.cluster.partitions(topic) is None:
             core.metadata.want()
         self._sender.wakeup.set()
-        with anyio.move_on_after(self.config.max_block):
-            await self._sender.until(
-                lambda: (
-                    core.cluster.partitions(topic) is not None
-                    or state.refused is not None
-                    or self._ended
+        state.waiting += 1
+        try:
+            with anyio.move_on_after(self.config.max_block):
+                await self._sender.until(
+                    lambda: (
+                        core.cluster.partitions(topic) is not None
+                        or state.refused is not None
+                        or self._ended
+                    )
                 )
-            )
+        finally:
+            state.waiting -= 1
         partitions = core.cluster.partitions(topic)
         if partitions is not None:
             return set(partitions)

@@ -195,7 +195,10 @@ class ProducerCore:
             index = self._choose_partition(topic, record)
         elif index not in views:
             return False
-        self.partition(topic.name, index).queue.append(record, now)
+        queue = self.partition(topic.name, index).queue
+        queue.append(record, now)
+        if record.generation < self.generation:
+            queue.flushing = True  # a flush began while it waited for its partition
         return True
 
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
@@ -999,7 +1002,10 @@ class ProducerCore:
                 self._fail_topic(state)
         for state in self.topics.values():
             self._assign_waiting(state, now)
-        missing = any(state.unassigned for state in self.topics.values())
+        missing = any(
+            state.unassigned or (state.waiting and self.cluster.partitions(name) is None)
+            for name, state in self.topics.items()
+        )
         self.metadata.answered(
             now, enough=bool(update.brokers) and not missing and not result.leaderless
         )

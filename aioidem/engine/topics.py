@@ -32,12 +32,15 @@ class TopicState:
         "refused",
         "sticky",
         "unassigned",
+        "waiting",
     )
 
     def __init__(self, name: str, switch_after: int, random: Callable[[], float]) -> None:
         self.name = name
         self.sticky = StickyPartitioner(switch_after, random)
         self.unassigned: deque[tuple[float, PendingRecord]] = deque()
+        # Callers who wait to hear of its partitions.
+        self.waiting = 0
         self.error_code = 0
         # Why the cluster refuses the topic for good, as far as metadata said last.
         self.refused: KafkaError | None = None
