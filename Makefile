@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test check kafka static everyday
+.PHONY: help demo bench test check kafka static everyday measured
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -19,16 +19,21 @@ demo: $(READY) ## What the window is worth: 1, 5 and 20 batches in flight over 1
 bench: $(READY) ## The same for every client that is installed, side by side
 	$(BIN)/python benchmarks/long_link.py --all
 
-test: static ## Everything that can be checked on one machine
-	$(BIN)/python -m pytest tests
+test: check measured ## Everything that can be checked on one machine
+	$(BIN)/python -m pytest tests/kafka
 
 check: static everyday ## The quick part of it: what to run before each commit
 
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
 	$(BIN)/python -m pytest tests/kafka
 
+# Most of these tests wait for something most of their time: three at once suit two cores.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests -m "not slow and not kafka"
+	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 3
+
+# What is measured must have the machine to itself.
+measured: $(READY)
+	$(BIN)/python -m pytest tests -m "slow and not kafka"
 
 static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .
