@@ -144,7 +144,9 @@ class SpanCount:
         for name, index, pid, epoch, sequence in asked:
             part = answers[name, index]
             self.codes.append(int(part.error_code))
-            self._spans[name, index].answered(pid, epoch, sequence, _verdict(part))
+            spans = self._spans.get((name, index))
+            if spans is not None:
+                spans.answered(pid, epoch, sequence, _verdict(part))
         return None
 
 
