@@ -144,6 +144,7 @@ class Anomaly(enum.Enum):
     GAP = "a first send that does not continue its partition's sequences"
     CHANGED_RETRY = "the same sequence sent with other bytes"
     SPAN = "a first send beyond the window"
+    GATE = "in company of another batch before the leader has shown that it knows us"
     EPOCH_OVERLAP = "two identities at once on one partition"
     TWO_ROUTES = "outstanding on two connections at once"
     IN_FLIGHT = "more requests in flight than the connection may have"

@@ -14,6 +14,9 @@ Watched
   since its last change.
 - A batch under a new identity is written only when nothing of the partition is outstanding or in
   doubt under an older one; what is in doubt may have been given up, which `settled` tells.
+- Nothing joins a batch that is outstanding until error NONE was heard under this identity, leader
+  and connection, and again after any error: a leader without state accepts any first sequence.
+  Only what is asked about after OUT_OF_ORDER (the leader has state) may go in company.
 - A partition is outstanding on one connection at a time, and a connection has no more requests in
   flight than it may.
 
@@ -112,7 +115,16 @@ class _Identity:
 class _Partition:
     """One partition of one topic."""
 
-    __slots__ = ("connection", "era", "identities", "newest", "outstanding", "window")
+    __slots__ = (
+        "asking",
+        "connection",
+        "era",
+        "gate",
+        "identities",
+        "newest",
+        "outstanding",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.identities: dict[tuple[int, int], _Identity] = {}
@@ -121,6 +133,12 @@ class _Partition:
         self.outstanding = 0
         self.window = _DEFAULT_WINDOW
         self.era = 0
+        # NONE was the last word heard; the leader has shown that it holds state for us.
+        self.gate = self.asking = False
+
+    def start_over(self) -> None:
+        self.window = _DEFAULT_WINDOW
+        self.gate = self.asking = False
 
 
 class _Carried(NamedTuple):
@@ -202,7 +220,7 @@ class WireMonitor:
         """The producer has learned of another leader epoch: the window is the default again."""
         state = self._partition(topic, partition)
         state.era += 1
-        state.window = _DEFAULT_WINDOW
+        state.start_over()
 
     def topic_recreated(self, topic: str) -> None:
         """The producer has learned that the topic is another one now: its accounts start anew."""
@@ -222,7 +240,7 @@ class WireMonitor:
         if state.outstanding and state.connection != connection:
             self._report(Anomaly.TWO_ROUTES, _name(batch))
         if state.connection != connection:
-            state.window = _DEFAULT_WINDOW
+            state.start_over()
         state.connection = connection
         state.outstanding += 1
         header = _BATCH_HEADER.unpack_from(batch.data)
@@ -230,6 +248,9 @@ class WireMonitor:
         if producer_id < 0:
             return _Carried(state, None, None, state.era)
         identity = self._identity(state, batch, (producer_id, epoch))
+        known = identity.unwrap(sequence) in identity.batches
+        if state.outstanding > 1 and not state.gate and not (known and state.asking):
+            self._report(Anomaly.GATE, f"{_name(batch)}: sequence {sequence} in company")
         sent = self._place(state, identity, batch, identity.unwrap(sequence), count)
         sent.attempts += 1
         sent.outstanding += 1
@@ -254,6 +275,9 @@ class WireMonitor:
                         Anomaly.EPOCH_OVERLAP,
                         f"{_name(batch)}: {key} while {older} #{sent.base} is in doubt",
                     )
+        state.gate = state.asking = False
+        if state.newest is not None and state.newest[0] == key[0] and key[1] <= state.newest[1]:
+            self._report(Anomaly.EPOCH_OVERLAP, f"{_name(batch)}: {key} after {state.newest}")
         first = 0
         if not state.identities:
             first = self._first_sequences.get((batch.topic, batch.partition), 0)
@@ -315,9 +339,15 @@ class WireMonitor:
         if answer.code == 0:
             carried.identity.prove(sent.base)
             if carried.era == state.era:
+                state.gate, state.asking = True, False
                 told = _DEFAULT_WINDOW if answer.retained is None else answer.retained
                 state.window = max(1, min(told, _MAX_WINDOW))
-        elif answer.code not in _BEFORE_APPEND or answer.base_offset >= 0:
+            return
+        if not sent.proved:
+            state.gate = False
+            # A permanent refusal of what is in doubt is asked about like OUT_OF_ORDER.
+            state.asking |= answer.code in (45, 46) or sent.ambiguous
+        if answer.code not in _BEFORE_APPEND or answer.base_offset >= 0:
             sent.ambiguous = True
         elif answer.code in _TOO_LARGE and not sent.ambiguous:
             sent.split = True
@@ -328,6 +358,7 @@ class WireMonitor:
 
 def _doubt(carried: _Carried) -> None:
     carried.partition.outstanding -= 1
+    carried.partition.gate = False
     if carried.sent is not None:
         carried.sent.outstanding -= 1
         carried.sent.ambiguous = True

@@ -52,6 +52,8 @@ class Injector:
     def inject(self, fault: Fault) -> None:
         """Carry one out."""
         self._world.trace(f"fault {fault.kind} {fault.args}")
+        if fault.kind in ("cut", "kill"):
+            self._world.note_sent()
         getattr(self, f"_do_{fault.kind}")(*fault.args)
 
     def _later(self, seconds: float, act: Any) -> None:
@@ -81,10 +83,12 @@ class Injector:
 
                 self._later(answers * world.rtt, deafen)
 
-    def _do_kill(self, broker: int, clean: bool, seconds: float) -> None:
+    def _do_kill(self, broker: int, clean: bool, seconds: float, answers_lost: bool) -> None:
         world, cluster = self._world, self._world.cluster
         if not cluster.brokers[broker].online:
             return
+        if answers_lost:
+            self._do_cut(broker, 0.0, True, 0.0)
         world.incarnations[broker] += 1
         cluster.stop_broker(broker, clean=clean)
         self._later(seconds, lambda: self._start(broker, clean))

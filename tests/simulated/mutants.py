@@ -106,7 +106,18 @@ def applied(broken: Mutant) -> Iterator[None]:
 
 @mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905; reliability.md finding 7)")
 def count_instead_of_span(patch: Patch) -> None:
-    patch(PartitionState, "span", property(lambda self: len(self.unresolved)))
+    def naive(self: PartitionState, *_args: Any) -> bool:
+        # What is outstanding counts; what waits to be sent again does not.
+        if not self.unresolved:
+            return not self.bump_wanted
+        return self.gate_open and not self.bump_wanted and self.window.admits(self.outstanding + 1)
+
+    def late(self: PartitionState, now: float) -> Batch | None:
+        return None if now < self.retry_at + 1.0 and self.retry_at else following(self, now)
+
+    following = PartitionState.next_resend
+    patch(PartitionState, "next_resend", late)
+    patch(PartitionState, "may_send_new", naive)
 
 
 @mutant("one batch in flight until the first NONE (KAFKA-15591, C-J1)")
@@ -146,9 +157,17 @@ def gate_not_reset_after_an_error(patch: Patch) -> None:
     patch(PartitionState, "on_lost", lost_kept)
 
 
-@mutant("the window is 5 again after a leader change (D2.1, D2.5)")
+@mutant("the window is 5 again after a leader change (D2.1); no largest value is remembered")
 def twenty_kept_after_a_leader_change(patch: Patch) -> None:
+    learn = PartitionWindow.learn
+
+    def largest(self: PartitionWindow, retained: int | None) -> None:
+        before = self.limit
+        learn(self, retained)
+        self.limit = max(self.limit, before)
+
     patch(PartitionWindow, "reset", lambda _self: None)
+    patch(PartitionWindow, "learn", largest)
 
 
 @mutant("an absent field means 5, also after 20 was seen (D2.4)")
@@ -160,11 +179,6 @@ def absent_field_keeps_twenty(patch: Patch) -> None:
             learn(self, retained)
 
     patch(PartitionWindow, "learn", kept)
-
-
-@mutant("the field is believed only from the current leader (D2.5)")
-def window_learned_from_a_deposed_leader(patch: Patch) -> None:
-    patch(ProducerCore, "_is_current", lambda _self, _state: True)
 
 
 @mutant("a resend is not bound by the span (attack.md 9)")
@@ -282,7 +296,9 @@ def in_doubt_batch_is_renumbered(patch: Patch) -> None:
 
 @mutant("a NONE over a rejected batch proves nothing below it (attack.md 10; finding 8)")
 def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
-    def naive(self: PartitionState, below: Any, _attempt: Any, out: Any) -> None:
+    def naive(
+        self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any
+    ) -> None:
         for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
             batch.persistence = Persistence.IN_DOUBT
             self._settle_ack(batch, -1, out, None)
@@ -292,7 +308,7 @@ def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
 
 @mutant("implicit acknowledgement at all (librdkafka 0090): without it the ladder runs dry")
 def no_implicit_ack(patch: Patch) -> None:
-    patch(PartitionState, "_imply", lambda _self, _below, _attempt, _out: None)
+    patch(PartitionState, "_imply", lambda _self, *_args: None)
 
 
 @mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss (finding 2, C-J17)")
@@ -398,25 +414,22 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
 
 @mutant("its LastSequence counts only with our epoch (attack.md 4)")
 def epoch_of_describe_producers_ignored(patch: Patch) -> None:
-    def naive(self: PartitionState, last_sequence: tuple[int, int] | None) -> None:
-        if self.recovery.rung is not Rung.ASKING:
-            return
-        if last_sequence is not None:
-            last = last_sequence[1]
-            for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
-                # A broker that is ahead has it; the mutant believes that of any epoch's number.
-                if batch.wire_last <= last:
-                    self._settle_ack(batch, -1, _Silent(), None)
-        self.recovery.hint(None)
+    told = ProducerCore.on_producers
 
-    patch(PartitionState, "on_producers", naive)
+    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.outstanding.get(token)
+        state = None if request is None else request.subject
+        if state is not None and state.ledger.identity is not None:
+            known = answer.last_sequences.get(state.ledger.identity.producer_id)
+            if known is not None and known[0] != state.ledger.identity.epoch:
+                # "The broker is past it, so it has it."
+                for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
+                    if batch.wire_last <= known[1]:
+                        state._settle_ack(batch, -1, self, None)
+        told(self, link_id, token, answer, now)
 
-
-class _Silent:
-    """Effects of nobody: outcomes told here are lost."""
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        return lambda *_args, **_options: None
+    patch(ProducerCore, "on_producers", naive)
 
 
 def _timeout() -> Exception:
@@ -430,14 +443,33 @@ def _timeout() -> Exception:
 
 @mutant("numbers once written belong to those bytes for ever (attack.md 3; franz-go #1217)")
 def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
+    give_up = PartitionState._give_up
+    give_up_numbers = PartitionState._give_up_numbers
+
     def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
-        give_up(self, batch, error, out)
-        if not self.unresolved and not self.outstanding:
+        if batch is self.unresolved[-1] and not self.bump_wanted:
+            patch_out = _Keep(out)
+            give_up(self, batch, error, patch_out)
             self.bump_wanted = False
             self.ledger.next = batch.base
+        else:
+            give_up(self, batch, error, out)
 
-    give_up = PartitionState._give_up
     patch(PartitionState, "_give_up", naive)
+    patch(PartitionState, "_give_up_numbers", give_up_numbers)
+
+
+class _Keep:
+    """Effects that leave the epoch as it is."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+
+    def bump(self, _partition: Any) -> None:
+        """Not this time."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
 
 
 @mutant("giving up numbers bumps the epoch (S10)")
@@ -592,11 +624,11 @@ def newest_stamp_instead_of_the_last(patch: Patch) -> None:
 def implicit_ack_where_suspect(patch: Patch) -> None:
     imply = PartitionState._imply
 
-    def naive(self: PartitionState, below: Any, attempt: Any, out: Any) -> None:
+    def naive(self: PartitionState, acked: Batch, below: Any, attempt: Any, out: Any) -> None:
         suspect, self.suspicion.suspect = self.suspicion.suspect, False
         if attempt is not None:
             attempt.knows_us = True
-        imply(self, below, attempt, out)
+        imply(self, acked, below, attempt, out)
         self.suspicion.suspect = suspect
 
     patch(PartitionState, "_imply", naive)

@@ -74,6 +74,8 @@ class Schedule:
     close_timeout: float | None = None
     all_acked: bool = False
     """Nothing in it entitles the producer to lose or to doubt a record."""
+    round_trips: int | None = None
+    """Whatever was sent before the only incident is settled so soon after the next connection."""
 
     @property
     def lossy(self) -> bool:
@@ -107,12 +109,14 @@ class Schedule:
 
 # Weights of 1000. `make soak` prints how many of each ran.
 PROFILES: dict[str, int] = {
-    "links": 200,
-    "brokers": 200,
-    "codes": 120,
+    "links": 140,
+    "brokers": 160,
+    "codes": 110,
     "answers": 90,
-    "forgetful": 90,
-    "unclean": 60,
+    "forgetful": 110,
+    "unclean": 70,
+    "ladder": 100,
+    "sprint": 20,
     "gentle": 90,
     "storm": 90,
     "range": 20,
@@ -147,6 +151,8 @@ class _Drawer:
         self._cluster()
         self._options()
         self._load()
+        if self.r.random() < 0.5:
+            self._pipeline()
         getattr(self, f"_{self.profile}")()
         self._end()
         return Schedule(
@@ -231,6 +237,31 @@ class _Drawer:
         self.until = at + 0.3 + 4 * self.values["rtt"]
         self.requests = count
 
+    def _pipeline(self) -> None:
+        """Half of the seeds have a long link and small batches: many in flight at once."""
+        r, v = self.r, self.values
+        v["rtt"] = r.choice((0.1, 0.15))
+        v["topics"] = (("t", r.choice((1, 1, 1, 2))),)
+        if r.random() < 0.7:
+            v["retain"] = tuple(20 if r.random() < 0.8 else 5 for _ in range(v["brokers"]))
+            v["versions"] = tuple(14 if r.random() < 0.85 else 13 for _ in range(v["brokers"]))
+        v["options"] |= {
+            "linger": 0.0,
+            "batch_size": r.choice((150, 150, 300)),
+            "late_sealing": r.random() < 0.2,
+            "max_in_flight_requests_per_connection": r.choice((5, 20, 20, 50)),
+            "window_discovery": "on" if r.random() < 0.8 else "auto",
+        }
+        v["options"].pop("buffer_memory", None)
+        spacing = r.choice((0.003, 0.006, 0.012))
+        partitions = v["topics"][0][1]
+        v["calls"] = tuple(
+            Call(round(0.01 + i * spacing, 6), "t", r.randrange(partitions), None, 60)
+            for i in range(r.choice((60, 100, 140)))
+        )
+        self.until = v["calls"][-1].at + 0.6
+        self.requests = len(v["calls"])
+
     def _end(self) -> None:
         r = self.r
         if self.values.get("all_acked"):
@@ -288,7 +319,8 @@ class _Drawer:
 
     def _kill(self, clean: bool | None = None) -> None:
         how = self.r.random() < 0.6 if clean is None else clean
-        self._fault("kill", self._broker(), how, self._duration())
+        # (broker, clean, seconds it is down, whether answers on their way are lost)
+        self._fault("kill", self._broker(), how, self._duration(), self.r.random() < 0.7)
 
     def _move(self) -> None:
         self._fault("move", *self._some_partition(), self._broker())
@@ -409,21 +441,31 @@ class _Drawer:
         expiration = r.choice((40.0, 200.0, 1000.0))
         v["broker_configs"] = {
             "producer.id.expiration.ms": str(int(expiration * 1000)),
-            "producer.id.expiration.check.interval.ms": str(r.choice((200, 1000, 5000))),
+            "producer.id.expiration.check.interval.ms": str(r.choice((30, 100, 300))),
         }
         if not v["grants_describe"]:
             v["options"]["producer_id_expiration"] = expiration
-        old = r.choice((0.0, 0.3, 1.0))
+        ages = [0.0]
+        for position in range(len(v["calls"])):
+            # Stretches of one age: a batch is as old as its youngest record.
+            if position == 0 or r.random() < 0.06:
+                ages.append(self._age(expiration))
+            else:
+                ages.append(ages[-1])
         v["calls"] = tuple(
-            Call(c.at, c.topic, c.partition, c.key, c.size, self._age(expiration, old))
-            for c in v["calls"]
+            Call(c.at, c.topic, c.partition, c.key, c.size, age)
+            for c, age in zip(v["calls"], ages[1:], strict=True)
         )
-        for _ in self._times(1, 5):
+        for _ in self._times(0, 2):
+            self._glitch("drop", True, False)
+        for _ in self._times(0, 2):
+            self._glitch("refuse", 19, None)
+        for _ in self._times(0, 3):
             r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()
 
-    def _age(self, expiration: float, share: float) -> float:
+    def _age(self, expiration: float) -> float:
         r = self.r
-        if r.random() >= share:
+        if r.random() < 0.3:
             return 0.0
         return float(expiration * r.choice((-0.5, 0.4, 0.6, 0.97, 1.5, 3.0)))
 
@@ -431,11 +473,99 @@ class _Drawer:
         """Brokers that lose acknowledged data."""
         r = self.r
         topic, partition = self._some_partition()
-        at = self._when()
+        at = round(self.until * (0.1 + 0.5 * r.random()), 5)
+        later = round(at + r.random() * self.until / 3, 5)
+        if r.random() < 0.6:
+            # A higher epoch, of which the laggard may know little or nothing.
+            self._glitch("refuse", 87, None)
         self._fault("lag", topic, partition, at=at)
-        self._fault("unclean", topic, partition, at=round(at + r.random() * self.until / 2, 5))
+        self._fault("unclean", topic, partition, at=later)
+        if r.random() < 0.6:
+            arriving = r.choice((0.0, 0.5, 1.0))
+            for broker in range(self.values["brokers"]):
+                self._fault("cut", broker, arriving, True, 0.0, at=later)
         for _ in self._times(0, 3):
             r.choice((self._link_trouble, self._broker_trouble))()
+
+    def _ladder(self) -> None:
+        """Many in doubt at a leader that cannot deduplicate them any more: cache of one, a window
+        that shrank, a tail that is not replicated, copies that are still queued.
+        """
+        r, v = self.r, self.values
+        self._pipeline()
+        v["options"] |= {"request_timeout": r.choice((0.5, 1.0, 2.0)), "window_discovery": "on"}
+        v["options"]["delivery_timeout"] = v["options"]["request_timeout"] + r.choice((3.0, 20.0))
+        v["retain"], v["versions"] = (20,) * v["brokers"], (14,) * v["brokers"]
+        rtt = v["rtt"]
+        at = round(self.until * (0.3 + 0.4 * r.random()), 5)
+        if r.random() < 0.3:
+            self._jump(at)
+            return
+        leaders = range(min(v["brokers"], v["topics"][0][1]))
+        if r.random() < 0.5:
+            # What is appended from here on is not committed.
+            for broker in range(v["brokers"]):
+                for partition in range(v["topics"][0][1]):
+                    self._fault("pause", "t", partition, broker, 2.0 + 3 * r.random(), at=at)
+        if r.random() < 0.6:
+            self._fault("retain", "t", 5, at=round(at + r.random() * rtt, 5))
+        if r.random() < 0.3:
+            # Copies of the first connection's requests stay queued, and come in one burst.
+            self._glitch("delay", r.choice((0.3, 0.6, 1.2, 2.5)))
+        if r.random() < 0.2:
+            self._fault("throttle", 0, r.choice((0.02, 0.1)), 1.0, at=at)
+        cut = round(at + rtt * (0.2 + r.random()), 5)
+        for broker in leaders:
+            if r.random() < 0.5:
+                self._fault("kill", broker, True, 0.05, True, at=cut)
+            else:
+                self._fault("cut", broker, r.choice((0.3, 1.0, 1.0)), True, 0.0, at=cut)
+        if r.random() < 0.5:
+            self._fault("kill", 0, False, 3.0, True, at=round(cut + rtt * (3 + 8 * r.random()), 5))
+        for _ in self._times(0, 1):
+            self._link_trouble()
+
+    def _jump(self, at: float) -> None:
+        """Copies on the closed connection and probes on the new one are served in turns, slowly at
+        first and then all at once: copies may jump over a pass of probes.
+        """
+        r, v = self.r, self.values
+        v["grants_read"] = False
+        v["topics"] = (("t", 1),)
+        v["rtt"] = rtt = 0.1
+        v["options"]["max_in_flight_requests_per_connection"] = 20
+        v["calls"] = tuple(Call(round(0.01 + i * 0.005, 6), "t", 0, None, 60) for i in range(200))
+        at = round(0.8 + 0.3 * r.random(), 5)
+        self._fault("retain", "t", 5, at=at)
+        self._fault("throttle", 0, r.choice((0.04, 0.05)), rtt * (4.5 + 4 * r.random()), at=at)
+        self._fault("cut", 0, 1.0, True, 0.0, at=round(at + 0.04 + 0.1 * r.random(), 5))
+
+    def _sprint(self) -> None:
+        """One incident, and a stopwatch."""
+        r, v = self.r, self.values
+        self._gentle()
+        self.faults.clear()
+        self.glitches.clear()
+        self._pipeline()
+        v["options"] |= {
+            "max_in_flight_requests_per_connection": 20,
+            "window_discovery": "on",
+            "retry_backoff": 0.005,
+            "reconnect_backoff": 0.01,
+        }
+        brokers = v["brokers"]
+        v["replication"], v["topics"] = 1, (("t", 1),)
+        v["retain"], v["versions"] = (20,) * brokers, (14,) * brokers
+        v["calls"] = tuple(Call(round(0.01 + i * 0.005, 6), "t", 0, None, 60) for i in range(240))
+        v["round_trips"] = 11
+        at = round(7 * v["rtt"] + 0.2 * r.random(), 5)
+        if r.random() < 0.4:
+            self._fault("retain", "t", 5, at=at)
+        if r.random() < 0.6:
+            self._fault("cut", 0, r.choice((0.0, 0.5, 1.0)), True, 0.0, at=at + 0.02)
+            self._fault("kill", 0, True, 0.0, True, at=round(at + v["rtt"], 5))
+        else:
+            self._fault("cut", 0, r.choice((0.0, 0.5, 1.0)), True, 0.0, at=at + 0.02)
 
     def _gentle(self) -> None:
         """Faults a producer must get over without a single doubt left."""
@@ -445,9 +575,12 @@ class _Drawer:
         v["topic_configs"] = {}
         if r.random() < 0.5:
             # Twenty in doubt at once.
+            self._pipeline()
             v["options"]["max_in_flight_requests_per_connection"] = 20
             v["retain"] = (20,) * v["brokers"]
             v["versions"] = (14,) * v["brokers"]
+        if r.random() < 0.15:
+            self._fault("recreate", r.choice(v["topics"])[0], at=round(self.until * 0.3, 5))
         for _ in self._times(1, 5):
             match r.choice(("cut", "drop", "move", "kill", "crash", "retain", "delay", "before")):
                 case "cut":

@@ -311,6 +311,9 @@ class _Whole:
     def trace(self, _line: str) -> None:
         """Nobody reads along here."""
 
+    def note_sent(self) -> None:
+        """Nobody holds a stopwatch here."""
+
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
         """A Produce answer reached the client."""
         self.monitor.answered(link_id, token, answers)

@@ -412,6 +412,8 @@ class World:
         self.connections: dict[int, SimConnection] = {}
         self._by_peer: dict[int, SimConnection] = {}
         self.archive: list[LogRecord] = []
+        self.connected_at = self.now
+        self._sent_at_incident: set[ValueId] = set()
         self.lost: set[ValueId] = set()
         # In requests that were served after the client had closed their connection.
         self.late: set[ValueId] = set()
@@ -698,6 +700,7 @@ class World:
             peer.link.down.delay = rtt / 2
             self.connections[step.link_id] = connection
             self._by_peer[peer.id] = connection
+            self.connected_at = self.now - rtt
             self._client(lambda: self.sender.link_opened(step.link_id, connection))
 
         if self.cluster.brokers[broker_id].online:
@@ -869,15 +872,45 @@ class World:
             self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
         if schedule.all_acked:
             self._judge_gentle()
+        if schedule.round_trips is not None:
+            self._judge_sprint(schedule.round_trips)
 
     def _judge_gentle(self) -> None:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
+        for fault in self.schedule.faults:
+            if fault.kind == "recreate":
+                # What was in doubt then is never asked about; what comes later is not touched.
+                over = self.start + fault.at + 0.05 + 2 * self.config.request_timeout
+                left = [
+                    row
+                    for row in left
+                    if row.outcome is Outcome.NOT_WRITTEN
+                    or (row.settled is not None and row.settled > over)
+                ]
         if left:
             self.report(
                 Anomaly.STUCK,
                 f"{len(left)} of {len(self.rows)} not acknowledged, the first {left[0].value} "
                 f"{left[0].outcome.value}",
             )
+
+    def note_sent(self) -> None:
+        """An incident: what is on its way now is about to be in doubt."""
+        for state in self.core.partitions.values():
+            for batch in state.unresolved:
+                for record in batch.records:
+                    sink = record.sink
+                    if isinstance(sink, Sink):
+                        self._sent_at_incident.add(sink.row.value)
+
+    def _judge_sprint(self, round_trips: int) -> None:
+        until = self.connected_at + round_trips * self.rtt + _SLACK
+        for value in sorted(self._sent_at_incident):
+            settled = self.rows[value].settled
+            if settled is not None and settled > until:
+                late = (settled - self.connected_at) / self.rtt
+                self.report(Anomaly.STUCK, f"{value} took {late:.1f} round trips")
+                return
 
     def report(self, anomaly: Anomaly, detail: str) -> None:
         """Something is wrong."""

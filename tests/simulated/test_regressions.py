@@ -1,0 +1,51 @@
+"""Defects that seeds have found, each as the smallest schedule that shows it. Named for the rule."""
+
+from __future__ import annotations
+
+from aioidem.testing import Outcome
+
+from .schedule import Call, Fault, Glitch
+from .test_attack import clean, schedule
+
+
+def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
+    """Seed 1: a record sent from a delivery's callback passed one that waited for buffer.memory."""
+    result = clean(
+        schedule(
+            options={"buffer_memory": 1500, "max_in_flight_requests_per_connection": 1},
+            callbacks=True,
+            calls=tuple(Call(0.04, "t", 0, None, (90, 60, 150, 0)[i % 4]) for i in range(24)),
+        )
+    )
+    assert set(result.outcomes) == {Outcome.ACKED}
+
+
+def test_no_data_loss_is_reported_behind_numbers_that_were_given_up() -> None:
+    """Seed 1887: b1 expires in flight and is never appended; b2 is refused for that gap."""
+    result = clean(
+        schedule(
+            options={"request_timeout": 2.0, "delivery_timeout": 2.1, "window_discovery": "off"},
+            calls=tuple(Call(0.6 + at, "t", 0, None, 60) for at in (0.0, 0.2, 0.4, 0.55)),
+            glitches=(Glitch(2, "delay", (4.2,)),),
+        )
+    )
+    assert result.unknown
+    assert result.events == 0
+
+
+def test_nothing_is_resent_before_the_broker_has_said_how_long_it_remembers() -> None:
+    """Seed 6469: the connection was lost before DescribeConfigs was answered, and records old
+    enough to be forgotten were resent under the assumed default of a day.
+    """
+    clean(
+        schedule(
+            profile="forgetful",
+            broker_configs={
+                "producer.id.expiration.ms": "60000",
+                "producer.id.expiration.check.interval.ms": "10",
+            },
+            calls=(Call(0.6, "t", 0, None, 60, 100.0),),
+            glitches=(Glitch(0, "drop", (True, False)),),
+            faults=(Fault(0.71, "cut", (0, 1.0, True, 0.0)),),
+        )
+    )
