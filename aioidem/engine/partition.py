@@ -418,7 +418,10 @@ class PartitionState:
         self._stop_probing()
 
     def _back_off(self, now: float) -> None:
-        self.retry_at = max(self.retry_at, now + self._retry.next_delay())
+        # Twenty batches that fail together are one failure, not twenty: the delay doubles with each
+        # incident, not with each batch of it.
+        if now >= self.retry_at:
+            self.retry_at = now + self._retry.next_delay()
 
     def _stop_probing(self) -> None:
         """A probe ended without an answer to its question: that pass proves nothing any more."""
@@ -724,6 +727,17 @@ class PartitionState:
         if self.idempotent and not self.bump_wanted:
             self.bump_wanted = True
             out.bump(self)
+
+    def reclaim(self) -> list[PendingRecord]:
+        """Take back the records of batches that were never appended, for another partition's
+        numbers. In order; what is in flight or in doubt stays.
+        """
+        taken: list[PendingRecord] = []
+        for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
+            batch.move(BatchEvent.SPLIT)
+            self.unresolved.remove(batch)
+            taken.extend(batch.records)
+        return taken
 
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
         """End everything now: the producer is closing, is dead, or the topic was recreated."""
