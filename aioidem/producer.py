@@ -389,8 +389,15 @@ class Producer:
         # Nothing is awaited between this and the record's queueing: call order is kept.
         budget.claim(waiter)
 
-    async def wait_for_room(self) -> None:
-        """Wait until a quarter of the buffer is free, for callers of `send_nowait`.
+    async def wait_for_room(self, nbytes: int = 0) -> None:
+        """Wait until `send_nowait` has room again, after it raised BufferFullError.
+
+        That is a quarter of the buffer, so that its callers work in bursts and not record by
+        record, and nobody waiting in `send`.
+
+        Args:
+            nbytes: size of the record to be sent (key, value and headers), if it may be larger
+                than that quarter.
 
         Raises:
             KafkaTimeoutError: not within `max_block`.
@@ -398,9 +405,13 @@ class Producer:
         """
         self._check_open()
         budget = self._core.budget
-        enough = budget.capacity * 3 // 4
+        wanted = max(nbytes + record_size_bound(None, None, ()), budget.capacity // 4)
+
+        def has_room() -> bool:
+            return self._closed or (not budget.waiting and budget.fits(wanted))
+
         with anyio.move_on_after(self.config.max_block) as scope:
-            await self._sender.until(lambda: budget.used <= enough or self._closed)
+            await self._sender.until(has_room)
         if self._closed:
             raise errors.ProducerClosed("the producer was closed")
         if scope.cancelled_caught:

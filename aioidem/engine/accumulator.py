@@ -257,12 +257,13 @@ class ByteBudget:
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes now if there is room and nobody waits."""
-        if self.waiting or not self._fits(size):
+        if self.waiting or not self.fits(size):
             return False
         self.used += size
         return True
 
-    def _fits(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
+        """Whether there is room for `size` bytes, if nobody waits."""
         # A record larger than the whole budget may pass when it is alone; max.request.size has
         # refused it before.
         return self.used + size <= self.capacity or self.used == 0
@@ -304,7 +305,7 @@ class ByteBudget:
         waiters = self._waiters
         while waiters and self._granted is None:
             head = waiters[0]
-            if not head.abandoned and not self._fits(head.size):
+            if not head.abandoned and not self.fits(head.size):
                 return
             waiters.popleft()
             if not head.abandoned:

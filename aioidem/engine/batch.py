@@ -52,7 +52,7 @@ class BatchState(enum.Enum):
     NOT_WRITTEN = "not written"
     UNKNOWN = "unknown"
     SPLIT = "split"
-    """Replaced by smaller batches that carry its records."""
+    """Its records go on in other batches: smaller ones, or those of a recreated topic."""
 
 
 class BatchEvent(enum.Enum):
@@ -73,6 +73,7 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.SEALED, _E.SEND): _S.IN_FLIGHT,
     (_S.SEALED, _E.REJECT): _S.NOT_WRITTEN,
     (_S.SEALED, _E.RENUMBER): _S.SEALED,
+    (_S.SEALED, _E.SPLIT): _S.SPLIT,
     (_S.IN_FLIGHT, _E.ACK): _S.ACKED,
     (_S.IN_FLIGHT, _E.RETRY): _S.WAITING,
     (_S.IN_FLIGHT, _E.REJECT): _S.NOT_WRITTEN,
@@ -84,6 +85,7 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.WAITING, _E.REJECT): _S.NOT_WRITTEN,
     (_S.WAITING, _E.GIVE_UP): _S.UNKNOWN,
     (_S.WAITING, _E.RENUMBER): _S.SEALED,
+    (_S.WAITING, _E.SPLIT): _S.SPLIT,
 }
 
 

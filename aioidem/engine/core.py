@@ -1032,7 +1032,8 @@ class ProducerCore:
         self._events.append(f"{name}: the topic was recreated")
         for key in [key for key in self.partitions if key[0] == name]:
             old = self.partitions.pop(key)
-            queued = old.queue.drain()
+            # What was never appended is as good as never sent: it goes to the topic of that name.
+            queued = [*old.reclaim(), *old.queue.drain()]
             old.abandon(errors.UnknownTopicId("the topic was deleted and recreated"), self)
             if old.outstanding:
                 self._retired.append(old)

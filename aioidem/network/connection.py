@@ -31,6 +31,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from aioidem.errors import (
@@ -368,6 +369,9 @@ class Connection:
                 if self._stopped:
                     return
                 on_frame(self._due_next(frame), frame)
+                # What an answer made room for leaves before the next answer is read: a burst of
+                # answers does not stay a burst of requests, with every one behind the last.
+                await anyio.lowlevel.checkpoint()
             if self._splitter.error is not None:
                 raise self._splitter.error
 

@@ -40,6 +40,11 @@ def model(window: int) -> float:
     return window * RECORDS_PER_BATCH / RTT
 
 
+def whole_rounds(window: int) -> int:
+    """Records for three seconds: the first batch, which the gate sends alone, then full windows."""
+    return RECORDS_PER_BATCH * (1 + 20 * window)
+
+
 def plan(**flags: Any) -> Any:
     """An `aioidem perf` of the link above; flags are its own."""
     props = [f"batch.size={BATCH}", *flags.pop("producer_props", [])]
@@ -85,7 +90,7 @@ async def test_one_partition_moves_window_times_batch_per_round_trip(
     """S0-19, exactly: the model's rate at 1, 5 and 20, from the first acknowledgement on."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         for window in WINDOWS:
-            flags = sealed(duration=3.0)
+            flags = sealed(num_records=whole_rounds(window))
             result = await measure(cluster, window, f"t{window}", anyio.current_time, **flags)
             assert result.max_span == window
             assert steady(result) == pytest.approx(model(window), rel=0.001)
@@ -103,7 +108,7 @@ async def test_one_partition_moves_window_times_batch_per_round_trip_over_tcp_in
         best = dict.fromkeys(WINDOWS, 0.0)
         for window in WINDOWS:
             for attempt in range(3):
-                topic, flags = f"t{window}-{attempt}", sealed(duration=3.0)
+                topic, flags = f"t{window}-{attempt}", sealed(num_records=whole_rounds(window))
                 result = await measure(cluster, window, topic, time.perf_counter, **flags)
                 assert result.max_span == window
                 best[window] = max(best[window], steady(result))
