@@ -14,8 +14,8 @@ Modelled on what Kafka 4.3.1 does, step by step:
 * A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
   timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
   neither does idleness.
-* A clean restart keeps one batch per producer, because that is what a producer snapshot holds; a
-  crash replays the log.
+* A restart keeps one batch per producer, because that is what a producer snapshot holds. After a
+  crash it is the same: the log is replayed, a snapshot of that is taken, and the snapshot loaded.
 
 Rejected
     A fixed-size ring per producer: N can be changed at run time and a lower N takes effect with the
@@ -157,13 +157,13 @@ class ProducerStates:
         return gone
 
     def through_snapshot(self) -> None:
-        """What a clean shutdown writes down: the last batch of each producer."""
+        """What a snapshot holds: the last batch of each producer."""
         for entry in self._entries.values():
             while len(entry.batches) > 1:
                 entry.batches.popleft()
 
     def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
-        """Forget everything and replay ``batches``: after a crash, after a truncation, on a new
+        """Forget everything and replay ``batches``: in a recovery, after a truncation, on a new
         replica.
         """
         self._entries.clear()

@@ -342,8 +342,8 @@ class EmbeddedCluster:
     async def stop_broker(self, broker_id: int, *, clean: bool = True) -> None:
         """Stop it: connections end, leadership moves to an in-sync replica or is vacant.
 
-        ``clean`` as SIGTERM: it restarts with one remembered batch per producer. Otherwise as
-        SIGKILL: it restarts with all of them.
+        ``clean`` as SIGTERM, otherwise as SIGKILL. Either way it restarts with one remembered
+        batch per producer: a snapshot holds no more, and recovery takes one as well.
         """
         if not self._state.brokers[broker_id].online:
             return

@@ -235,8 +235,8 @@ class ClusterState(Topology):
     def stop_broker(self, broker_id: int, *, clean: bool) -> None:
         """Stop it. Its connections end, queued requests are lost, leadership moves if it can.
 
-        ``clean`` leaves a snapshot: one remembered batch per producer (and hands leadership over
-        before the connections go); otherwise the log is replayed at the start and all is back.
+        ``clean`` leaves a snapshot, with one remembered batch per producer, and hands leadership
+        over before the connections go.
         """
         broker = self.brokers[broker_id]
         broker.online = False
@@ -253,17 +253,22 @@ class ClusterState(Topology):
             self.wake(partition)
 
     def start_broker(self, broker_id: int, *, clean: bool) -> None:
-        """Start it again; ``clean`` is how it was stopped."""
+        """Start it again; ``clean`` is how it was stopped.
+
+        After a crash the log is replayed, and then, as on Kafka (measured on 4.3.1 and 3.9.1), the
+        outcome goes through a snapshot, too.
+        """
         broker = self.brokers[broker_id]
         broker.online = True
         for partition in self.partitions():
             replica = partition.replicas.get(broker_id)
-            if replica is not None and clean:
+            if replica is not None:
+                if not clean:
+                    retain = self._retain(broker_id, partition.topic)
+                    replica.producers.rebuild(replica.log.batches, retain)
+                    replica.producers.through_snapshot()
                 # Expired ones are left out of a snapshot when it is loaded, not when it is written.
                 replica.producers.expire(self.wall_ms(broker), self._expiration_ms(broker))
-            elif replica is not None:
-                retain = self._retain(broker_id, partition.topic)
-                replica.producers.rebuild(replica.log.batches, retain)
             partition.broker_started(broker_id)
             self.wake(partition)
 
