@@ -249,9 +249,9 @@ class KafkaCluster:
             with anyio.fail_after(self._start_timeout):
                 await self._until_ready(target, 1)
         except TimeoutError:
+            tail = await anyio.to_thread.run_sync(target.process.tail)
             raise KafkaStartError(
-                f"broker {broker} is not ready after {self._start_timeout:g} s\n"
-                f"{target.process.tail()}"
+                f"broker {broker} is not ready after {self._start_timeout:g} s\n{tail}"
             ) from None
 
     async def restart(self, broker: int = 0, *, clean: bool = True) -> None:
@@ -478,9 +478,8 @@ class KafkaCluster:
                 for broker in self._brokers:
                     await self._until_ready(broker, self._count)
         except TimeoutError:
-            raise KafkaStartError(
-                f"not ready after {self._start_timeout:g} s\n{self._log_tails()}"
-            ) from None
+            tails = await anyio.to_thread.run_sync(self._log_tails)
+            raise KafkaStartError(f"not ready after {self._start_timeout:g} s\n{tails}") from None
 
     def _make_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="aioidem-kafka-"))
@@ -538,26 +537,28 @@ class KafkaCluster:
         return [str(self._install.java), *self._jvm_options, "-cp", class_path]
 
     async def _format(self) -> None:
+        failures: list[KafkaToolError] = []
         async with anyio.create_task_group() as tasks:
             for broker in self._brokers:
-                properties = self._folder / f"broker-{broker.node_id}.properties"
-                tasks.start_soon(self._format_one, str(properties))
+                tasks.start_soon(self._format_one, broker, failures)
+        if failures:
+            raise KafkaStartError(f"the storage could not be formatted: {failures[0].args[0]}")
 
-    async def _format_one(self, properties: str) -> None:
+    async def _format_one(self, broker: KafkaBroker, failures: list[KafkaToolError]) -> None:
+        properties = str(self._folder / f"broker-{broker.node_id}.properties")
         arguments = ("format", "-t", self._cluster_id, "-c", properties)
         try:
             await self.run_tool("kafka.tools.StorageTool", *arguments, timeout=self._start_timeout)
         except KafkaToolError as error:
-            raise KafkaStartError(f"the storage could not be formatted: {error}") from error
+            failures.append(error)
 
     async def _until_ready(self, broker: KafkaBroker, brokers: int) -> None:
         """Return when it answers, and names itself and at least so many brokers."""
         while True:
             if not broker.running:
                 code = broker.process.exit_code()
-                raise KafkaStartError(
-                    f"broker {broker.node_id} ended with {code}\n{broker.process.tail()}"
-                )
+                tail = await anyio.to_thread.run_sync(broker.process.tail)
+                raise KafkaStartError(f"broker {broker.node_id} ended with {code}\n{tail}")
             metadata = await self._metadata(broker, None)
             if metadata is not None:
                 ids = {int(each.node_id) for each in metadata.brokers}
@@ -577,10 +578,11 @@ class KafkaCluster:
             with anyio.fail_after(self._stop_timeout):
                 while process.running:  # noqa: ASYNC110 - another process tells no event
                     await anyio.sleep(_POLL_SECONDS)
+                await anyio.to_thread.run_sync(process.wait, self._stop_timeout)
         except TimeoutError:
+            tail = await anyio.to_thread.run_sync(process.tail)
             raise KafkaError(
-                f"broker {broker} runs {self._stop_timeout:g} s after {number.name}\n"
-                f"{process.tail()}"
+                f"broker {broker} runs {self._stop_timeout:g} s after {number.name}\n{tail}"
             ) from None
 
     async def _shut(self) -> None:
@@ -593,11 +595,13 @@ class KafkaCluster:
     def _clean_up(self) -> None:
         for broker in self._brokers:
             broker.process.send_signal(signal.SIGKILL)
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            guard.close()
-        for broker in self._brokers:
-            broker.process.wait(self._stop_timeout)
+        try:
+            for broker in self._brokers:
+                broker.process.wait(self._stop_timeout)
+        finally:
+            guard, self._guard = self._guard, None
+            if guard is not None:
+                guard.close()
 
     def _keep_logs(self) -> str:
         if self._logs is None:

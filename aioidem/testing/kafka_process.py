@@ -6,8 +6,8 @@ exception, ``os._exit``, SIGKILL), it kills the groups, removes the directories 
 one way of cleaning up, and every end of a test takes it.
 
 Invariants: a child is its own session and process group, so no Ctrl-C of a terminal reaches it and
-all it may have started dies with it; a group is forgotten as soon as its process has been waited
-for, because its number may be taken again. Methods block for a moment (fork, files, a pipe): call
+all it may have started dies with it; a group is forgotten once its process has been waited for,
+because its number may be taken again. Methods block for a moment (fork, files, a pipe): call
 them from a thread where an event loop runs. POSIX only.
 
 Rejected: atexit alone (it does not run after a signal or ``os._exit``); PR_SET_PDEATHSIG (it fires
@@ -99,10 +99,9 @@ class ProcessGuard:
 
     def _tell(self, line: str) -> None:
         pipe = self._process.stdin
-        if pipe is None or pipe.closed:
-            return
-        pipe.write(f"{line}\n")
-        pipe.flush()
+        if pipe is not None and not pipe.closed:
+            pipe.write(f"{line}\n")
+            pipe.flush()
 
 
 class KafkaProcess:
@@ -139,6 +138,7 @@ class KafkaProcess:
         """Start it, if it is not running."""
         if self.running:
             return
+        self._forget()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - made by KafkaCluster
                 self._command,
@@ -150,12 +150,8 @@ class KafkaProcess:
         self._guard.watch_group(self._process.pid)
 
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs or before it was started."""
-        if self._process is None:
-            return None
-        if self._process.returncode is None and self._process.poll() is not None:
-            self._guard.forget_group(self._process.pid)
-        return self._process.returncode
+        """How it ended; None while it runs or before it was started. Does not block."""
+        return None if self._process is None else self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
         """To its whole group, if it runs."""
@@ -174,6 +170,11 @@ class KafkaProcess:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise KafkaError(f"process {self._process.pid} does not end") from None
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._process is not None and not self.running:
+            self._guard.forget_group(self._process.pid)
 
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
