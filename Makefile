@@ -2,11 +2,13 @@
 # machine needs Python 3.11 or newer and nothing else. `make PYTHON=python3.13 ...` picks another one.
 
 PYTHON ?= python3
+SEEDS ?= 2000
+FROM ?= 0
 BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test check kafka static everyday measured
+.PHONY: help demo bench test check kafka static everyday measured soak mutants
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -28,6 +30,12 @@ kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network 
 	$(BIN)/python -m pytest tests/kafka
 
 # Most of these tests wait for something most of their time: three at once suit two cores.
+soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
+	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM)
+
+mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
+	@$(BIN)/python -m tests.simulated.mutants
+
 everyday: $(READY)
 	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 3
 

@@ -119,9 +119,7 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
-def log_records(
-    topic: str, partition: int, batches: Iterable[RecordBatch]
-) -> Iterator[LogRecord]:
+def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
     """A partition's records from its batches."""
     for batch in batches:
         for record in batch.records():

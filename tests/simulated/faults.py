@@ -46,6 +46,7 @@ class Injector:
         self._gone: set[str] = set()
         self._leaderless = False
         self._laggard: dict[tuple[str, int], int] = {}
+        self._refusal: tuple[int, tuple[str, int]] | None = None
 
     # -- faults with a time -------------------------------------------------------------------
 
@@ -281,7 +282,7 @@ class Injector:
                 glitch = self._glitches.get(self._served)
                 self._note_late(seen)
                 if glitch is None:
-                    return None
+                    return self._refuse_next(seen)
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
                 action: Action | None = getattr(self, f"_on_{glitch.kind}")(glitch, seen)
                 return action
@@ -295,6 +296,16 @@ class Injector:
                 return Rewrite(_denied_describe)
             case _:
                 return None
+
+    def _do_refuse_next(self, code: int, topic: str, partition: int) -> None:
+        self._refusal = code, (topic, partition)
+
+    def _refuse_next(self, seen: RequestSeen) -> Action | None:
+        refusal = self._refusal
+        if refusal is None or refusal[1] not in [(b.topic, b.partition) for b in seen.batches]:
+            return None
+        self._refusal = None
+        return Refuse(ErrorCode(refusal[0]), frozenset({refusal[1]}))
 
     def _note_late(self, seen: RequestSeen) -> None:
         """A request is served whose connection the client has closed: another copy of its batches
@@ -476,9 +487,7 @@ def _denied_read(seen: RequestSeen) -> Entity:
 
 def _denied_describe(answer: Entity) -> Entity:
     results = tuple(
-        dataclasses.replace(
-            result, error_code=ErrorCode.cluster_authorization_failed, configs=()
-        )
+        dataclasses.replace(result, error_code=ErrorCode.cluster_authorization_failed, configs=())
         for result in answer.results
     )
     return dataclasses.replace(answer, results=results)

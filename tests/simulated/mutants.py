@@ -38,6 +38,8 @@ from aioidem.engine.partition import PartitionState, Route
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem.engine.suspicion import Suspicion
 from aioidem.engine.windows import PartitionWindow
+from aioidem.errors import DeliveryTimeoutError, KafkaError
+from aioidem.structs import DeliveryStatus
 
 from .soak import PROCESSES, run_seed
 
@@ -296,9 +298,7 @@ def in_doubt_batch_is_renumbered(patch: Patch) -> None:
 
 @mutant("a NONE over a rejected batch proves nothing below it (attack.md 10; finding 8)")
 def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
-    def naive(
-        self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any
-    ) -> None:
+    def naive(self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any) -> None:
         for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
             batch.persistence = Persistence.IN_DOUBT
             self._settle_ack(batch, -1, out, None)
@@ -331,16 +331,13 @@ def out_of_order_bumps_and_resends(patch: Patch) -> None:
     patch(PartitionState, "advance", naive)
 
 
-@mutant("probes go newest first (attack.md 11)")
-def probing_oldest_first_only(patch: Patch) -> None:
-    def naive(self: Recovery, unresolved: Any, now: float) -> Batch | None:
-        if now < self.pass_not_before:
-            return None
-        left = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
-        first = left[0] if left else None
-        return first if first is not None and first.state is BatchState.WAITING else None
+@mutant("the oldest is not asked again and again (KAFKA-9199): what is newer may answer for it")
+def oldest_asked_for_ever(patch: Patch) -> None:
+    def naive(self: PartitionState, _now: float, _out: Any, **_options: Any) -> None:
+        if not self.outstanding and self.recovery.rung is Rung.REFUSED:
+            self.recovery.move(RecoveryEvent.RESOLVED)
 
-    patch(Recovery, "next_probe", naive)
+    patch(PartitionState, "advance", naive)
 
 
 @mutant("two refused passes, the second not before the pause (attack.md a)")
@@ -432,9 +429,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
     patch(ProducerCore, "on_producers", naive)
 
 
-def _timeout() -> Exception:
-    from aioidem.errors import DeliveryTimeoutError
-
+def _timeout() -> KafkaError:
     return DeliveryTimeoutError("a mutant said so")
 
 
@@ -524,10 +519,8 @@ def new_batches_pass_what_waits(patch: Patch) -> None:
 
     def late(self: PartitionState, now: float) -> Batch | None:
         # New batches first; what waits comes when the window is full.
-        if self.queue.records and self.gate_open and not self.bump_wanted and self.idempotent:
-            if self.window.admits(self.span + 1):
-                return None
-        return following(self, now)
+        new = self.queue.records and self.gate_open and not self.bump_wanted and self.idempotent
+        return None if new and self.window.admits(self.span + 1) else following(self, now)
 
     def may(self: PartitionState) -> bool:
         if not self.unresolved:
@@ -573,7 +566,7 @@ def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
             fresh = self.partition(name, key[1])
             for record in old.queue.drain():
                 fresh.queue.append(record, 0.0)
-            old.abandon(_timeout(), self)  # type: ignore[arg-type]
+            old.abandon(_timeout(), self)
             if old.outstanding:
                 self._retired.append(old)
 
@@ -642,14 +635,7 @@ def sent_batches_never_expire(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, _grace: float, _answered: Any, out: Any) -> None:
         expired = self.queue.expire(now)
         if expired:
-            from aioidem.structs import DeliveryStatus
-
-            self.settle_records(
-                expired,
-                DeliveryStatus.NOT_WRITTEN,
-                _timeout(),  # type: ignore[arg-type]
-                out,
-            )
+            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
 
     patch(PartitionState, "expire", naive)
 

@@ -1,7 +1,8 @@
 """Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]`.
 
 Prints the schedule, what was wrong, and with `--trace` every step and answer. Exit status 1 when
-something was wrong.
+something was wrong. A seed that drives the whole producer (see `soak`) has no trace and is not
+shrunk.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 
 from .schedule import PROFILES, draw
 from .shrink import shrink
+from .soak import kind_of, run_seed
 from .world import run
 
 __all__ = ["main"]
@@ -24,12 +26,15 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args()
-    schedule = draw(asked.seed, asked.profile)
-    if asked.shrink and run(schedule).violations:
-        schedule = shrink(schedule)
-    result = run(schedule, trace=asked.trace)
+    if asked.profile is None and kind_of(asked.seed) != "engine":
+        result = run_seed(asked.seed)
+    else:
+        schedule = draw(asked.seed, asked.profile)
+        if asked.shrink and run(schedule).violations:
+            schedule = shrink(schedule)
+        result = run(schedule, trace=asked.trace)
     say = sys.stdout.write
-    say(schedule.describe() + "\n")
+    say(result.schedule.describe() + "\n")
     for line in result.trace:
         say(line.rstrip() + "\n")
     counts = ", ".join(f"{n} {outcome.value}" for outcome, n in result.outcomes.items())

@@ -124,7 +124,8 @@ PROFILES: dict[str, int] = {
     "plain": 20,
 }
 
-_RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103)
+# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are said before an append too.
+_RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103, -1, 56)
 _AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
 _AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
 _PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
@@ -279,9 +280,10 @@ class _Drawer:
     def _when(self) -> float:
         # Faults like company: half of them come close after an earlier one.
         if self.faults and self.r.random() < 0.5:
-            near = self.r.choice(self.faults).at
-            return round(near + self.r.random() * 6 * self.values["rtt"], 5)
-        return round(self.r.random() * self.until, 5)
+            near = self.r.choice(self.faults).at + self.r.random() * 6 * self.values["rtt"]
+        else:
+            near = self.r.random() * self.until
+        return float(round(near, 5))
 
     def _fault(self, kind: str, *args: Any, at: float | None = None) -> None:
         self.faults.append(Fault(self._when() if at is None else at, kind, args))
@@ -306,8 +308,8 @@ class _Drawer:
         return None if self.r.random() < 0.4 else (self._some_partition(),)
 
     def _duration(self) -> float:
-        r = self.r
-        return float(r.choice((0.01, 0.1, 0.3, 1.0, 3.0)) * (0.5 + r.random()))
+        longest: float = self.r.choice((0.01, 0.1, 0.3, 1.0, 3.0))
+        return longest * (0.5 + self.r.random())
 
     def _cut(self) -> None:
         # (broker, share of what is on its way that arrives, whether the client notices at once,
@@ -365,7 +367,8 @@ class _Drawer:
             case "retain":
                 self._fault("retain", r.choice(self.values["topics"])[0], r.choice((5, 6, 20, 50)))
             case "throttle":
-                self._fault("throttle", self._broker(), r.choice((0.05, 0.5, 8.0)), self._duration())
+                throttle = r.choice((0.05, 0.5, 8.0))
+                self._fault("throttle", self._broker(), throttle, self._duration())
             case "replicas":
                 topic, partition = self._some_partition()
                 kind = r.choice(("hold", "pause", "isr"))
@@ -441,7 +444,7 @@ class _Drawer:
         expiration = r.choice((40.0, 200.0, 1000.0))
         v["broker_configs"] = {
             "producer.id.expiration.ms": str(int(expiration * 1000)),
-            "producer.id.expiration.check.interval.ms": str(r.choice((30, 100, 300))),
+            "producer.id.expiration.check.interval.ms": str(r.choice((10, 30, 100))),
         }
         if not v["grants_describe"]:
             v["options"]["producer_id_expiration"] = expiration
@@ -456,10 +459,22 @@ class _Drawer:
             Call(c.at, c.topic, c.partition, c.key, c.size, age)
             for c, age in zip(v["calls"], ages[1:], strict=True)
         )
+        if r.random() < 0.3:
+            # Deep in the pipeline, forgotten between one batch and the next.
+            v["broker_configs"]["producer.id.expiration.check.interval.ms"] = "5"
+            self._pipeline()
+            v["options"]["max_in_flight_requests_per_connection"] = 20
+            v["calls"] = tuple(
+                Call(c.at, c.topic, c.partition, c.key, c.size, 1.5 * expiration * (i > 25))
+                for i, c in enumerate(v["calls"])
+            )
+            for request in sorted(r.sample(range(15, 60), 6)):
+                self.glitches.append(Glitch(request, "refuse", (-1, None)))
+            return
         for _ in self._times(0, 2):
             self._glitch("drop", True, False)
         for _ in self._times(0, 2):
-            self._glitch("refuse", 19, None)
+            self._glitch("refuse", r.choice((19, -1)), None)
         for _ in self._times(0, 3):
             r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()
 
@@ -472,12 +487,15 @@ class _Drawer:
     def _unclean(self) -> None:
         """Brokers that lose acknowledged data."""
         r = self.r
+        if r.random() < 0.4:
+            self._old_epoch()
+            return
         topic, partition = self._some_partition()
         at = round(self.until * (0.1 + 0.5 * r.random()), 5)
         later = round(at + r.random() * self.until / 3, 5)
         if r.random() < 0.6:
             # A higher epoch, of which the laggard may know little or nothing.
-            self._glitch("refuse", 87, None)
+            self._fault("refuse_next", 87, topic, partition, at=round(at + r.random() / 10, 5))
         self._fault("lag", topic, partition, at=at)
         self._fault("unclean", topic, partition, at=later)
         if r.random() < 0.6:
@@ -486,6 +504,22 @@ class _Drawer:
                 self._fault("cut", broker, arriving, True, 0.0, at=later)
         for _ in self._times(0, 3):
             r.choice((self._link_trouble, self._broker_trouble))()
+
+    def _old_epoch(self) -> None:
+        """A bump that the next leader has not heard of: it knows the old epoch, and its numbers."""
+        r, v = self.r, self.values
+        self._pipeline()
+        v["topics"], v["grants_read"] = (("t", 1),), r.random() < 0.8
+        v["calls"] = tuple(Call(c.at, "t", 0, None, 60) for c in v["calls"])
+        v["options"] |= {"request_timeout": 2.0, "delivery_timeout": 20.0}
+        rtt = v["rtt"]
+        at = round(8 * rtt + r.random() * 0.3, 5)
+        later = round(at + rtt * (3 + 4 * r.random()), 5)
+        self._fault("lag", "t", 0, at=at)
+        self._fault("refuse_next", 87, "t", 0, at=round(at + 0.02, 5))
+        self._fault("unclean", "t", 0, at=later)
+        for broker in range(v["brokers"]):
+            self._fault("cut", broker, 0.0, True, 0.0, at=later)
 
     def _ladder(self) -> None:
         """Many in doubt at a leader that cannot deduplicate them any more: cache of one, a window
@@ -498,8 +532,8 @@ class _Drawer:
         v["retain"], v["versions"] = (20,) * v["brokers"], (14,) * v["brokers"]
         rtt = v["rtt"]
         at = round(self.until * (0.3 + 0.4 * r.random()), 5)
-        if r.random() < 0.3:
-            self._jump(at)
+        if r.random() < 0.25:
+            self._jump()
             return
         leaders = range(min(v["brokers"], v["topics"][0][1]))
         if r.random() < 0.5:
@@ -525,19 +559,21 @@ class _Drawer:
         for _ in self._times(0, 1):
             self._link_trouble()
 
-    def _jump(self, at: float) -> None:
+    def _jump(self) -> None:
         """Copies on the closed connection and probes on the new one are served in turns, slowly at
         first and then all at once: copies may jump over a pass of probes.
         """
         r, v = self.r, self.values
         v["grants_read"] = False
         v["topics"] = (("t", 1),)
-        v["rtt"] = rtt = 0.1
-        v["options"]["max_in_flight_requests_per_connection"] = 20
-        v["calls"] = tuple(Call(round(0.01 + i * 0.005, 6), "t", 0, None, 60) for i in range(200))
-        at = round(0.8 + 0.3 * r.random(), 5)
+        v["rtt"] = 0.1
+        v["options"]["max_in_flight_requests_per_connection"] = 50
+        v["options"] |= {"request_timeout": 2.0, "delivery_timeout": 30.0}
+        v["retain"] = (50,) * v["brokers"]
+        v["calls"] = tuple(Call(round(0.01 + i * 0.002, 6), "t", 0, None, 60) for i in range(500))
+        at = round(0.85 + 0.1 * r.random(), 5)
         self._fault("retain", "t", 5, at=at)
-        self._fault("throttle", 0, r.choice((0.04, 0.05)), rtt * (4.5 + 4 * r.random()), at=at)
+        self._fault("throttle", 0, r.choice((0.04, 0.05)), 0.7 + 0.7 * r.random(), at=at)
         self._fault("cut", 0, 1.0, True, 0.0, at=round(at + 0.04 + 0.1 * r.random(), 5))
 
     def _sprint(self) -> None:

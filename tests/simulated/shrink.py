@@ -26,9 +26,14 @@ def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
         before = schedule
         for name in ("faults", "glitches", "calls"):
             kept = _thin(schedule, name, fails, left)
-            schedule = dataclasses.replace(schedule, **{name: kept})
+            schedule = _changed(schedule, name, kept)
         schedule = _simplify(schedule, fails)
     return schedule
+
+
+def _changed(schedule: Schedule, name: str, value: Any) -> Schedule:
+    change: dict[str, Any] = {name: value}
+    return dataclasses.replace(schedule, **change)
 
 
 def _thin(
@@ -41,7 +46,7 @@ def _thin(
         at = 0
         while at < len(items) and left[0] > 0:
             fewer = items[:at] + items[at + step :]
-            if fails(dataclasses.replace(schedule, **{name: tuple(fewer)})):
+            if fails(_changed(schedule, name, tuple(fewer))):
                 items = fewer
             else:
                 at += step
@@ -64,13 +69,13 @@ def _simplify(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule
     }
     for name, value in plain.items():
         if getattr(schedule, name) != value:
-            candidate = dataclasses.replace(schedule, **{name: value})
+            candidate = _changed(schedule, name, value)
             if fails(candidate):
                 schedule = candidate
     for option in ("compression_type", "buffer_memory", "trust_base_offset", "linger"):
         if option in schedule.options:
             fewer = {k: v for k, v in schedule.options.items() if k != option}
-            candidate = dataclasses.replace(schedule, options=fewer)
+            candidate = _changed(schedule, "options", fewer)
             if fails(candidate):
                 schedule = candidate
     return schedule

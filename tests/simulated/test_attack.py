@@ -1,9 +1,9 @@
-"""Every schedule of attack.md that a producer without transactions can meet, as a test that names it.
+"""Every schedule of attack.md that a producer without transactions can meet, each as a test.
 
-Each is a `Schedule` written by hand, run through the engine, the Sender and the broker's model, and
+Each is a `Schedule` written by hand, run through the engine, the Sender and the broker's model and
 judged by the history checker and the wire monitor; beside "no violation" it says what must have
-come of it. The findings about Spark (6 to 8, 15, 16) and transactions (20) belong elsewhere; 13, 14,
-24 and 25 are tested at the engine and at the producer.
+come of it. The findings about Spark (6 to 8, 15, 16) and transactions (20) belong elsewhere; 13,
+14, 24 and 25 are tested at the engine and at the producer.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_10_the_gate_closes_under_every_new_leader() -> None:
 
 @pytest.mark.parametrize("code", [10, 29, 32, 87])
 def test_12_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
-    """b8 stored, its answer lost, the same bytes refused for good: neither split nor NOT_WRITTEN."""
+    """b8 stored, its answer lost, the same bytes refused: neither split nor NOT_WRITTEN."""
     clean(
         schedule(
             glitches=(
@@ -291,9 +291,7 @@ def test_21_a_recreated_topic_gets_nothing_of_what_was_in_doubt() -> None:
 def test_22_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
     moves = tuple(Fault(LATER + i * 0.07, "move", ("t", 0, (i + 1) % 3)) for i in range(9))
     result = clean(
-        schedule(
-            brokers=3, replication=3, retain=(20,) * 3, versions=(14, 13, 14), faults=moves
-        )
+        schedule(brokers=3, replication=3, retain=(20,) * 3, versions=(14, 13, 14), faults=moves)
     )
     all_acked(result)
 
@@ -342,9 +340,7 @@ def test_a_two_refused_passes_with_copies_that_come_in_between() -> None:
 
 
 def test_c_permanent_lack_of_replicas_starves_only_its_own_partition() -> None:
-    both = tuple(
-        Call(i * 0.01, "t", i % 2, None, 60) for i in range(60)
-    )
+    both = tuple(Call(i * 0.01, "t", i % 2, None, 60) for i in range(60))
     result = clean(
         schedule(
             topics=(("t", 2),),

@@ -1,4 +1,4 @@
-"""Defects that seeds have found, each as the smallest schedule that shows it. Named for the rule."""
+"""Defects that seeds have found, each as a small schedule that shows it, named for the rule."""
 
 from __future__ import annotations
 

