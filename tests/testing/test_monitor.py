@@ -1,0 +1,346 @@
+"""The wire monitor must see what it is for: one planted misdeed per rule, and none without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioidem.records import build_batch
+from aioidem.testing import Anomaly, ValueId, WireAnswer, WireBatch, WireMonitor, make_value
+
+
+class _Record:
+    key, headers, timestamp_ms = None, (), 0
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+
+class Wire:
+    """A producer of which each move is made by the test."""
+
+    def __init__(self, **options: Any) -> None:
+        self.monitor = WireMonitor(**options)
+        self.requests = 0
+
+    def send(
+        self,
+        sequence: int,
+        count: int = 1,
+        *,
+        epoch: int = 0,
+        pid: int = 7,
+        connection: str = "a",
+        tag: int = 0,
+        partition: int = 0,
+    ) -> int:
+        first = sequence % 2**31
+        values = [make_value(ValueId("p", "t", partition, tag + i)) for i in range(count)]
+        built = build_batch(
+            [_Record(value) for value in values],
+            producer_id=pid,
+            producer_epoch=epoch,
+            base_sequence=first,
+        )
+        self.requests += 1
+        batch = WireBatch("t", partition, built.data)
+        self.monitor.wrote(connection, self.requests, [batch])
+        return self.requests
+
+    def answer(
+        self,
+        request: int,
+        code: int = 0,
+        offset: int | None = None,
+        *,
+        retained: int | None = None,
+        connection: str = "a",
+    ) -> None:
+        at = (0 if code == 0 else -1) if offset is None else offset
+        told = WireAnswer("t", 0, code, at, retained)
+        self.monitor.answered(connection, request, [told])
+
+    def opened(self, retained: int | None = None) -> None:
+        """The first batch, acknowledged."""
+        self.answer(self.send(0), retained=retained)
+
+    @property
+    def found(self) -> list[Anomaly]:
+        return [violation.anomaly for violation in self.monitor.violations]
+
+
+def test_a_pipeline_within_its_window_is_clean() -> None:
+    wire = Wire(max_in_flight=5)
+    wire.opened()
+    for request in [wire.send(n) for n in range(1, 6)]:
+        wire.answer(request)
+    assert wire.found == []
+    assert wire.monitor.max_span == 5
+
+
+def test_planted_overrun_of_the_default_window() -> None:
+    wire = Wire()
+    wire.opened()
+    for n in range(1, 7):
+        wire.send(n)
+    assert wire.found == [Anomaly.SPAN]
+
+
+def test_a_window_of_twenty_is_used_and_not_overrun() -> None:
+    wire = Wire()
+    wire.opened(retained=20)
+    for n in range(1, 21):
+        wire.send(n)
+    assert wire.found == []
+    wire.send(21)
+    assert wire.found == [Anomaly.SPAN]
+
+
+def test_planted_count_instead_of_span() -> None:
+    """b1 in doubt, b2 to b5 outstanding and answered otherwise: b6 is six ahead of it."""
+    wire = Wire()
+    wire.opened()
+    requests = [wire.send(n) for n in range(1, 6)]
+    for request in requests:
+        wire.answer(request, 7, 3)
+    wire.answer(wire.send(1), 7, 3)
+    wire.send(6)
+    assert Anomaly.SPAN in wire.found
+
+
+def test_planted_twenty_after_the_field_was_absent() -> None:
+    wire = Wire()
+    wire.opened(retained=20)
+    wire.answer(wire.send(1))
+    for n in range(2, 8):
+        wire.send(n)
+    assert wire.found == [Anomaly.SPAN]
+
+
+@pytest.mark.parametrize("how", ["leader", "connection"])
+def test_planted_twenty_after_the_leader_or_the_connection_changed(how: str) -> None:
+    wire = Wire()
+    wire.opened(retained=20)
+    connection = "a"
+    if how == "leader":
+        wire.monitor.leader_changed("t", 0)
+    else:
+        wire.monitor.lost("a")
+        connection = "b"
+    for n in range(1, 8):
+        wire.send(n, connection=connection)
+    assert Anomaly.SPAN in wire.found
+
+
+def test_a_deposed_leaders_answer_teaches_nothing() -> None:
+    """D2.5."""
+    wire = Wire()
+    wire.opened()
+    late = wire.send(1)
+    wire.monitor.leader_changed("t", 0)
+    wire.answer(late, retained=20)
+    wire.answer(wire.send(2))
+    for n in range(3, 9):
+        wire.send(n)
+    assert wire.found == [Anomaly.SPAN]
+
+
+def test_a_resend_is_not_bound_by_the_window() -> None:
+    wire = Wire()
+    wire.opened(retained=20)
+    for n in range(1, 21):
+        wire.send(n)
+    wire.monitor.lost("a")
+    for n in range(1, 21):
+        wire.answer(wire.send(n, connection="b"), 45, connection="b")
+    assert wire.found == []
+
+
+def test_planted_company_before_the_first_acknowledgement() -> None:
+    """KAFKA-15591."""
+    wire = Wire()
+    wire.send(0)
+    wire.send(1)
+    assert wire.found == [Anomaly.GATE]
+
+
+@pytest.mark.parametrize("code", [6, 7, 19])
+def test_planted_company_after_an_error(code: int) -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1), code)
+    wire.send(1)
+    wire.send(2)
+    assert Anomaly.GATE in wire.found
+
+
+def test_probes_may_go_in_company_after_out_of_order() -> None:
+    wire = Wire()
+    wire.opened()
+    sent = [wire.send(n) for n in (1, 2, 3)]
+    wire.monitor.lost("a")
+    assert sent
+    wire.answer(wire.send(1, connection="b"), 45, connection="b")
+    for n in (3, 2, 1):
+        wire.send(n, connection="b")
+    assert wire.found == []
+
+
+def test_planted_gap() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.send(2)
+    assert wire.found == [Anomaly.GAP]
+
+
+def test_planted_start_elsewhere_than_at_zero() -> None:
+    wire = Wire()
+    wire.send(5)
+    assert wire.found == [Anomaly.GAP]
+    allowed = Wire(first_sequences={("t", 0): 5})
+    allowed.send(5)
+    assert allowed.found == []
+
+
+def test_the_wrap_is_no_gap() -> None:
+    wire = Wire(first_sequences={("t", 0): 2**31 - 3})
+    wire.answer(wire.send(2**31 - 3, 2))
+    wire.answer(wire.send(2**31 - 1, 2))
+    wire.answer(wire.send(2**31 + 1, 1))
+    assert wire.found == []
+
+
+def test_planted_other_bytes_under_the_same_numbers() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1), 7)
+    wire.send(1, tag=50)
+    assert wire.found == [Anomaly.CHANGED_RETRY]
+
+
+def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 2))
+    wire.answer(wire.send(3, 2, tag=2))
+    wire.answer(wire.send(5))
+    assert wire.found == []
+
+
+def test_planted_split_of_a_batch_in_doubt() -> None:
+    """attack.md 12."""
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1, 4), 7)
+    wire.answer(wire.send(1, 4), 10)
+    wire.send(1, 2)
+    assert wire.found == [Anomaly.CHANGED_RETRY]
+
+
+def test_planted_parts_that_do_not_fill_the_whole() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 2))
+    wire.send(4)
+    assert wire.found == [Anomaly.GAP]
+
+
+def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1), 87)
+    wire.answer(wire.send(0, epoch=1))
+    assert wire.found == []
+
+
+def test_planted_new_epoch_while_outstanding() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.send(1)
+    wire.send(0, epoch=1)
+    assert Anomaly.EPOCH_OVERLAP in wire.found
+
+
+def test_planted_new_epoch_while_in_doubt() -> None:
+    """librdkafka #4953."""
+    settled: set[ValueId] = set()
+    wire = Wire(settled=lambda value: value in settled)
+    wire.opened()
+    wire.answer(wire.send(1, tag=9), 7)
+    wire.send(0, epoch=1)
+    assert wire.found == [Anomaly.EPOCH_OVERLAP]
+
+
+def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
+    wire = Wire(settled=lambda _value: True)
+    wire.opened()
+    wire.answer(wire.send(1), 7)
+    wire.send(0, epoch=1)
+    assert wire.found == []
+
+
+def test_planted_return_to_an_old_epoch() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(0, epoch=1))
+    wire.send(1, epoch=0)
+    assert Anomaly.EPOCH_OVERLAP in wire.found
+
+
+def test_planted_epoch_that_goes_back() -> None:
+    wire = Wire()
+    wire.answer(wire.send(0, epoch=32767))
+    wire.send(0, epoch=0)
+    assert wire.found == [Anomaly.EPOCH_OVERLAP]
+
+
+def test_planted_second_route() -> None:
+    """aiokafka #228: a leader change reorders."""
+    wire = Wire()
+    wire.opened()
+    wire.send(1)
+    wire.send(2, connection="b")
+    assert Anomaly.TWO_ROUTES in wire.found
+
+
+def test_planted_request_too_many_on_one_connection() -> None:
+    wire = Wire(max_in_flight=2)
+    for partition in range(3):
+        wire.send(0, partition=partition)
+    assert wire.found == [Anomaly.IN_FLIGHT]
+
+
+def test_a_request_that_never_left_leaves_no_doubt() -> None:
+    wire = Wire(settled=lambda _value: False)
+    wire.opened()
+    unwritten = wire.send(1)
+    wire.monitor.lost("a", [unwritten])
+    wire.send(0, epoch=1, connection="b")
+    assert wire.found == []
+
+
+def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
+    wire = Wire(settled=lambda _value: False)
+    wire.opened()
+    wire.monitor.answered("a", wire.send(1, tag=3), [])
+    wire.send(0, epoch=1)
+    assert wire.found == [Anomaly.EPOCH_OVERLAP]
+
+
+def test_a_recreated_topic_starts_a_new_account() -> None:
+    wire = Wire()
+    wire.opened()
+    wire.send(1)
+    wire.monitor.topic_recreated("t")
+    wire.send(0, epoch=1)
+    assert wire.found == []
+
+
+def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
+    wire = Wire()
+    for n in range(8):
+        wire.send(n, pid=-1)
+    assert wire.found == []
