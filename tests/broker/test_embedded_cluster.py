@@ -299,7 +299,7 @@ async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_add
 
 async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: Transport) -> None:
     with anyio.fail_after(BOUND):
-        async with EmbeddedCluster(transport=transport) as cluster:
+        async with EmbeddedCluster(transport=transport, wall_clock=batch_time) as cluster:
             cluster.create_topic("t")
             async with connected(cluster) as wire:
                 for sequence in range(3):
