@@ -443,7 +443,8 @@ class World:
             brokers=s.brokers,
             retain=dict(enumerate(s.retain)),
             produce_versions=dict(enumerate(s.versions)),
-            configs=s.broker_configs,
+            # A recreated topic must not be made by a Metadata request in between.
+            configs={"auto.create.topics.enable": "false", **s.broker_configs},
             rtt=0.0,
             seed=s.seed,
             encode=True,
@@ -554,12 +555,15 @@ class World:
             if self._closing is not None and self.core.flushed(self._closing):
                 self._shut()
 
-    def _client(self, act: Callable[[], None]) -> None:
-        """Something the client's process does or hears; it waits while that process is stalled."""
+    def _client(self, act: Callable[[], None], *, always: bool = False) -> None:
+        """Something the client's process does or hears; it waits while that process is stalled.
+
+        `always`: also after the producer has ended.
+        """
         if self._stalled:
-            self._inbox.append(act)
+            self._inbox.append(lambda: self._client(act, always=always))
             return
-        if self.ended:
+        if self.ended and not always:
             return
         act()
         # A real loop may let several things happen before the Sender's next turn.
@@ -579,7 +583,7 @@ class World:
                 self._turn()
             inbox, self._inbox = self._inbox, []
             for act in inbox:
-                self._client(act)
+                act()
 
         self.at(self.now + seconds, wake)
 
@@ -639,9 +643,9 @@ class World:
                 self.core.budget.abandon(waiter)
 
         waiter = self.core.budget.wait(
-            record.size, lambda: self.at(self.now, lambda: self._client(end))
+            record.size, lambda: self.at(self.now, lambda: self._client(end, always=True))
         )
-        self.at(self.now + self.config.max_block, lambda: self._client(end))
+        self.at(self.now + self.config.max_block, lambda: self._client(end, always=True))
 
     def flush(self) -> None:
         """The application flushes."""
