@@ -13,7 +13,7 @@ Watched
   inclusive, are at most what the leader last said, 5 where it has said nothing on this connection
   since its last change.
 - A batch under a new identity is written only when nothing of the partition is outstanding or in
-  doubt under an older one; what is in doubt may have been given up, which `settled` tells.
+  doubt under an older one; what is in doubt may have been given up, which `outcome` tells.
 - Nothing joins a batch that is outstanding until error NONE was heard under this identity, leader
   and connection, and again after any error: a leader without state accepts any first sequence.
   Only what is asked about after OUT_OF_ORDER (the leader has state) may go in company.
@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from aioidem.records import read_batches
-from aioidem.testing.history import Anomaly, ValueId, Violation, parse_value
+from aioidem.testing.history import Anomaly, Outcome, ValueId, Violation, parse_value
 
 __all__ = ["WireAnswer", "WireBatch", "WireMonitor"]
 
@@ -155,8 +155,9 @@ class WireMonitor:
 
     Args:
         max_in_flight: what `max.in.flight.requests.per.connection` is; None: not watched.
-        settled: whether the producer has named an outcome for a value (see `history`); it is asked
-            only when an identity follows one whose batches are in doubt.
+        outcome: what the producer has said of a value (see `history`); it is asked only of batches
+            in doubt, when an identity follows theirs and when they would overrun the window: they
+            may have been given up, or found in the log by reading it.
         first_sequences: where a partition's very first sequence is not 0, by (topic, partition).
         windowed: whether a window of batches binds at all (it does not under KIP-758).
         renumbers: whether batches in doubt may get a new identity (`in_doubt="resend"`).
@@ -166,7 +167,7 @@ class WireMonitor:
         self,
         *,
         max_in_flight: int | None = None,
-        settled: Callable[[ValueId], bool] | None = None,
+        outcome: Callable[[ValueId], Outcome] | None = None,
         first_sequences: Mapping[tuple[str, int], int] | None = None,
         windowed: bool = True,
         renumbers: bool = False,
@@ -174,7 +175,7 @@ class WireMonitor:
         self.violations: list[Violation] = []
         self.max_span = 0
         self._max_in_flight = max_in_flight
-        self._settled = settled
+        self._outcome = outcome
         self._first_sequences = first_sequences or {}
         self._windowed = windowed
         self._renumbers = renumbers
@@ -286,11 +287,22 @@ class WireMonitor:
         return identity
 
     def _given_up(self, sent: _Sent) -> bool:
-        if self._settled is None or self._renumbers:
-            return True
+        outcomes = self._outcomes(sent)
+        return self._renumbers or outcomes is None or Outcome.PENDING not in outcomes
+
+    def _outcomes(self, sent: _Sent) -> set[Outcome] | None:
+        if self._outcome is None:
+            return None
         records = read_batches(sent.data)[0].records()
         values = [parse_value(record.value) for record in records]
-        return all(value is None or self._settled(value) for value in values)
+        return {self._outcome(value) for value in values if value is not None}
+
+    def _take_in_what_was_read(self, identity: _Identity, base: int) -> None:
+        """Doubt may have been settled by reading the log, which is not seen here."""
+        for before in identity.order:
+            sent = identity.batches[before]
+            if before < base and sent.ambiguous and not sent.outstanding:
+                sent.proved |= self._outcomes(sent) == {Outcome.ACKED}
 
     def _place(
         self, state: _Partition, identity: _Identity, batch: WireBatch, base: int, count: int
@@ -310,6 +322,8 @@ class WireMonitor:
         sent = identity.batches[base] = _Sent(base, count, batch.data)
         insort(identity.order, base)
         self._advance(identity, batch, base, base + count)
+        if identity.span_to(base) > state.window:
+            self._take_in_what_was_read(identity, base)
         span = identity.span_to(base)
         self.max_span = max(self.max_span, span)
         if self._windowed and span > state.window:

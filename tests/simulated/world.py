@@ -431,7 +431,7 @@ class World:
         firsts = {(t, p): schedule.first_sequence for t, n in schedule.topics for p in range(n)}
         self.monitor = WireMonitor(
             max_in_flight=self.config.max_in_flight_requests_per_connection,
-            settled=lambda value: self.rows[value].outcome is not Outcome.PENDING,
+            outcome=lambda value: self.rows[value].outcome,
             first_sequences=firsts,
             windowed=self.config.broker_dedup == "window",
             renumbers=self.config.in_doubt == "resend",

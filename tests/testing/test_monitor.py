@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from aioidem.records import build_batch
-from aioidem.testing import Anomaly, ValueId, WireAnswer, WireBatch, WireMonitor, make_value
+from aioidem.testing import (
+    Anomaly,
+    Outcome,
+    ValueId,
+    WireAnswer,
+    WireBatch,
+    WireMonitor,
+    make_value,
+)
 
 
 class _Record:
@@ -266,8 +274,7 @@ def test_planted_new_epoch_while_outstanding() -> None:
 
 def test_planted_new_epoch_while_in_doubt() -> None:
     """librdkafka #4953."""
-    settled: set[ValueId] = set()
-    wire = Wire(settled=lambda value: value in settled)
+    wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.answer(wire.send(1, tag=9), 7)
     wire.send(0, epoch=1)
@@ -275,11 +282,22 @@ def test_planted_new_epoch_while_in_doubt() -> None:
 
 
 def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
-    wire = Wire(settled=lambda _value: True)
+    wire = Wire(outcome=lambda _value: Outcome.UNKNOWN)
     wire.opened()
     wire.answer(wire.send(1), 7)
     wire.send(0, epoch=1)
     assert wire.found == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ACKED, Outcome.UNKNOWN])
+def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outcome) -> None:
+    """KIP-854's read-back acknowledges; giving up would have needed another epoch."""
+    wire = Wire(outcome=lambda _value: outcome)
+    wire.opened()
+    for request in [wire.send(n) for n in range(1, 6)]:
+        wire.answer(request, 7)
+    wire.send(6)
+    assert wire.found == ([] if outcome is Outcome.ACKED else [Anomaly.SPAN])
 
 
 def test_planted_return_to_an_old_epoch() -> None:
@@ -314,7 +332,7 @@ def test_planted_request_too_many_on_one_connection() -> None:
 
 
 def test_a_request_that_never_left_leaves_no_doubt() -> None:
-    wire = Wire(settled=lambda _value: False)
+    wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     unwritten = wire.send(1)
     wire.monitor.lost("a", [unwritten])
@@ -323,7 +341,7 @@ def test_a_request_that_never_left_leaves_no_doubt() -> None:
 
 
 def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
-    wire = Wire(settled=lambda _value: False)
+    wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.monitor.answered("a", wire.send(1, tag=3), [])
     wire.send(0, epoch=1)
