@@ -834,7 +834,7 @@ class ProducerCore:
     ) -> None:
         state, batch = entry
         if part.error_code == 0:
-            state.on_ack(batch, part, current=self._is_current(state), out=self)
+            state.on_ack(batch, part, now, current=self._is_current(state), out=self)
             return
         disposition = classify(
             part.error_code, part.base_offset, trust_base_offset=self.config.trust_base_offset

@@ -42,6 +42,9 @@ from aioidem.structs import DeliveryStatus
 
 __all__ = ["SEQUENCE_CAP", "Effects", "PartitionState", "Route"]
 
+_FRESH = 1.0
+"""Seconds for which error NONE shows that the leader holds our state, though our stamps are old."""
+
 SEQUENCE_CAP = 1 << 30
 """No span of unresolved records reaches it, so that "before" and "after" stay distinct modulo 2^31
 (KIP-758).
@@ -92,6 +95,7 @@ class PartitionState:
     __slots__ = (
         "_gate",
         "_heard",
+        "_heard_at",
         "_pause",
         "_read_from",
         "_resend",
@@ -160,6 +164,7 @@ class PartitionState:
         self._gate: tuple[ProducerIdentity | None, Route] | None = None
         # Under which (identity, route) error NONE was heard at all, errors since notwithstanding.
         self._heard: tuple[ProducerIdentity | None, Route] | None = None
+        self._heard_at = 0.0
 
     # -- what may be sent --------------------------------------------------------------------------
 
@@ -298,7 +303,8 @@ class PartitionState:
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
         probing = self.recovery.rung is Rung.PROBING
-        if self.suspicion.suspect and not self.outstanding:
+        idle = not self.outstanding and now - self._heard_at > _FRESH
+        if self.suspicion.suspect and idle:
             self._gate = None  # the leader's state may have gone while nothing was on its way
         batch.attempt = Attempt(
             route.link_id,
@@ -315,7 +321,9 @@ class PartitionState:
 
     # -- what is heard -----------------------------------------------------------------------------
 
-    def on_ack(self, batch: Batch, answer: PartitionAnswer, *, current: bool, out: Effects) -> None:
+    def on_ack(
+        self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
+    ) -> None:
         """Error NONE.
 
         `current`: the leader epoch it was sent under is still the newest we know of.
@@ -332,7 +340,7 @@ class PartitionState:
         self._settle_ack(batch, answer.base_offset, out, answer)
         if self.idempotent:
             self._imply(batch, below, attempt, out)
-        self._hear_none(batch, attempt)
+        self._hear_none(batch, attempt, now)
         if current:
             self.window.learn(answer.retained)
         if self.recovery.rung is not Rung.CLEAR:
@@ -345,7 +353,7 @@ class PartitionState:
     def _salvage_state(self) -> RecoveryEvent:
         return RecoveryEvent.PROVED if self.recovery.salvaging else RecoveryEvent.RESOLVED
 
-    def _hear_none(self, batch: Batch, attempt: Attempt | None) -> None:
+    def _hear_none(self, batch: Batch, attempt: Attempt | None, now: float) -> None:
         self._retry.reset()
         self.retry_at = 0.0
         route = self.route
@@ -353,6 +361,7 @@ class PartitionState:
             return
         if batch.identity == self.ledger.identity:
             self._gate = self._heard = (batch.identity, route)
+            self._heard_at = now
 
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
