@@ -1,0 +1,451 @@
+"""Each thing the fault proxy can do, done to our producer before the embedded broker, on each loop.
+
+The brokers advertise themselves, so the clients here connect through a connector that knows the way
+past: the proxy.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import ConfigError, KafkaConnectionError
+from aioidem.network.transport import TcpConnector
+from aioidem.testing import FaultProxy, RetentionFace
+from aioidem.testing.fault_proxy import (
+    Action,
+    BlackHole,
+    Cut,
+    Delay,
+    Drop,
+    FrameSeen,
+    Hold,
+    Rewrite,
+)
+
+pytestmark = pytest.mark.anyio
+
+PRODUCE, METADATA, DESCRIBE_CONFIGS = 0, 3, 32
+BOUND = 15
+QUICK: dict[str, Any] = {
+    "request_timeout": 0.5,
+    "reconnect_backoff": 0.01,
+    "retry_backoff": 0.01,
+}
+
+
+class Through:
+    """Connects to the proxy, whatever the broker's address."""
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self._proxy = proxy
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        assert (host, port) == self._proxy.upstream
+        return await TcpConnector().connect(self._proxy.host, self._proxy.port)
+
+
+class World:
+    """A broker with topic t, its proxy, and producers that reach it through that."""
+
+    def __init__(self, cluster: EmbeddedCluster, proxy: FaultProxy) -> None:
+        self.cluster = cluster
+        self.proxy = proxy
+
+    def producer(self, **options: Any) -> Producer:
+        return Producer(
+            self.cluster.bootstrap_servers,
+            connector=Through(self.proxy),
+            **{**QUICK, "batch_size": 1, "late_sealing": False, **options},
+        )
+
+    def values(self) -> list[bytes | None]:
+        return [r.value for batch in self.cluster.batches("t") for r in batch.records()]
+
+
+@asynccontextmanager
+async def world(broker: dict[str, Any] | None = None, **proxy: Any) -> AsyncIterator[World]:
+    with anyio.fail_after(BOUND):
+        async with EmbeddedCluster(**(broker or {})) as cluster:
+            cluster.create_topic("t")
+            host, port = cluster.bootstrap_servers.split(":")
+            async with FaultProxy(host, int(port), **proxy) as running:
+                yield World(cluster, running)
+
+
+def once(
+    api_key: int, action: Action, when: Callable[[], bool] = lambda: True
+) -> Callable[[FrameSeen], Action | None]:
+    """A hook that does it to the first frame of an API."""
+    left = [action]
+    return lambda seen: left.pop() if left and seen.api_key == api_key and when() else None
+
+
+async def elapsed(proxy: FaultProxy, world: World) -> float:
+    """Seconds an acknowledged record takes once everything is warm."""
+    async with world.producer() as producer:
+        await producer.send("t", b"warm", partition=0)
+        start = anyio.current_time()
+        await producer.send("t", b"v", partition=0)
+        assert proxy.connections > 0
+        return anyio.current_time() - start
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+async def test_without_rules_everything_passes_and_is_traced() -> None:
+    async with world() as w:
+        async with w.producer(compression_type="lz4", batch_size=1 << 20) as producer:
+            await producer.send_many("t", [bytes(10_000)] * 300, partition=0)
+        assert len(w.values()) == 300
+        seen = [each for each, action in w.proxy.trace if action is None]
+        asked = [(each.connection, each.correlation_id) for each in seen if not each.answer]
+        answered = [(each.connection, each.correlation_id) for each in seen if each.answer]
+        assert sorted(asked) == sorted(answered)
+        assert {each.api_key for each in seen} >= {0, 3, 18, 22}
+        assert {each.client_id for each in seen} == {producer.config.client_id}
+        await w.proxy.until(lambda: w.proxy.connections == 0)
+        assert w.proxy.outstanding() == 0
+
+
+async def test_the_round_trip_takes_the_rtt_and_half_of_it_each_way() -> None:
+    async with world(rtt=0.1) as w:
+        far = await elapsed(w.proxy, w)
+        assert far >= 0.1
+        w.proxy.set_link()
+        assert await elapsed(w.proxy, w) < far
+
+
+async def test_a_delayed_link_is_pipelined() -> None:
+    async with world(rtt=0.2) as w, w.producer() as producer:
+        await producer.send("t", b"first", partition=0)
+        start = anyio.current_time()
+        await producer.send_many("t", [b"%d" % number for number in range(5)], partition=0)
+        assert 0.2 <= anyio.current_time() - start < 0.9  # one after the other it is 1 s
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_jitter_comes_from_the_seed_and_keeps_the_order(seed: int) -> None:
+    async with world(jitter=0.02, seed=seed) as w:
+        lanes = [w.proxy.lane(1, "up") for _ in range(2)]
+        other = w.proxy.lane(2, "up")
+        dues = [[lane.due(0.0, 10) for _ in range(50)] for lane in (*lanes, other)]
+        assert dues[0] == dues[1] != dues[2]
+        assert dues[0] == sorted(dues[0])
+        assert 0.0 < dues[0][0] < dues[0][-1] <= 0.02
+        async with w.producer() as producer:
+            await producer.send_many("t", [b"%d" % number for number in range(60)], partition=0)
+        assert w.values() == [b"%d" % number for number in range(60)]
+
+
+async def test_bytes_take_their_time_on_a_thin_link() -> None:
+    async with (
+        world(bandwidth=1_000_000) as w,
+        w.producer(batch_size=1 << 19, request_timeout=5) as producer,
+    ):
+        await producer.send("t", b"warm", partition=0)
+        start = anyio.current_time()
+        await producer.send("t", bytes(300_000), partition=0)
+        assert anyio.current_time() - start >= 0.3
+
+
+@pytest.mark.parametrize("bad", [{"rtt": -1.0}, {"jitter": -0.1}, {"bandwidth": 0.0}])
+async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        FaultProxy("127.0.0.1", 9092, **bad)  # type: ignore[arg-type]
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+async def test_a_held_answer_and_all_behind_it_wait_for_the_release() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        hold = Hold()
+        w.proxy.on_answer = once(PRODUCE, hold)
+        sent = [producer.send_nowait("t", b"%d" % number, partition=0) for number in (1, 2, 3)]
+        await w.proxy.until(lambda: w.cluster.log_end_offset("t") == 4)
+        assert not any(each.done() for each in sent)
+        hold.release()
+        assert [(await each).offset for each in sent] == [1, 2, 3]
+        assert producer.statistics().batches_retried == 0
+
+
+async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        w.proxy.on_request = once(PRODUCE, Delay(0.1))
+        start = anyio.current_time()
+        await producer.send_many("t", [b"1", b"2"], partition=0)
+        assert anyio.current_time() - start >= 0.1
+        assert w.values() == [b"0", b"1", b"2"]
+
+
+async def test_a_dropped_answer_is_a_lost_one_and_the_resend_gets_its_offset() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        w.proxy.on_answer = once(PRODUCE, Drop())
+        assert (await producer.send("t", b"1", partition=0)).offset == 1
+        assert producer.statistics().batches_retried == 1
+        assert w.values() == [b"0", b"1"]
+
+
+async def test_a_dropped_request_never_arrives() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        w.proxy.on_request = once(PRODUCE, Drop())
+        delivery = producer.send_nowait("t", b"1", partition=0)
+        await w.proxy.until(lambda: isinstance(w.proxy.trace[-1][1], Drop))
+        assert w.cluster.log_end_offset("t") == 1
+        assert (await delivery).offset == 1
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 9, 40, -1])
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
+async def test_wherever_a_connection_is_cut_the_record_is_there_once(
+    after: int, reset: bool, answer: bool
+) -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        hook = once(PRODUCE, Cut(after, reset))
+        if answer:
+            w.proxy.on_answer = hook
+        else:
+            w.proxy.on_request = hook
+        opened = w.proxy.opened
+        assert (await producer.send("t", b"1", partition=0)).offset == 1
+        assert w.proxy.opened > opened
+        assert w.values() == [b"0", b"1"]
+
+
+async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        w.proxy.on_answer = once(PRODUCE, BlackHole())
+        start = anyio.current_time()
+        assert (await producer.send("t", b"1", partition=0)).offset == 1
+        assert anyio.current_time() - start >= QUICK["request_timeout"]
+        assert w.values() == [b"0", b"1"]
+
+
+async def test_requests_and_answers_can_be_rewritten() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        wrong = Rewrite(lambda payload: payload.replace(b"right", b"wrong"))
+        w.proxy.on_request = once(PRODUCE, wrong)
+        # The checksum gives it away, and what comes after it is not rewritten.
+        assert (await producer.send("t", b"right", partition=0)).offset == 1
+        assert producer.statistics().batches_retried == 1
+        not_leader = struct.pack(">h", 6)
+        w.proxy.on_answer = once(PRODUCE, Rewrite(lambda payload: _with_code(payload, not_leader)))
+        assert (await producer.send("t", b"2", partition=0)).offset == 2
+        assert producer.statistics().batches_retried == 2
+        assert w.values() == [b"0", b"right", b"2"]
+
+
+def _with_code(payload: bytes, code: bytes) -> bytes:
+    """A Produce answer (v13 or v14, one topic, one partition) with another error code."""
+    at = 4 + 1 + 1 + 16 + 1 + 4
+    return payload[:at] + code + payload[at + 2 :]
+
+
+# --- whole connections ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
+    async with world(rtt=0.05) as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        sent = [producer.send_nowait("t", b"%d" % number, partition=0) for number in range(1, 4)]
+        await w.proxy.until(lambda: w.proxy.outstanding(PRODUCE) == 3)
+        w.proxy.disconnect(reset=reset)
+        assert [(await each).offset for each in sent] == [1, 2, 3]
+        assert w.values() == [b"0", b"1", b"2", b"3"]
+
+
+async def test_what_a_client_sent_before_it_closed_still_arrives() -> None:
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions
+    arrived: list[bytes] = []
+    with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
+        reader = threading.Thread(target=_read_all, args=(server, arrived))
+        reader.start()
+        async with FaultProxy("127.0.0.1", server.getsockname()[1], rtt=0.1) as proxy:
+            stream = await Through(proxy).connect(*proxy.upstream)
+            await stream.send(request)
+            await stream.aclose()
+            await anyio.to_thread.run_sync(reader.join)
+            assert b"".join(arrived) == request
+            await proxy.until(lambda: proxy.connections == 0)
+
+
+def _read_all(server: socket.socket, into: list[bytes]) -> None:
+    stream, _ = server.accept()
+    with stream:
+        while data := stream.recv(1000):
+            into.append(data)
+
+
+async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
+    async with world() as w, w.producer(request_timeout=10) as producer:
+        await producer.send("t", b"0", partition=0)
+        w.proxy.freeze()
+        delivery = producer.send_nowait("t", b"1", partition=0)
+        await w.proxy.until(lambda: w.proxy.outstanding(PRODUCE) == 1)
+        assert w.cluster.log_end_offset("t") == 1
+        w.proxy.thaw()
+        assert (await delivery).offset == 1
+        assert producer.statistics().batches_retried == 0
+
+
+async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None:
+    async with world() as w, w.producer() as producer:
+        await producer.send("t", b"0", partition=0)
+        await w.proxy.refuse()
+        with pytest.raises(KafkaConnectionError):
+            await Through(w.proxy).connect(*w.proxy.upstream)
+        await producer.send("t", b"1", partition=0)
+        await w.proxy.accept()
+        stream = await Through(w.proxy).connect(*w.proxy.upstream)
+        await stream.aclose()
+
+
+async def test_a_broker_that_is_down_resets_who_connects() -> None:
+    async with world() as w:
+        await w.cluster.stop_broker(0)
+        stream = await Through(w.proxy).connect(*w.proxy.upstream)
+        with pytest.raises((anyio.BrokenResourceError, anyio.EndOfStream)):
+            await stream.receive()
+        await stream.aclose()
+        await w.cluster.start_broker(0)
+        async with w.producer() as producer:
+            await producer.send("t", b"v")
+
+
+async def test_strangers_pass_and_hurt_nobody() -> None:
+    async with world() as w:
+        stream = await Through(w.proxy).connect(*w.proxy.upstream)
+        await stream.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await stream.receive()
+        await stream.aclose()
+        async with w.producer() as producer:
+            await producer.send("t", b"v")
+
+
+# --- KIP-1269's face ------------------------------------------------------------------------------
+
+
+async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, set[int]]:
+    """The window a producer ends up with, and the Produce versions it spoke."""
+    async with w.producer(max_in_flight_requests_per_connection=30, **options) as producer:
+        for number in range(12):
+            await producer.send(topic, b"%d" % number, partition=0)
+        [partition] = producer.statistics().partitions
+    versions = {s.api_version for s, _ in w.proxy.trace if s.api_key == PRODUCE and not s.answer}
+    return partition.window, versions
+
+
+@pytest.mark.parametrize("discovery", ["auto", "on"])
+async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -> None:
+    face = RetentionFace(20, {"own": 9})
+    async with world({"produce_versions": 13}, retention=face) as w:
+        w.cluster.create_topic("own")
+        window, versions = await window_of(w, window_discovery=discovery)
+        assert window == 20
+        assert 14 in versions
+        assert (await window_of(w, "own", window_discovery=discovery))[0] == 9
+        face.set("own", 30)
+        face.set(None, 5)
+        assert (await window_of(w, "own", window_discovery=discovery))[0] == 30
+        assert (await window_of(w, window_discovery=discovery))[0] == 5
+
+
+async def test_a_broker_below_v13_is_never_given_v14() -> None:
+    async with world({"produce_versions": 12}, retention=RetentionFace(20)) as w:
+        assert await window_of(w, window_discovery="on") == (5, {12})
+
+
+async def test_without_a_face_v14_is_not_offered() -> None:
+    async with world({"produce_versions": 13}) as w:
+        assert await window_of(w, window_discovery="on") == (5, {13})
+
+
+async def test_faults_and_the_face_go_together() -> None:
+    """Hooks see frames as the client does: in v14, in both directions."""
+    async with (
+        world({"produce_versions": 13}, retention=RetentionFace(20)) as w,
+        w.producer(window_discovery="on") as producer,
+    ):
+        await producer.send("t", b"0", partition=0)
+        payloads: list[bytes] = []
+        w.proxy.on_request = lambda s: Rewrite(_noted(payloads)) if s.api_key == 0 else None
+        w.proxy.on_answer = lambda s: Rewrite(_noted(payloads)) if s.api_key == 0 else None
+        assert (await producer.send("t", b"1", partition=0)).offset == 1
+        request, answer = payloads
+        assert request[:4] == b"\x00\x00\x00\x0e"
+        assert b"\x01\x01\x04\x00\x00\x00\x14" in answer  # one tag: 1, four bytes, 20
+
+
+def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:
+    def note(payload: bytes) -> bytes:
+        into.append(payload)
+        return payload
+
+    return note
+
+
+@pytest.mark.parametrize("batches", [0, -1, 1 << 31])
+def test_a_face_with_an_impossible_value_is_refused(batches: int) -> None:
+    with pytest.raises(ConfigError):
+        RetentionFace(batches)
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+MEBI = 1 << 20
+
+
+def _pour(port: int, data: bytes, total: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        for _ in range(total // len(data)):
+            client.sendall(data)
+
+
+def _drain(server: socket.socket, total: int) -> None:
+    buffer = bytearray(MEBI)
+    stream, _ = server.accept()
+    with stream:
+        while total > 0 and (got := stream.recv_into(buffer)):
+            total -= got
+
+
+@pytest.mark.slow
+async def test_it_carries_two_hundred_megabytes_a_second() -> None:
+    """Frames of 16 KiB batches over loopback, both ends in threads of this process."""
+    payload = struct.pack(">hhih", 1, 13, 7, 4) + b"test" + bytes(16_500)
+    data = (struct.pack(">i", len(payload)) + payload) * 64
+    total = len(data) * 384
+    with anyio.fail_after(60), socket.create_server(("127.0.0.1", 0)) as server:
+        async with FaultProxy("127.0.0.1", server.getsockname()[1]) as proxy:
+            best = 0.0
+            for _ in range(3):  # the machine may be busy with something else for a moment
+                drain = threading.Thread(target=_drain, args=(server, total))
+                drain.start()
+                start = anyio.current_time()
+                await anyio.to_thread.run_sync(_pour, proxy.port, data, total)
+                await anyio.to_thread.run_sync(drain.join)
+                best = max(best, total / (anyio.current_time() - start))
+            assert best > 200e6
