@@ -181,7 +181,7 @@ def _store(
     check_crc(data, header)
     _check_records(partition, header, data, context.wall_ms)
     outcome.log_start_offset = leader.log.start_offset
-    if not _is_duplicate(leader, header, outcome):
+    if not _is_duplicate(leader, header, outcome, broker.sequence_range):
         batch = partition.append(data, header, context.wall_ms)
         outcome.base_offset = batch.base_offset
         outcome.log_append_time_ms = batch.log_append_time_ms
@@ -193,11 +193,13 @@ def _store(
         outcome.awaited = -1
 
 
-def _is_duplicate(leader: Replica, header: BatchHeader, outcome: _Outcome) -> bool:
+def _is_duplicate(
+    leader: Replica, header: BatchHeader, outcome: _Outcome, sequence_range: int | None
+) -> bool:
     """A stored batch gets its first answer, with the stored timestamp for a log append time."""
     if header.producer_id < 0:
         return False
-    original = leader.producers.check(header)
+    original = leader.producers.check(header, sequence_range=sequence_range)
     if original is None:
         return False
     outcome.base_offset = original.base_offset

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.batch import RefusedError
-from aioidem.broker.configs import BROKER_CONFIGS, TOPIC_CONFIGS, Definition, known_to
+from aioidem.broker.configs import (
+    BROKER_CONFIGS,
+    RANGE_CONFIGS,
+    SEQUENCE_RANGE,
+    TOPIC_CONFIGS,
+    Definition,
+    known_to,
+)
 from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
 
@@ -115,11 +122,17 @@ def _broker_configs(
         levels = _levels(cluster, broker, definition.name)
         if broker is not None or levels:
             described.append(_config(definition, levels))
+    ours = dict(BROKER_CONFIGS)
+    if asked.sequence_range is not None:
+        ours |= RANGE_CONFIGS
+        if not _left_out(SEQUENCE_RANGE, keys):
+            level = (SEQUENCE_RANGE, str(asked.sequence_range), _FROM_BROKER)
+            described.append(_config(RANGE_CONFIGS[SEQUENCE_RANGE], [level]))
     strangers = dict.fromkeys([*cluster.configs, *(broker.configs if broker else ())])
     return described + [
         _stranger(name, from_broker=name not in cluster.configs)
         for name in strangers
-        if name not in BROKER_CONFIGS and not _left_out(name, keys)
+        if name not in ours and not _left_out(name, keys)
     ]
 
 

@@ -3,6 +3,8 @@
 KIP-1269 in this table: ``producer.state.batches.to.retain`` (topic; int, default 5, at least 5)
 and ``log.producer.state.batches.to.retain`` (cluster or broker). A broker that speaks Produce v13
 or less knows neither name: it does not describe them, refuses to set them, and keeps 5.
+A broker of KIP-758 names ``max.in.flight.sequence.number.per.connection`` with a value; to any
+other it is a stranger's config.
 
 Invariants
     A value is validated before anything is changed; all configs of one request or none.
@@ -28,6 +30,8 @@ __all__ = [
     "BROKER_CONFIGS",
     "CLUSTER_RETAIN",
     "DEFAULT_RETAIN",
+    "RANGE_CONFIGS",
+    "SEQUENCE_RANGE",
     "TOPIC_CONFIGS",
     "TOPIC_RETAIN",
     "ConfigType",
@@ -39,6 +43,7 @@ __all__ = [
 
 TOPIC_RETAIN: Final = "producer.state.batches.to.retain"
 CLUSTER_RETAIN: Final = "log.producer.state.batches.to.retain"
+SEQUENCE_RANGE: Final = "max.in.flight.sequence.number.per.connection"
 DEFAULT_RETAIN: Final = 5
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -180,6 +185,19 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "Longest transaction timeout a producer may ask for.",
     ),
 )
+
+RANGE_CONFIGS: Final[Mapping[str, Definition]] = _table(
+    Definition(
+        SEQUENCE_RANGE,
+        ConfigType.INT,
+        "10000000",
+        # Above half the numbers there are, before and after cannot be told apart.
+        _between(1, 2**30),
+        "How far below the last sequence a batch is taken for a duplicate (KIP-758).",
+        read_only=True,
+    ),
+)
+"""What a broker of KIP-758 has besides; it is decided when the broker is made."""
 
 TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
     Definition(

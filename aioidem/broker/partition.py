@@ -135,6 +135,7 @@ class Partition:
         if leader.log.size > settings.retention_bytes:
             for replica in self.replicas.values():
                 replica.log.enforce_retention(settings.retention_bytes)
+                replica.producers.retained_from(replica.log.start_offset)
         return batch
 
     def hold_high_watermark(self, at: int | None = None) -> None:

@@ -9,11 +9,15 @@ Modelled on what Kafka 4.3.1 does, step by step:
 * Within an epoch the next batch starts right after the last one; 2147483647 is followed by 0.
   Anything else, including a duplicate older than the memory, is OUT_OF_ORDER_SEQUENCE_NUMBER.
   DUPLICATE_SEQUENCE_NUMBER is never sent.
+* Unless the broker is one of KIP-758 (``sequence_range``): it remembers the last batch only, which
+  gets its offset back; whatever begins less than the range behind the last sequence is
+  DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
 * A producer id that is not known may start at any sequence (KIP-360), unless ``require_zero_first``
   (transactions v2).
 * A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
   timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
-  neither does idleness.
+  neither does idleness. Sooner if retention removed its last batch: so KIP-854 says; brokers of
+  KIP-360 keep it, and a client has to live with both.
 * A restart keeps one batch per producer, because that is what a producer snapshot holds. After a
   crash it is the same: the log is replayed, a snapshot of that is taken, and the snapshot loaded.
 
@@ -90,12 +94,17 @@ class ProducerStates:
         return [self._entries[pid] for pid in sorted(self._entries)]
 
     def check(
-        self, header: BatchHeader, *, require_zero_first: bool = False
+        self,
+        header: BatchHeader,
+        *,
+        require_zero_first: bool = False,
+        sequence_range: int | None = None,
     ) -> RememberedBatch | None:
         """Judge a batch that a client wants appended: the remembered original if it is a duplicate,
         None if it may go in.
 
-        Raises `RefusedError` with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        ``sequence_range``: of KIP-758, None for a broker of today. Raises `RefusedError` with
+        INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -105,6 +114,8 @@ class ProducerStates:
         if header.producer_epoch == entry.epoch:
             duplicate = _find(entry, header)
             if duplicate is None and not _follows(entry.last_sequence, header.base_sequence):
+                if sequence_range is not None:
+                    _check_range(entry, header, sequence_range)
                 raise _out_of_order(header, "not the next sequence", entry.last_sequence)
             return duplicate
         if header.producer_epoch < entry.epoch:
@@ -156,6 +167,16 @@ class ProducerStates:
             del self._entries[pid]
         return gone
 
+    def retained_from(self, start_offset: int) -> None:
+        """Retention removed everything below: forget who wrote nothing since."""
+        gone = [
+            pid
+            for pid, entry in self._entries.items()
+            if entry.batches and entry.batches[-1].last_offset < start_offset
+        ]
+        for pid in gone:
+            del self._entries[pid]
+
     def through_snapshot(self) -> None:
         """What a snapshot holds: the last batch of each producer."""
         for entry in self._entries.values():
@@ -181,6 +202,17 @@ def _find(entry: ProducerEntry, header: BatchHeader) -> RememberedBatch | None:
 
 def _follows(last: int, first: int) -> bool:
     return first == last + 1 or (first == 0 and last == MAX_SEQUENCE)
+
+
+def _check_range(entry: ProducerEntry, header: BatchHeader, sequence_range: int) -> None:
+    # Modulo 2^31, so that a range across the wrap is one.
+    behind = (entry.last_sequence - header.base_sequence) % (MAX_SEQUENCE + 1)
+    if behind < sequence_range:
+        raise RefusedError(
+            ErrorCode.duplicate_sequence_number,
+            f"sequence {header.base_sequence} of producer {header.producer_id}: "
+            f"{behind} behind the last one",
+        )
 
 
 def _out_of_order(header: BatchHeader, why: str, last: int) -> RefusedError:

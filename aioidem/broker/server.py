@@ -68,6 +68,9 @@ class EmbeddedCluster:
     :param bandwidth: of every connection and direction, bytes per second; None: unlimited.
     :param produce_versions: highest Produce version, of all brokers or by broker id. 13 and less
         is a broker of before KIP-1269: it keeps 5 whatever is configured.
+    :param sequence_range: brokers of KIP-758: they keep one batch, answer
+        DUPLICATE_SEQUENCE_NUMBER to what begins less than this behind the last sequence, and speak
+        Produce v13 at most. None: brokers of today, or of KIP-1269.
     :param transport: "tcp" on 127.0.0.1, or "memory" (then use `connector`).
     :param ports: TCP ports by broker, 0 for a free one.
     :param configs: cluster-wide broker configs by their Kafka names.
@@ -84,6 +87,7 @@ class EmbeddedCluster:
         rtt: float = 0.0,
         bandwidth: float | None = None,
         produce_versions: int | Mapping[int, int] = FIRST_RETAINING_VERSION,
+        sequence_range: int | None = None,
         transport: Literal["tcp", "memory"] = "tcp",
         ports: Sequence[int] = (),
         auto_create_topics: bool = True,
@@ -118,6 +122,7 @@ class EmbeddedCluster:
                 bandwidth=bandwidth,
                 seed=seed,
                 encode=True,
+                sequence_range=sequence_range,
             )
         except RefusedError as refusal:
             raise ConfigError(refusal.message) from None

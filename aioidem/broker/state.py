@@ -82,6 +82,8 @@ class ClusterState(Topology):
     :param retain: ``log.producer.state.batches.to.retain``, of all brokers or by broker id.
     :param produce_versions: highest Produce version, of all brokers or by broker id; 14 and up
         means the broker implements KIP-1269.
+    :param sequence_range: brokers of KIP-758 with that range, which keep one batch and speak
+        Produce v13 at most; None: brokers that know a retry by their last batches.
     :param configs: further cluster-wide broker configs.
     :param seed: of cluster id and topic ids.
     :param encode: deliveries carry answers as bytes, made when the answer is and not when it is
@@ -100,6 +102,7 @@ class ClusterState(Topology):
         bandwidth: float | None = None,
         seed: int = 0,
         encode: bool = False,
+        sequence_range: int | None = None,
     ) -> None:
         super().__init__(
             brokers=brokers,
@@ -107,6 +110,7 @@ class ClusterState(Topology):
             produce_versions=produce_versions,
             configs=configs,
             seed=seed,
+            sequence_range=sequence_range,
         )
         self.rtt = rtt
         self.bandwidth = bandwidth

@@ -26,6 +26,8 @@ from aioidem.broker.configs import (
     BROKER_CONFIGS,
     CLUSTER_RETAIN,
     DEFAULT_RETAIN,
+    RANGE_CONFIGS,
+    SEQUENCE_RANGE,
     TOPIC_CONFIGS,
     TopicSettings,
     validate,
@@ -55,11 +57,16 @@ class Broker:
         "port",
         "produce_version",
         "retain_default",
+        "sequence_range",
         "throttle",
     )
 
-    def __init__(self, broker_id: int, produce_version: int) -> None:
+    def __init__(
+        self, broker_id: int, produce_version: int, sequence_range: int | None = None
+    ) -> None:
         self.id = broker_id
+        # Of KIP-758; None for a broker that knows a retry by its last batches.
+        self.sequence_range = sequence_range
         self.host = "127.0.0.1"
         self.port = 9092
         self.produce_version = produce_version
@@ -90,12 +97,15 @@ class Topology:
         produce_versions: int | Mapping[int, int],
         configs: Mapping[str, str] | None,
         seed: int,
+        sequence_range: int | None = None,
     ) -> None:
         self._random = random.Random(seed)
         raw_id = self._random.getrandbits(128).to_bytes(16, "big")
         self.cluster_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=")
+        if sequence_range is not None:
+            validate(RANGE_CONFIGS, [(SEQUENCE_RANGE, str(sequence_range))], retains=True)
         self.brokers = {
-            b: Broker(b, _per_broker(produce_versions, b, FIRST_RETAINING_VERSION))
+            b: Broker(b, _produce_version(produce_versions, b, sequence_range), sequence_range)
             for b in range(brokers)
         }
         self.topics: dict[str, Topic] = {}
@@ -206,6 +216,8 @@ class Topology:
 
     def _retain(self, broker_id: int, topic: Topic) -> int:
         broker = self.brokers[broker_id]
+        if broker.sequence_range is not None:
+            return 1
         if not broker.retains:
             return DEFAULT_RETAIN
         return topic.settings.retain or broker.retain_default
@@ -256,6 +268,14 @@ class Topology:
                     ErrorCode.invalid_replica_assignment, f"Replicas {brokers} cannot be placed."
                 )
         return plan
+
+
+def _produce_version(
+    wanted: int | Mapping[int, int], broker_id: int, sequence_range: int | None
+) -> int:
+    version = _per_broker(wanted, broker_id, FIRST_RETAINING_VERSION)
+    # One memory or the other: a broker of KIP-758 does not know KIP-1269.
+    return version if sequence_range is None else min(version, FIRST_RETAINING_VERSION - 1)
 
 
 def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -> int:
