@@ -180,6 +180,7 @@ async def test_cancelled_while_it_lingers_it_still_arrives(
 async def test_cancelled_while_it_is_in_flight_it_still_arrives(
     transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
 ) -> None:
+    """franz-go #1217 and #930: its numbers are never given to another record."""
     async with running(transport) as (cluster, producer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send, producer)

@@ -269,7 +269,7 @@ anyio.run(main, backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_producer_carried_over_a_fork_refuses_to_work_in_the_child(backend: str) -> None:
-    """It would share producer id and sequences with the parent, and records would be lost."""
+    """attack.md finding 24: it would share producer id and sequences with the parent."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _FORK, backend],
         capture_output=True,
@@ -307,6 +307,7 @@ async def test_a_callback_that_raises_harms_nobody(
 @EVERY_WORLD
 @bounded(10)
 async def test_a_callback_may_send(transport: Transport) -> None:
+    """A5.45, KAFKA-5503 (C-J14)."""
     async with EmbeddedCluster(transport=transport) as cluster:
         async with producer_for(cluster) as producer:
             last = anyio.Event()

@@ -56,7 +56,7 @@ def probing(count: int = 5, **options: object) -> tuple[Rig, list[Request]]:
 
 
 def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes() -> None:
-    """A1.3, A3.22, F1. The rig compares the bytes."""
+    """A1.3, A3.22, F1, librdkafka #4736. The rig compares the bytes."""
     rig = doubted()
     assert len(rig.outstanding()) == 1
     rig.ack(rig.outstanding()[0])
@@ -68,7 +68,7 @@ def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes(
 
 
 def test_a_resent_batch_keeps_its_own_original_offset() -> None:
-    """A2.12: the deduplicated answer names the offset of the first copy."""
+    """A2.12, A2.14: the deduplicated answer names the offset of the first copy."""
     rig, requests = pipelined(2)
     first, second = requests
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -120,7 +120,7 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
 
 
 def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
-    """Rule 2; A2.15, C-J2, KAFKA-9199. Its offset is unknown, not -1 + i (A2.13)."""
+    """Rule 2; A2.15, C-J2, KAFKA-9199, fluss-rust #448. Offset unknown, not -1 + i (A2.13)."""
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, NOT_ENOUGH_REPLICAS_AFTER_APPEND, poll=False)
@@ -199,7 +199,7 @@ def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> N
 
 
 def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> None:
-    """Rule 3; reliability finding 3 (a clean restart leaves a cache of one), F8, A4.37."""
+    """Rule 3; reliability finding 3 (a clean restart leaves a cache of one), F8, A4.37, D2.3."""
     _, probes = probing()
     assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
 
@@ -317,7 +317,7 @@ def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal
 
 
 def test_a_new_leader_epoch_ends_the_probing() -> None:
-    """Rule 3: "if either changes, start again at 1"."""
+    """Rule 3: "if either changes, start again at 1". Redpanda #12712: a stale leader said it."""
     rig, probes = probing(3)
     rig.move_leader(1, 1, seconds=0.5)
     for probe in probes:

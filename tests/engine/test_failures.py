@@ -117,7 +117,7 @@ def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() ->
 
 
 def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() -> None:
-    """A4.31, A4.32, S4, KAFKA-12152, librdkafka #4953."""
+    """A4.31, A4.32, S4, C-J7, KAFKA-12152, librdkafka #4953, franz-go v0.6.3, Dekaf #3342."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -156,7 +156,7 @@ def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
 
 
 def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
-    """A4.35, rd#3720: queued records still drain."""
+    """A4.35, rd#3720, Dekaf #3341: queued records still drain."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -194,7 +194,7 @@ def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
 
 
 def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> None:
-    """KAFKA-13668, C-J13: not fatal."""
+    """KAFKA-13668, KAFKA-14417, C-J13: not fatal."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -327,7 +327,7 @@ def test_a_part_of_a_split_that_fails_leaves_the_others_in_order() -> None:
 
 
 def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
-    """S14, F29, A11.91: never a future that hangs."""
+    """S14, F29, A11.91, aiokafka's handle_response: never a future that hangs."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition, poll=False)
@@ -342,7 +342,7 @@ def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("odd", ["doubled", "invented partition", "invented topic"])
 def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
-    """A11.91: what it said rightly counts; what it owed besides is in doubt."""
+    """A11.91, C-J16, KAFKA-4966: what it said rightly counts; what it owed besides is in doubt."""
     rig, (first, _second) = pipelined(2)
     entry = rig.entry(first, first.only, NONE, 7)
     strange = {
@@ -417,7 +417,7 @@ def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
 
 
 def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch() -> None:
-    """A7.60, attack.md finding 21, F20: the old id is never asked about."""
+    """A7.60, attack.md finding 21, F20, librdkafka #4898: the old id is never asked about."""
     rig, (first, *_) = pipelined(3)
     rig.send(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)

@@ -159,7 +159,7 @@ def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
 
 
 def test_one_batch_is_in_flight_until_the_first_acknowledgement() -> None:
-    """Finding 4, C-J1, KAFKA-15591, A2.11."""
+    """Finding 4, C-J1, KAFKA-15591, KAFKA-14312, KAFKA-14359, KAFKA-19880, franz-go #223, A2.11."""
     rig = Rig().start()
     rig.send(8)
     assert rig.sequences == [0]
@@ -220,6 +220,7 @@ def test_without_idempotence_there_is_no_gate() -> None:
 def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledged() -> None:
     """Finding 7, KAFKA-9199, KAFKA-18905, C-J2: b1 unanswered, b2 to b5 acknowledged: b6 would push
     b1 out of the broker's cache.
+    fluss #2826.
     """
     rig, requests = pipelined(5)
     rig.send(2)
@@ -294,7 +295,7 @@ def discovered(retained: int | None, **options: object) -> Rig:
     [(None, 5), (5, 5), (20, 20), (0, 1), (-7, 1), (2**31 - 1, 1000), (-(2**31), 1)],
 )
 def test_the_window_is_what_the_success_says_within_bounds(told: int | None, limit: int) -> None:
-    """F23, D2.4, E11."""
+    """F23, D2.4, E11, attack.md finding 30."""
     assert discovered(told).state().window.limit == limit
 
 
@@ -358,7 +359,7 @@ def test_a_reconnect_resets_the_window() -> None:
 
 
 def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
-    """D2.5: the leader epoch it was sent under is no longer the newest."""
+    """D2.5, attack.md finding 30: the leader epoch it was sent under is no longer the newest."""
     rig = discovered(None, brokers=2)
     rig.send(2)
     assert len(rig.outstanding()) == 2
@@ -374,7 +375,7 @@ def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
 
 
 def test_the_old_leader_is_drained_before_the_new_one_is_written_to() -> None:
-    """A7.56, S7, attack.md finding 22."""
+    """A7.56, S7, attack.md finding 22, aiokafka #228."""
     rig, requests = pipelined(3, brokers=2)
     rig.move_leader(2, 1, seconds=0.5)
     rig.send(3)
@@ -564,7 +565,7 @@ def test_a_topic_without_an_id_is_written_by_name() -> None:
 
 
 def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind() -> None:
-    """A3.19, A3.21, S8."""
+    """A3.19, A3.21, S8, kafka-python #2937, Sarama #1430 and #3354."""
     rig, requests = pipelined(5)
     rig.fail(requests[0], NOT_LEADER, poll=False)
     for request in requests[1:]:
@@ -582,7 +583,7 @@ def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind
 
 @pytest.mark.parametrize("failing", range(5))
 def test_a_retriable_error_on_any_of_five_keeps_the_order(failing: int) -> None:
-    """A3.20."""
+    """A3.20, Sarama #2619 and #2860."""
     rig, requests = pipelined(5)
     for number, request in enumerate(requests):
         if number < failing:

@@ -61,7 +61,7 @@ class Bench:
 
 
 def test_numbers_are_taken_when_a_batch_is_sealed() -> None:
-    """A1.2, A1.5."""
+    """A1.2, A1.5, KafkaJS #598."""
     bench = Bench(batch_size=1000)
     bench.fill(20)
     assert bench.state.ledger.next == 0

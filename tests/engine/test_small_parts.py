@@ -58,7 +58,7 @@ def test_the_window_is_five_until_a_broker_says_otherwise() -> None:
     ],
 )
 def test_what_a_broker_says_is_clamped(told: int | None, limit: int) -> None:
-    """F23, E11."""
+    """F23, E11, attack.md finding 30."""
     window = PartitionWindow()
     window.learn(told)
     assert window.limit == limit
@@ -311,7 +311,9 @@ def test_sequences_count_records_from_zero() -> None:
     [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 1, 1), (5 * 2**31 + 7, 7)],
 )
 def test_wire_sequences_wrap_to_zero(counter: int, wire: int) -> None:
-    """A1.4, C-J10, KAFKA-7693: never negative."""
+    """A1.4, C-J10, KAFKA-7693, franz-go v1.5.3, KafkaJS #1790, aiokafka's
+    increment_sequence_number: never negative, and 2^31 - 1 is a sequence.
+    """
     assert wire_sequence(counter) == wire
 
 

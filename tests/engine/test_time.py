@@ -34,7 +34,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 
 def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> None:
-    """A1.2, A5.38."""
+    """A1.2, A5.38, aiokafka #1017."""
     rig = Rig(**SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -110,7 +110,7 @@ def test_a_success_within_the_grace_still_acknowledges() -> None:
 
 
 def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None:
-    """A5.44, C6, aiokafka #1101."""
+    """A5.44, C6, aiokafka #1101, #512 and #176."""
     rig, _ = pipelined(5, **SHORT)
     rig.send(10)
     sent_at = rig.now
@@ -457,7 +457,7 @@ def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leade
 
 
 def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
-    """A4.37, rd-0144: 1 to 5 possibly persisted batches, then OUT_OF_ORDER for all of them."""
+    """A4.37, rd-0144, librdkafka #3584: possibly persisted batches, then OUT_OF_ORDER for all."""
     rig, _ = pipelined(5, **SHORT)
     rig.lose()
     until = rig.now + 60.0

@@ -330,6 +330,7 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
+    """D2.11."""
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 
 
@@ -369,6 +370,7 @@ def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
 
 
 def test_the_window_is_found_among_unknown_tags() -> None:
+    """D2.11."""
     raw = payload(encode_response(v14(20), 1))
     more = raw.replace(PARTITION_TAG, b"\x03\x09\x02zz" + PARTITION_TAG[1:] + b"\x63\x00")
     assert decode_produce_response(14, more)[1].partitions[0].retained == 20
