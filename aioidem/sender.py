@@ -47,8 +47,11 @@ __all__ = ["Alarm", "Sender", "Wakeup"]
 
 logger = logging.getLogger("aioidem")
 
-_LAST_WORDS = 5.0
-"""Seconds for connections to close when the Sender ends."""
+_STALL = 1.0
+"""Seconds by which an alarm must be late for the loop to have been stalled."""
+
+_CATCH_UP_ROUNDS = 10
+"""Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
 
 
 class Wakeup:
@@ -185,6 +188,7 @@ class Sender:
                 while True:
                     self._turn()
                     await self.wakeup.wait()
+                    await self._catch_up()
         except Exception as error:
             self._core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
             raise
@@ -196,6 +200,15 @@ class Sender:
     def _now(self) -> float:
         # The simulation drives these methods on a clock of its own, without a loop.
         return anyio.current_time()
+
+    async def _catch_up(self) -> None:
+        """After a stall of the loop (a blocking call, a suspended process), let what the sockets
+        have ready be read before anything is called overdue.
+        """
+        wake_at = self._core.wake_at
+        if wake_at is not None and self._now() - wake_at > _STALL:
+            for _ in range(_CATCH_UP_ROUNDS):
+                await anyio.lowlevel.checkpoint()
 
     def _turn(self) -> None:
         for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
