@@ -24,6 +24,7 @@ from aioidem.engine.links import (
     LinkState,
     Node,
     Outstanding,
+    RequestKind,
     WindowDiscovery,
 )
 from aioidem.protocol.metadata import BrokerAddress
@@ -99,6 +100,7 @@ class Connections:
             self._config.max_in_flight_requests_per_connection,
             now,
         )
+        link.knows_producers = not node.question_lost
         self._next_link_id += 1
         node.link = link
         self.links[link.link_id] = link
@@ -173,6 +175,11 @@ class Connections:
             node.last_error = error
             node.retry_at = now + node.backoff.next_delay()
         self._count_strike(node, link)
+        if not never_up:
+            node.question_lost = any(
+                request.kind is RequestKind.DESCRIBE_PRODUCERS
+                for request in link.outstanding.values()
+            )
         return list(link.outstanding.values())
 
     def _count_strike(self, node: Node, link: Link) -> None:

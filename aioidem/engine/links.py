@@ -275,6 +275,7 @@ class Node:
         "link",
         "node_id",
         "port",
+        "question_lost",
         "retry_at",
         "strikes",
         "v14_refused",
@@ -300,3 +301,6 @@ class Node:
         # the connection twice on the first v14 request is spoken to in v13 for good.
         self.v14_refused = False
         self.strikes = 0
+        # Its last connection ended over DescribeProducers: an answer above the frame cap, or none
+        # at all. The next one does without that hint, or doubt would never be resolved.
+        self.question_lost = False
