@@ -103,7 +103,7 @@ class Topology:
         raw_id = self._random.getrandbits(128).to_bytes(16, "big")
         self.cluster_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=")
         if sequence_range is not None:
-            validate(RANGE_CONFIGS, [(SEQUENCE_RANGE, str(sequence_range))], retains=True)
+            _check_range(sequence_range)
         self.brokers = {
             b: Broker(b, _produce_version(produce_versions, b, sequence_range), sequence_range)
             for b in range(brokers)
@@ -280,3 +280,14 @@ def _produce_version(
 
 def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -> int:
     return values if isinstance(values, int) else values.get(broker_id, default)
+
+
+def _check_range(sequence_range: int) -> None:
+    # Not through `validate`: nobody may set it later, but whoever makes the brokers decides.
+    try:
+        RANGE_CONFIGS[SEQUENCE_RANGE].check(str(sequence_range))
+    except ValueError as reason:
+        raise RefusedError(
+            ErrorCode.invalid_config,
+            f"Invalid value {sequence_range} for configuration {SEQUENCE_RANGE}: {reason}",
+        ) from None
