@@ -61,6 +61,8 @@ class Schedule:
     broker_configs: dict[str, str] = field(default_factory=dict)
     topic_configs: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    sequence_range: int | None = None
+    """Brokers of KIP-758 with that range."""
     rtt: float = 0.02
     grants_read: bool = True
     grants_describe: bool = True
@@ -109,7 +111,7 @@ class Schedule:
 
 # Weights of 1000. `make soak` prints how many of each ran.
 PROFILES: dict[str, int] = {
-    "links": 140,
+    "links": 120,
     "brokers": 160,
     "codes": 110,
     "answers": 90,
@@ -118,8 +120,8 @@ PROFILES: dict[str, int] = {
     "ladder": 100,
     "sprint": 20,
     "gentle": 90,
-    "storm": 90,
-    "range": 20,
+    "storm": 80,
+    "range": 50,
     "resend": 20,
     "plain": 20,
 }
@@ -655,10 +657,17 @@ class _Drawer:
         self._glitch(kind, 45 if kind == "spurious" else self.r.choice((47, 59)), self._only())
 
     def _range(self) -> None:
-        """KIP-758."""
-        self.values["options"]["broker_dedup"] = "range"
-        for _ in self._times(1, 4):
-            self.r.choice((self._link_trouble, self._broker_trouble))()
+        """KIP-758: one batch remembered, DUPLICATE for what is in the range behind it."""
+        r, v = self.r, self.values
+        v["options"]["broker_dedup"] = "range"
+        v["options"]["window_discovery"] = "auto"
+        v["sequence_range"] = r.choice((10_000_000, 10_000_000, 60))
+        v["versions"] = tuple(min(version, 13) for version in v["versions"])
+        v["retain"] = (5,) * v["brokers"]
+        for _ in self._times(0, 2):
+            self._cut()
+        for _ in self._times(0, 3):
+            r.choice((self._link_trouble, self._broker_trouble))()
 
     def _resend(self) -> None:
         """`in_doubt="resend"`: the promise of no duplicates is given up, all others are kept."""

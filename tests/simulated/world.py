@@ -448,6 +448,7 @@ class World:
             rtt=0.0,
             seed=s.seed,
             encode=True,
+            sequence_range=s.sequence_range,
         )
         for broker in cluster.brokers.values():
             broker.host = f"b{broker.id}"
