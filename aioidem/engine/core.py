@@ -130,6 +130,7 @@ class ProducerCore:
         self._expirations: dict[int, float] = {}
         self._closed = False
         self._sequence_cap = DEFAULT_SEQUENCE_CAP if config.broker_dedup == "range" else None
+        self._sequence_caps: dict[int, int] = {}
         self._warned_suspect = False
         self._read_back_later: list[tuple[PartitionState, Link, int]] = []
         self.generation = 0
@@ -887,7 +888,8 @@ class ProducerCore:
                 )
         if self.config.broker_dedup == "range" and facts.sequence_cap is not None:
             # Brokers may differ: the narrowest range counts, for partitions yet to come too.
-            self._sequence_cap = min(facts.sequence_cap, self._sequence_cap or SEQUENCE_CAP)
+            self._sequence_caps[link.node_id] = facts.sequence_cap
+            self._sequence_cap = min(SEQUENCE_CAP, *self._sequence_caps.values())
             for state in self.partitions.values():
                 state.sequence_cap = self._sequence_cap
 

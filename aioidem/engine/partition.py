@@ -259,10 +259,22 @@ class PartitionState:
             return not any(batch.due for batch in self.unresolved)
         if self.bump_wanted or not self.gate_open or any(batch.due for batch in self.unresolved):
             return False
-        unresolved_records = self.ledger.next - self.unresolved[0].base
         if self.sequence_cap is not None:
-            return unresolved_records < self.sequence_cap
-        return unresolved_records < SEQUENCE_CAP // 2 and self.window.admits(self.span + 1)
+            return self._unresolved_records < self.sequence_cap
+        return self._unresolved_records < SEQUENCE_CAP // 2 and self.window.admits(self.span + 1)
+
+    @property
+    def _unresolved_records(self) -> int:
+        return self.ledger.next - self.unresolved[0].base if self.unresolved else 0
+
+    @property
+    def sequence_room(self) -> int:
+        """How many records the next batch may have, at least one: what lies further below the
+        newest than a KIP-758 broker's range is not known to it as a duplicate.
+        """
+        if self.sequence_cap is None:
+            return SEQUENCE_CAP
+        return max(1, self.sequence_cap - self._unresolved_records)
 
     def adopt(self, identity: ProducerIdentity) -> None:
         """Turn to a newer identity if nothing is outstanding or in doubt under the old one;

@@ -70,7 +70,7 @@ class Sealer:
         if self._codec is not Codec.NONE:
             ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
             limit = int(limit / ratio)
-        records = state.queue.cut(limit, _MAX_RECORDS)
+        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room))
         identity = state.ledger.identity
         base = state.ledger.take(len(records)) if identity is not None else 0
         built = self._build(records, identity, base)

@@ -1,0 +1,271 @@
+"""Brokers that know a retry by a range of sequences (KIP-758): rows S1-1 to S1-8, S1-12 to S1-14.
+
+`broker_dedup="range"`. Such a broker remembers the last batch only: DUPLICATE_SEQUENCE_NUMBER, and
+no offset, for what is inside the range; OUT_OF_ORDER_SEQUENCE_NUMBER outside of it; the offset for
+a duplicate of the newest batch. What a broker of that kind does is tested in
+`tests/embedded/test_kip_758.py`; here the answers are said by the test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioidem.engine import steps
+from aioidem.engine.idempotence import SEQUENCE_MODULUS, ProducerIdentity
+from aioidem.engine.partition import SEQUENCE_CAP
+from aioidem.engine.recovery import Rung
+from aioidem.protocol.broker_config import BrokerFacts
+
+from .driver import (
+    ACKED,
+    DUPLICATE,
+    NOT_LEADER,
+    OUT_OF_ORDER,
+    UNKNOWN,
+    Request,
+    Rig,
+    Sent,
+    refuse_until,
+    wait_until,
+)
+
+DEFAULT_RANGE = 10_000_000
+
+
+class RangeRig(Rig):
+    """A rig whose brokers name a range of sequences: one number, or one by broker id, or none."""
+
+    def __init__(self, told: int | dict[int, int] | None = None, **options: Any) -> None:
+        options.setdefault("broker_dedup", "range")
+        options.setdefault("max_in_flight_requests_per_connection", 50)
+        super().__init__(**options)
+        self.told = told
+        self.max_records = 0
+
+    def _perform(self, step: steps.Step) -> None:
+        if not isinstance(step, steps.DescribeBrokerConfig):
+            super()._perform(step)
+            return
+        told = self.told.get(step.node_id) if isinstance(self.told, dict) else self.told
+        facts = BrokerFacts(sequence_cap=told)
+        self.core.on_broker_config(step.link_id, step.token, facts, self.now)
+
+    def _check_span(self, part: Sent) -> None:
+        """The span of records that are not resolved is what binds."""
+        state = self.state(part.topic, part.partition)
+        records = state.ledger.next - state.unresolved[0].base
+        self.max_records = max(self.max_records, records)
+        assert len(state.unresolved) == 1 or records <= self.cap
+
+    @property
+    def cap(self) -> int:
+        cap = self.state().sequence_cap
+        assert cap is not None
+        return cap
+
+
+def running(told: int | None = None, **options: Any) -> RangeRig:
+    """Its gate is open: record 0 is acknowledged."""
+    rig = RangeRig(told, **options)
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    return rig
+
+
+def doubted(count: int = 5, **options: Any) -> RangeRig:
+    """Sequences 1 to `count` were in flight when the connection was lost; 1 is resent alone."""
+    rig = running(**options)
+    rig.send(count)
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.state().in_doubt == count
+    assert rig.sequences == [1]
+    return rig
+
+
+def probes_of(rig: Rig) -> dict[int, Request]:
+    return {request.sequence: request for request in rig.outstanding()}
+
+
+# -- what may be in flight
+
+
+def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
+    """S1-14, S1-12: five would be the window of a broker that knows a retry by its batches."""
+    rig = running()
+    rig.send(60)
+    assert rig.sequences == list(range(1, 51))
+
+
+def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
+    """S1-5: and goes on as the oldest of them is acknowledged."""
+    rig = running(told=10)
+    rig.send(30)
+    assert rig.sequences == list(range(1, 11))
+    rig.ack(rig.outstanding()[3])
+    assert rig.sequences == [1, 2, 3, *range(5, 11)], "the oldest is not resolved"
+    rig.ack(rig.outstanding()[0])
+    assert rig.sequences == [2, 3, *range(5, 12)]
+    rig.ack_all()
+    assert rig.max_records == 10
+    rig.assert_drained()
+
+
+@pytest.mark.parametrize("told", [1, 7, 10, 11])
+def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
+    """S1-5: a broker takes what lies further below its newest for a sequence of the future."""
+    rig = running(told=told, batch_size=1000)
+    rig.send(40, size=150)
+    rig.ack_all()
+    assert 1 <= rig.max_records <= told
+    assert set(rig.statuses) == {ACKED}
+    rig.assert_drained()
+
+
+def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
+    """S1-6, S1-7: learned from DescribeConfigs, 10,000,000 before."""
+    assert running().cap == DEFAULT_RANGE
+    assert running(told=12_345).cap == 12_345
+    assert running(told=50_000_000).cap == 50_000_000, "wider than the default"
+
+
+@pytest.mark.parametrize("told", [SEQUENCE_CAP, SEQUENCE_CAP + 1, 10**18 - 1])
+def test_no_broker_widens_the_range_past_half_of_all_sequences(told: int) -> None:
+    """S1-7: 2^30, so that before and after stay distinct."""
+    assert running(told=told).cap == SEQUENCE_CAP == 1 << 30
+
+
+def test_the_narrowest_range_of_all_brokers_counts() -> None:
+    """S1-6: a leader can move to any of them."""
+    rig = RangeRig({1: 900, 2: 300}, brokers=2, partitions=2)
+    rig.leaders["t", 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    assert [rig.state("t", partition).sequence_cap for partition in (0, 1)] == [300, 300]
+
+
+def test_a_config_name_alone_never_enters_the_mode() -> None:
+    """S1-12: brokers of today name it once somebody has set it (attack.md 13)."""
+    rig = RangeRig(10, broker_dedup="window")
+    rig.start()
+    rig.send()
+    assert rig.state().sequence_cap is None
+
+
+def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:
+    """S1-6: the option for the one answer does not silence the other question."""
+    assert running(told=77, producer_id_expiration=3600).cap == 77
+
+
+# -- a duplicate
+
+
+def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
+    """S1-1, S1-2, S1-3: DUPLICATE tells no offset, and that of the newest batch does.
+
+    It is not success by itself: it comes before the batch is replicated. Error NONE of the newest
+    proves all below.
+    """
+    rig = doubted()
+    rig.fail(rig.outstanding()[0], DUPLICATE)
+    rig.tick(1.0)
+    assert rig.state().recovery.rung is Rung.PROBING
+    probes = probes_of(rig)
+    assert list(probes) == [5, 4, 3, 2, 1]
+    rig.ack(probes[5], 41)
+    for sequence in (4, 3, 2, 1):
+        rig.fail(probes[sequence], DUPLICATE)
+    assert set(rig.statuses) == {ACKED}
+    assert [outcome.offset for outcome in rig.outcomes[1:]] == [-1, -1, -1, -1, 41]
+    assert rig.core.counters.data_loss_events == 0
+    assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -> None:
+    """S1-10: 1 to 3 arrived, 4 and 5 did not: 5 is of the future, 4 is the next."""
+    rig = doubted()
+    rig.fail(rig.outstanding()[0], DUPLICATE)
+    rig.tick(1.0)
+    probes = probes_of(rig)
+    rig.fail(probes[5], OUT_OF_ORDER)
+    rig.ack(probes[4], 40)
+    for sequence in (3, 2, 1):
+        rig.fail(probes[sequence], DUPLICATE)
+    rig.tick(1.0)
+    assert rig.sequences == [5]
+    rig.ack(rig.outstanding()[0], 41)
+    assert set(rig.statuses) == {ACKED}
+    assert [outcome.offset for outcome in rig.outcomes[4:]] == [40, 41]
+    rig.assert_drained()
+
+
+def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up() -> None:
+    """S1-1: attack.md 2; two passes of DUPLICATE are no refusal."""
+    rig = doubted(2)
+    refuse_until(rig, lambda: rig.polls > 200, DUPLICATE)
+    assert rig.state().in_doubt == 2
+    rig.settle_down()
+    assert set(rig.statuses) == {ACKED}
+    assert rig.core.counters.data_loss_events == 0
+
+
+def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
+    """S1-1, attack.md 13: in the range although it was refused: something was accepted over it."""
+    rig = running()
+    rig.send()
+    rig.fail(rig.outstanding()[0], NOT_LEADER)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], DUPLICATE)
+    assert rig.outcomes[1].status is UNKNOWN
+    assert rig.core.counters.data_loss_events == 1
+    rig.send()
+    assert rig.outstanding()[0].epoch == 1
+
+
+def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
+    """S1-4: "retry as before" would go on for ever on a true gap."""
+    rig = doubted(3)
+    while rig.state().unresolved:
+        wait_until(rig, lambda: bool(rig.outstanding()))
+        rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+        assert len(rig.everything) < 20
+    assert rig.statuses[1:] == [UNKNOWN] * 3
+    assert rig.core.counters.data_loss_events == 1
+    # The head once, and every batch in each of two passes.
+    resent = [r.sequence for r in rig.everything[4:]]
+    assert resent == [1, 3, 2, 1, 3, 2, 1]
+    rig.send()
+    assert (rig.outstanding()[0].epoch, rig.outstanding()[0].sequence) == (1, 0)
+
+
+# -- the wrap
+
+
+def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
+    """S1-8, S1-13: after 2147483647 comes 0; a bump there would abort transactions."""
+    rig = running()
+    rig.jump(SEQUENCE_MODULUS - 3)
+    rig.send(6)
+    assert rig.sequences == [
+        SEQUENCE_MODULUS - 3,
+        SEQUENCE_MODULUS - 2,
+        SEQUENCE_MODULUS - 1,
+        0,
+        1,
+        2,
+    ]
+    rig.lose()
+    rig.tick(2.0)
+    rig.fail(rig.outstanding()[0], DUPLICATE)
+    rig.tick(1.0)
+    assert rig.sequences[0] == 2, "the newest is asked first, across the wrap"
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+    assert rig.core.identity.bumps == 0
+    assert rig.core.identity.current == ProducerIdentity(4001, 0)
