@@ -241,6 +241,7 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
     resent = [r.sequence for r in rig.everything[4:]]
     assert resent == [1, 3, 2, 1, 3, 2, 1]
     rig.send()
+    rig.tick(2.0)
     assert (rig.outstanding()[0].epoch, rig.outstanding()[0].sequence) == (1, 0)
 
 

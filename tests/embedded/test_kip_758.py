@@ -1,0 +1,224 @@
+"""A broker of KIP-758 and a producer that is told so: rows S1-1 to S1-3 and S1-5 to S1-11.
+
+First the embedded broker alone, on its virtual clock: what it remembers and what it answers. Then
+the whole producer against it, with answers lost: everything once, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from aioidem import DeliveryStatus, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.batch import MAX_SEQUENCE
+from aioidem.broker.intercept import Action, CloseConnection, RequestSeen
+from aioidem.broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
+
+from .tools import (
+    DESCRIBE_CONFIGS,
+    ONE_EACH,
+    PRODUCE,
+    bounded,
+    numbered,
+    producer_for,
+    stored_values,
+)
+
+Transport = Literal["tcp", "memory"]
+
+NAME = "max.in.flight.sequence.number.per.connection"
+NONE = ErrorCode.none
+DUPLICATE = ErrorCode.duplicate_sequence_number
+OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
+RTT = 0.02
+
+
+def broker(sequence_range: int | None = 10, **options: Any) -> tuple[VirtualCluster, VirtualClient]:
+    cluster = VirtualCluster(sequence_range=sequence_range, **options)
+    cluster.state.create_topic("t", partitions=1, replication=1)
+    return cluster, cluster.client()
+
+
+def answer(client: VirtualClient, sequence: int, count: int = 1) -> tuple[ErrorCode, int]:
+    part = client.produce(idempotent_batch(sequence, count))
+    return ErrorCode(part.error_code), int(part.base_offset)
+
+
+# -- the broker
+
+
+def test_only_the_next_sequence_is_appended() -> None:
+    """S1-9."""
+    _, client = broker()
+    assert answer(client, 0, 3) == (NONE, 0)
+    assert answer(client, 4) == (OUT_OF_ORDER, -1)
+    assert answer(client, 3) == (NONE, 3)
+
+
+def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is_out_of_order() -> (
+    None
+):
+    """S1-10: `sequence_range` sequences, the newest among them."""
+    _, client = broker(10)
+    for sequence in range(20):
+        assert answer(client, sequence) == (NONE, sequence)
+    assert [answer(client, n) for n in range(10, 19)] == [(DUPLICATE, -1)] * 9
+    assert [answer(client, n) for n in range(10)] == [(OUT_OF_ORDER, -1)] * 10
+    assert answer(client, 20) == (NONE, 20)
+
+
+def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
+    """S1-3, S1-11: it is the only batch that is remembered."""
+    cluster, client = broker()
+    for sequence in (0, 3, 6):
+        answer(client, sequence, 3)
+    assert answer(client, 6, 3) == (NONE, 6)
+    assert answer(client, 3, 3) == (DUPLICATE, -1)
+    assert answer(client, 7, 2) == (DUPLICATE, -1), "a part of it is not it"
+    (replica,) = cluster.state.topics["t"].partitions[0].replicas.values()
+    assert [len(entry.batches) for entry in replica.producers.entries()] == [1]
+    assert replica.log.end_offset == 9
+
+
+@given(
+    start=st.integers(MAX_SEQUENCE - 40, MAX_SEQUENCE),
+    back=st.integers(0, 60),
+    sequence_range=st.integers(1, 50),
+)
+def test_the_range_goes_across_the_wrap(start: int, back: int, sequence_range: int) -> None:
+    """S1-8, S1-10: after 2147483647 comes 0."""
+    _, client = broker(sequence_range)
+    wrap = MAX_SEQUENCE + 1
+    for number in range(50):
+        assert answer(client, (start + number) % wrap)[0] is NONE
+    asked = (start + 49 - back) % wrap
+    expected = NONE if back == 0 else DUPLICATE if back < sequence_range else OUT_OF_ORDER
+    assert answer(client, asked)[0] is expected
+
+
+def test_a_higher_epoch_begins_at_zero_and_a_lower_one_is_fenced_as_ever() -> None:
+    _, client = broker()
+    answer(client, 0)
+    assert client.produce(idempotent_batch(5, epoch=1)).error_code == OUT_OF_ORDER
+    assert client.produce(idempotent_batch(0, epoch=1)).error_code == NONE
+    assert client.produce(idempotent_batch(1)).error_code == ErrorCode.invalid_producer_epoch
+
+
+@pytest.mark.parametrize("sequence_range", [0, -1, 2**30 + 1])
+def test_no_range_of_nothing_and_none_past_half_of_all_sequences(sequence_range: int) -> None:
+    """S1-7."""
+    with pytest.raises(errors.ConfigError):
+        EmbeddedCluster(sequence_range=sequence_range)
+
+
+def described(client: VirtualClient) -> list[tuple[str, str | None]]:
+    resource = {"resource_type": 4, "resource_name": "0", "configuration_keys": (NAME,)}
+    values = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
+    (result,) = client.ask(DESCRIBE_CONFIGS, 4, values).results
+    return [(config.name, config.value) for config in result.configs]
+
+
+def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> None:
+    """S1-6, S1-12: a name that somebody set on a broker of today comes without a value."""
+    assert described(broker(77)[1]) == [(NAME, "77")]
+    assert described(broker(None)[1]) == []
+    cluster, client = broker(None)
+    cluster.state.set_broker_configs(None, {NAME: "77"})
+    assert described(client) == [(NAME, None)]
+
+
+def test_it_does_not_speak_kip_1269() -> None:
+    """S1-12: one memory or the other."""
+    cluster, _ = broker(10, produce_versions=14)
+    (one,) = cluster.state.brokers.values()
+    assert max(last for key, _, last in cluster.state.announced(one) if key == PRODUCE) == 13
+
+
+# -- the producer
+
+
+@pytest.mark.parametrize("sequence_range", [20, 10_000_000])
+@pytest.mark.anyio
+@bounded(60)
+async def test_twenty_in_flight_survive_lost_answers_once_and_in_order(
+    transport: Transport, sequence_range: int
+) -> None:
+    """S1-1, S1-2, S1-5: now and then an answer is lost with its connection, after the append."""
+    async with EmbeddedCluster(
+        sequence_range=sequence_range, rtt=RTT, transport=transport
+    ) as cluster:
+        cluster.create_topic("t")
+        seen = 0
+
+        def cut(request: RequestSeen) -> Action | None:
+            nonlocal seen
+            if request.api_key != PRODUCE:
+                return None
+            seen += 1
+            return CloseConnection(processed=True) if seen % 40 == 37 else None
+
+        async with producer_for(
+            cluster,
+            broker_dedup="range",
+            max_in_flight_requests_per_connection=20,
+            **ONE_EACH,
+        ) as producer:
+            await producer.send("t", b"0")
+            cluster.intercept(cut)
+            sent = await producer.send_many("t", numbered(199, 1))
+            statistics = producer.statistics()
+        assert {delivery.status for delivery in sent} == {DeliveryStatus.ACKED}
+        known = [(n, d.metadata.offset) for n, d in enumerate(sent, 1) if d.metadata.has_offset]
+        assert all(number == offset for number, offset in known)
+        assert stored_values(cluster) == numbered(200)
+        assert statistics.epoch_bumps == 0
+        assert cluster.max_span("t") == 20
+
+
+@pytest.mark.anyio
+@bounded(60)
+async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Transport) -> None:
+    """S1-5, S1-6: no option was set, the broker was asked."""
+    async with EmbeddedCluster(sequence_range=7, rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(
+            cluster,
+            broker_dedup="range",
+            max_in_flight_requests_per_connection=20,
+            **ONE_EACH,
+        ) as producer:
+            await producer.send("t", b"0")
+            await producer.send_many("t", numbered(99, 1))
+        assert stored_values(cluster) == numbered(100)
+        assert cluster.max_span("t") == 7
+
+
+@pytest.mark.anyio
+@bounded(60)
+async def test_a_producer_that_was_not_told_keeps_to_five_and_loses_nothing(
+    transport: Transport,
+) -> None:
+    """S1-12: phase 1 of the KIP, old clients on new brokers."""
+    async with EmbeddedCluster(sequence_range=1000, rtt=RTT, transport=transport) as cluster:
+        cluster.create_topic("t")
+        seen = 0
+
+        def cut(request: RequestSeen) -> Action | None:
+            nonlocal seen
+            if request.api_key != PRODUCE:
+                return None
+            seen += 1
+            return CloseConnection(processed=True) if seen == 23 else None
+
+        cluster.intercept(cut)
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+            await producer.send_many("t", numbered(100))
+        assert stored_values(cluster) == numbered(100)
+        assert cluster.max_span("t") == 5
