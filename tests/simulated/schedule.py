@@ -618,6 +618,8 @@ class _Drawer:
             v["retain"] = (20,) * v["brokers"]
             v["versions"] = (14,) * v["brokers"]
         if r.random() < 0.15:
+            # By name it would be the same topic, with a log that has forgotten everything.
+            v["versions"] = (14,) * v["brokers"]
             self._fault("recreate", r.choice(v["topics"])[0], at=round(self.until * 0.3, 5))
         for _ in self._times(1, 5):
             match r.choice(("cut", "drop", "move", "kill", "crash", "retain", "delay", "before")):
