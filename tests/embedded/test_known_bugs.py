@@ -1,0 +1,457 @@
+"""Bugs that other producers had where it takes a whole producer to show them: half-written
+requests, tasks that are cancelled, brokers that freeze, answers that are garbage.
+
+Each test names the bug it would have caught; see `tests/engine/test_known_bugs.py` for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+from kio.schema.errors import ErrorCode
+
+from aioidem import Delivery, DeliveryStatus, Producer, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
+from aioidem.network.transport import Connector
+from aioidem.protocol.frames import FrameSplitter, frame
+from aioidem.protocol.messages import decode_request
+
+from .tools import (
+    ASYNCIO,
+    EVERY_WORLD,
+    ONE_EACH,
+    PRODUCE,
+    bounded,
+    numbered,
+    producer_for,
+    stored_values,
+    virtual_time,
+)
+
+pytestmark = pytest.mark.anyio
+
+Transport = Literal["tcp", "memory"]
+PENDING, ACKED, NOT_WRITTEN, UNKNOWN = (
+    DeliveryStatus.PENDING,
+    DeliveryStatus.ACKED,
+    DeliveryStatus.NOT_WRITTEN,
+    DeliveryStatus.UNKNOWN,
+)
+
+
+def told(number: int, topic: str = "t") -> bytes:
+    """A value that says what it is at both its ends: torn or foreign bytes show."""
+    word = b"%s%06d" % (topic.encode(), number)
+    return word + b"." * 986 + word
+
+
+def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
+    """What is told of each record is true of the log; nothing is there twice or out of order."""
+    order = list(deliveries)
+    places = [order.index(value) for value in stored]
+    assert places == sorted(set(places))
+    for value, delivery in deliveries.items():
+        assert delivery.status is not PENDING
+        if delivery.status is ACKED:
+            assert value in stored
+            if delivery.metadata.has_offset:
+                assert stored[delivery.metadata.offset] == value
+        elif delivery.status is NOT_WRITTEN:
+            assert value not in stored
+
+
+class Stream(ByteStream):
+    """Another stream, to be changed in part."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+
+    async def send(self, item: bytes) -> None:
+        await self.stream.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self.stream.receive(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return self.stream.extra_attributes
+
+
+# -- expiry and slow sockets
+
+
+class Trickle:
+    """A connector whose streams can be slowed down to `step` bytes a second."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.step: int | None = None
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        return _Trickling(await self._connector.connect(host, port), self)
+
+
+class _Trickling(Stream):
+    def __init__(self, stream: ByteStream, trickle: Trickle) -> None:
+        super().__init__(stream)
+        self._trickle = trickle
+
+    async def send(self, item: bytes) -> None:
+        while item:
+            step = self._trickle.step
+            if step is not None:
+                await virtual_time(1.0)
+            await self.stream.send(item[:step])
+            item = item[len(item) if step is None else step :]
+
+
+@pytest.mark.parametrize("step", [40, 200, 700])
+@bounded(600)
+async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_bytes(
+    step: int,
+) -> None:
+    """C-J6 (KAFKA-19012, KAFKA-17862), A5.46, librdkafka dotnet#704, F6: expiry on a slow socket.
+
+    A buffer that is used again while the socket still writes it puts records where they do not
+    belong.
+    """
+    async with EmbeddedCluster(transport="memory") as cluster:
+        topics = ("t", "u")
+        for topic in topics:
+            cluster.create_topic(topic)
+        trickle = Trickle(cluster.connector)
+        sent: dict[str, dict[bytes, Delivery]] = {topic: {} for topic in topics}
+        async with producer_for(
+            cluster,
+            connector=trickle,
+            delivery_timeout=8.0,
+            request_timeout=4.0,
+            **ONE_EACH,
+        ) as producer:
+
+            def send(number: int) -> None:
+                for topic in topics:
+                    value = told(number, topic)
+                    sent[topic][value] = producer.send_nowait(topic, value)
+
+            send(0)
+            await producer.flush()
+            trickle.step = step
+            for number in range(1, 10):
+                send(number)
+                await virtual_time(0.7)
+            await virtual_time(12.0)
+            trickle.step = None
+            for number in range(10, 20):
+                send(number)
+            await producer.flush()
+            assert producer.statistics().buffer_bytes_used == 0
+        for topic, deliveries in sent.items():
+            check(deliveries, stored_values(cluster, topic))
+            statuses = [delivery.status for delivery in deliveries.values()]
+            assert set(statuses[1:10]) != {ACKED}, "nothing expired"
+            assert set(statuses[10:]) == {ACKED}
+
+
+@pytest.mark.parametrize(("frozen", "thawed"), [(45.0, 20.0), (7.0, 0.5)])
+@bounded(1000)
+async def test_a_broker_that_freezes_and_thaws_again_and_again_loses_nothing(
+    frozen: float, thawed: float
+) -> None:
+    """librdkafka #4134, F5, F25: SIGSTOP for 45 s, SIGCONT for 20 s. What waits in the broker is
+    carried out when it thaws, whether or not its connection is still there.
+    """
+    period = frozen + thawed
+
+    def freeze(seen: RequestSeen) -> Action | None:
+        at = (seen.now - began) % period
+        return Delay(frozen - at) if seen.now < until and at < frozen else None
+
+    async with EmbeddedCluster(transport="memory", rtt=0.01) as cluster:
+        cluster.create_topic("t")
+        deliveries: dict[bytes, Delivery] = {}
+        async with producer_for(cluster, **ONE_EACH) as producer:
+            await producer.partitions_for("t")
+            began = anyio.current_time()
+            until = began + 5 * period
+            cluster.intercept(freeze)
+            for number in range(200):
+                value = told(number)
+                deliveries[value] = producer.send_nowait("t", value)
+                await virtual_time(5 * period / 200)
+            await producer.flush()
+            assert producer.statistics().epoch_bumps == 0
+        assert {delivery.status for delivery in deliveries.values()} == {ACKED}
+        check(deliveries, stored_values(cluster))
+
+
+# -- answers that are garbage
+
+
+class Garbler:
+    """A connector that spoils the n-th answer to a Produce request."""
+
+    def __init__(self, connector: Connector, nth: int, spoil: Callable[[bytes], bytes]) -> None:
+        self._connector = connector
+        self._spoil = spoil
+        self._left = nth
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        return _Garbling(await self._connector.connect(host, port), self)
+
+    def pass_on(self, api_key: int, payload: bytes) -> bytes:
+        if api_key != PRODUCE:
+            return payload
+        self._left -= 1
+        return self._spoil(payload) if self._left == 0 else payload
+
+
+class _Garbling(Stream):
+    def __init__(self, stream: ByteStream, garbler: Garbler) -> None:
+        super().__init__(stream)
+        self._garbler = garbler
+        self._asked: deque[int] = deque()
+        self._sent, self._received = FrameSplitter(1 << 20), FrameSplitter(1 << 20)
+
+    async def send(self, item: bytes) -> None:
+        self._asked.extend(decode_request(each)[0].api_key for each in self._sent.feed(item))
+        await self.stream.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        while True:
+            answers = self._received.feed(await self.stream.receive(max_bytes))
+            if answers:
+                pass_on = self._garbler.pass_on
+                return b"".join(frame(pass_on(self._asked.popleft(), each)) for each in answers)
+
+
+SPOILED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda answer: answer[:-3],
+    "nothing but its header": lambda answer: answer[:5],
+    "longer": lambda answer: answer + b"?",
+    "another correlation id": lambda answer: b"\x7f" + answer[1:],
+    "a count of two billion": lambda answer: answer[:5] + b"\xff\xff\xff\xff\x07" + answer[6:],
+    "noise": lambda answer: answer[:4] + bytes(range(255, 200, -1)),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("nth", [1, 4])
+@bounded(60)
+async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
+    nth: int, spoil: Callable[[bytes], bytes]
+) -> None:
+    """C-J16, KAFKA-4966, F27: everything it owed is in doubt, is sent again, and is there once."""
+    async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
+        cluster.create_topic("t")
+        garbler = Garbler(cluster.connector, nth, spoil)
+        async with producer_for(cluster, connector=garbler, **ONE_EACH) as producer:
+            values = [told(number) for number in range(20)]
+            deliveries = [producer.send_nowait("t", value) for value in values]
+            await producer.flush()
+            statistics = producer.statistics()
+            assert statistics.batches_retried > 0
+            assert statistics.epoch_bumps == 0
+        assert {delivery.status for delivery in deliveries} == {ACKED}
+        assert stored_values(cluster) == values
+
+
+# -- tasks and callers
+
+
+@ASYNCIO
+@bounded(20)
+async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
+    transport: Transport,
+) -> None:
+    """aiokafka #1039, F32, A10.81: sends hung silently; so does every application that cancels all
+    tasks at its end.
+    """
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        cluster.hold_high_watermark("t")
+        producer = producer_for(cluster, buffer_memory=1500)
+        await producer.start()
+        pending = producer.send_nowait("t", bytes(1000))
+        async with anyio.create_task_group() as tasks:
+            ended: list[Exception] = []
+
+            async def wait_for_room() -> None:
+                with pytest.raises(errors.KafkaError) as caught:
+                    await producer.send("t", bytes(1000))
+                ended.append(caught.value)
+
+            tasks.start_soon(wait_for_room)
+            while producer.statistics().buffer_waiters == 0:
+                await anyio.lowlevel.checkpoint()
+            [background] = [
+                task for task in asyncio.all_tasks() if task.get_name().startswith("aioidem sender")
+            ]
+            background.cancel()
+            with pytest.raises(errors.KafkaError):
+                await pending
+        assert pending.status in {NOT_WRITTEN, UNKNOWN}
+        assert len(ended) == 1
+        with pytest.raises(errors.ProducerClosed):
+            await producer.send("t", b"later")
+        with pytest.raises(errors.ProducerClosed):
+            await producer.flush()
+        await producer.stop()
+
+
+@bounded(10)
+async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
+    """aiokafka #246 and #444: one exception, raised a thousand times, drags a traceback that
+    grows; aiokafka #711 and #409: a chain of callbacks, one in the other, overflowed the stack.
+    """
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("t")
+        cluster.intercept(
+            lambda seen: Refuse(ErrorCode.invalid_record) if seen.api_key == PRODUCE else None
+        )
+        async with producer_for(cluster) as producer:
+            deliveries = [producer.send_nowait("t", b"x") for _ in range(3000)]
+            lengths = []
+            for delivery in deliveries:
+                with pytest.raises(errors.InvalidRecord) as caught:
+                    await delivery
+                assert caught.value.status is NOT_WRITTEN
+                lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
+        assert len({id(delivery.exception()) for delivery in deliveries}) == 3000
+        assert len(set(lengths)) == 1
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody(
+    transport: Transport,
+) -> None:
+    """aiokafka #710: a CancelledError came out of the callback, and the sender died of it."""
+    async with EmbeddedCluster(transport=transport) as cluster:
+        cluster.create_topic("t")
+        cluster.hold_high_watermark("t")
+        async with producer_for(cluster) as producer:
+            first = producer.send_nowait("t", b"0")
+            async with anyio.create_task_group() as tasks:
+                first.add_done_callback(lambda _: tasks.cancel_scope.cancel())
+                for number in range(1, 10):
+                    tasks.start_soon(producer.send, "t", b"%d" % number)
+                await anyio.lowlevel.checkpoint()
+                cluster.release_high_watermark("t")
+                await anyio.sleep_forever()
+            await producer.send("t", b"last")
+            await producer.flush()
+            assert producer.statistics().buffer_bytes_used == 0
+        stored = stored_values(cluster)
+        assert (stored[0], stored[-1]) == (b"0", b"last")
+        assert len(stored) == len(set(stored))
+
+
+@EVERY_WORLD
+@bounded(20)
+async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Transport) -> None:
+    """platformatic/kafka #326: twenty acknowledged with one offset, one stored; KafkaJS #598."""
+    async with EmbeddedCluster(transport=transport, rtt=0.01, retain=20) as cluster:
+        cluster.create_topic("t")
+        offsets: list[int] = []
+        async with producer_for(
+            cluster, max_in_flight_requests_per_connection=20, **ONE_EACH
+        ) as producer:
+
+            async def send(value: bytes) -> None:
+                metadata = await producer.send("t", value)
+                assert stored_values(cluster)[metadata.offset] == value
+                offsets.append(metadata.offset)
+
+            async with anyio.create_task_group() as tasks:
+                for value in numbered(20):
+                    tasks.start_soon(send, value)
+        assert sorted(offsets) == list(range(20))
+
+
+@bounded(120)
+async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush() -> None:
+    """confluent-kafka-python #2071: the buffer was cleared; #2154: nothing resolved unflushed."""
+    cut = 0
+
+    def hook(seen: RequestSeen) -> Action | None:
+        nonlocal cut
+        if seen.api_key == PRODUCE and cut < 5:
+            cut += 1
+            return CloseConnection()
+        return None
+
+    async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
+        cluster.create_topic("t")
+        cluster.intercept(hook)
+        async with producer_for(cluster, linger=0.5) as producer:
+            deliveries = [producer.send_nowait("t", value) for value in numbered(500)]
+            for delivery in deliveries:
+                await delivery
+        assert cut == 5
+        assert stored_values(cluster) == numbered(500)
+
+
+@bounded(60)
+async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go() -> None:
+    """A10.77; franz-go #832, v1.17.1, #1348: deadlock at the limit, lost wake-ups of a flush."""
+    async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, buffer_memory=3000, **ONE_EACH) as producer:
+
+            async def send_for_ever() -> None:
+                while True:
+                    await producer.send("t", bytes(900))
+
+            async def give_up() -> None:
+                while True:
+                    with anyio.move_on_after(0.02):
+                        await producer.send("t", bytes(900))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(10):
+                    tasks.start_soon(send_for_ever)
+                    tasks.start_soon(give_up)
+                await virtual_time(1.0)
+                assert producer.statistics().buffer_waiters > 0
+                for _ in range(10):
+                    with anyio.fail_after(1.0):
+                        await producer.flush()
+                tasks.cancel_scope.cancel()
+            await producer.flush()
+            assert producer.statistics().buffer_waiters == 0
+            assert producer.statistics().buffer_bytes_used == 0
+
+
+@bounded(60)
+async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
+    """franz-go #1348, A10.79: produce after close made flush hang."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("t")
+        producer: Producer = producer_for(cluster)
+        async with producer:
+            await producer.send("t", b"x")
+        for topic in ("t", "unknown"):
+            with pytest.raises(errors.ProducerClosed):
+                producer.send_nowait(topic, b"y")
+            with pytest.raises(errors.ProducerClosed):
+                await producer.send(topic, b"y")
+        with anyio.fail_after(1.0):
+            with pytest.raises(errors.ProducerClosed):
+                await producer.flush()
+            await producer.stop()
+        assert stored_values(cluster) == [b"x"]
