@@ -149,6 +149,8 @@ class ProducerCore:
         self._wall_ahead: float | None = None
         self._identity_at = 0.0
         self._identity_backoff = self._new_backoff(random)
+        if config.producer_id_expiration is not None:
+            self._warn_of_short_memory()
 
     def _new_backoff(self, random: Callable[[], float]) -> Backoff:
         return Backoff(self.config.retry_backoff, self.config.retry_backoff_max, random)
@@ -879,19 +881,23 @@ class ProducerCore:
             # Brokers may differ: the shortest memory counts.
             told = self._expirations
             told[link.node_id] = facts.expiration
-            self.expiration = min(told.values())
-            if self.config.delivery_timeout >= self.expiration / 2:
-                self._events.append(
-                    f"delivery_timeout ({self.config.delivery_timeout:g} s) is not below half of "
-                    f"the brokers' producer.id.expiration.ms ({self.expiration:g} s): retries may "
-                    "outlive what they know of this producer (KIP-854)"
-                )
+            known, self.expiration = self.expiration, min(told.values())
+            if len(told) == 1 or self.expiration < known:
+                self._warn_of_short_memory()
         if self.config.broker_dedup == "range" and facts.sequence_cap is not None:
             # Brokers may differ: the narrowest range counts, for partitions yet to come too.
             self._sequence_caps[link.node_id] = facts.sequence_cap
             self._sequence_cap = min(SEQUENCE_CAP, *self._sequence_caps.values())
             for state in self.partitions.values():
                 state.sequence_cap = self._sequence_cap
+
+    def _warn_of_short_memory(self) -> None:
+        if self.idempotent and self.config.delivery_timeout >= self.expiration / 2:
+            self._events.append(
+                f"delivery_timeout ({self.config.delivery_timeout:g} s) is not below half of the "
+                f"brokers' producer.id.expiration.ms ({self.expiration:g} s): retries may outlive "
+                "what they know of this producer (KIP-854)"
+            )
 
     def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
         """DescribeProducers was answered; a refusal means that it is not asked again here."""

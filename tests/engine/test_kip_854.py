@@ -1,0 +1,528 @@
+"""A broker may forget us (KIP-854): rows S2-1 to S2-5 and S2-7, and the suspect state.
+
+First what the embedded broker forgets, and when; then what the engine does where a broker may have
+forgotten: no implicit acknowledgement, no probing, no resend, but reading the log back; and
+`in_doubt="resend"`, which gives the promise of no duplicates up. attack.md 5 is the schedule behind
+it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.configs import BROKER_CONFIGS
+from aioidem.broker.partition import Replica
+from aioidem.broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
+from aioidem.engine import ProducerCore, steps
+from aioidem.engine.accumulator import PendingRecord
+from aioidem.engine.recovery import Rung
+from aioidem.engine.suspicion import DEFAULT_EXPIRATION
+from aioidem.errors import ConfigError
+from aioidem.protocol.broker_config import BrokerFacts
+from aioidem.protocol.read_back import ReadBackAnswer
+from aioidem.records import assign_offsets
+
+from .driver import (
+    ACKED,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    OUT_OF_ORDER,
+    PENDING,
+    REQUEST_TIMED_OUT,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN,
+    Request,
+    Rig,
+    wait_until,
+)
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+EXPIRATION = "producer.id.expiration.ms"
+INTERVAL = "producer.id.expiration.check.interval.ms"
+
+
+# -- the broker
+
+
+def broker(**configs: str) -> tuple[VirtualCluster, VirtualClient, Replica]:
+    cluster = VirtualCluster(configs={INTERVAL: "1000", **configs})
+    cluster.state.create_topic("t", partitions=1, replication=1)
+    (replica,) = cluster.state.topics["t"].partitions[0].replicas.values()
+    return cluster, cluster.client(), replica
+
+
+def known(replica: Replica) -> set[int]:
+    return {entry.producer_id for entry in replica.producers.entries()}
+
+
+def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() -> None:
+    """S2-1."""
+    assert BROKER_CONFIGS[EXPIRATION].default == "86400000"
+    BROKER_CONFIGS[EXPIRATION].check("1")
+    with pytest.raises(ValueError, match="at least 1"):
+        BROKER_CONFIGS[EXPIRATION].check("0")
+    assert DEFAULT_EXPIRATION == DAY
+
+
+def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
+    """S2-1: "dynamic", of the whole cluster or of one broker; the next check goes by it."""
+    cluster, client, replica = broker()
+    client.produce(idempotent_batch(0))
+    cluster.run_until(60.0)
+    assert known(replica) == {7}
+    cluster.state.set_broker_configs(cluster.state.brokers[0], {EXPIRATION: "100000"})
+    cluster.run_until(90.0)
+    assert known(replica) == {7}
+    cluster.state.set_broker_configs(None, {**cluster.state.configs, EXPIRATION: "5000"})
+    cluster.run_until(95.0)
+    assert known(replica) == {7}, "the broker's own one counts"
+    cluster.state.set_broker_configs(cluster.state.brokers[0], {})
+    cluster.run_until(97.0)
+    assert known(replica) == set()
+
+
+def test_retention_of_its_last_write_forgets_a_producer_sooner() -> None:
+    """S2-4: and of an earlier one it does not."""
+    room = str(3 * len(idempotent_batch(0)))
+    cluster, client, replica = broker(**{"log.retention.bytes": room})
+    client.produce(idempotent_batch(0, producer_id=1))
+    for sequence in range(3):
+        client.produce(idempotent_batch(sequence, producer_id=2))
+    assert replica.log.start_offset == 1
+    assert known(replica) == {2}
+    client.produce(idempotent_batch(3, producer_id=2))
+    assert known(replica) == {2}
+    assert cluster.now < 1.0, "long before any timeout"
+
+
+def test_who_was_forgotten_is_not_told() -> None:
+    """S2-2: any sequence is accepted, the same bytes a second time too."""
+    cluster, client, _ = broker(**{EXPIRATION: "5000"})
+    answers = []
+    for _ in range(2):
+        part = client.produce(idempotent_batch(5))
+        answers.append((ErrorCode(part.error_code), part.base_offset))
+        cluster.run_until(cluster.now + 10.0)
+    assert answers == [(ErrorCode.none, 0), (ErrorCode.none, 1)]
+
+
+def test_the_last_batch_counts_by_its_newest_record() -> None:
+    """S2-1 as measured: not the newest batch, and not idleness."""
+    cluster, client, replica = broker()
+    old = START_MS - int(25 * HOUR * 1000)
+    client.produce(idempotent_batch(0))
+    client.produce(idempotent_batch(1, timestamps_ms=[old, START_MS]))
+    cluster.run_until(2.0)
+    assert known(replica) == {7}
+    client.produce(idempotent_batch(3, timestamps_ms=[old, old]))
+    cluster.run_until(4.0)
+    assert known(replica) == set()
+
+
+# -- the engine
+
+
+class DatedCore(ProducerCore):
+    """A core with a wall clock: `age` seconds past the stamps of the records of `Rig`."""
+
+    age = 0.0
+    stamp_ms: int | None = None
+
+    def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
+        return super().poll(now, self.wall_ms(now) if wall_ms is None else wall_ms)
+
+    def append(self, topic: str, record: PendingRecord, now: float) -> None:
+        if self.stamp_ms is not None:
+            record.timestamp_ms = self.stamp_ms
+        super().append(topic, record, now)
+
+    def wall_ms(self, now: float) -> float:
+        return 1_700_000_000_000 + (self.age + now - 1000.0) * 1000.0
+
+
+class DatedRig(Rig):
+    """Records are `age` seconds old; a page of the log is read when the test says so."""
+
+    core: DatedCore
+
+    def __init__(self, age: float = 13 * HOUR, **options: Any) -> None:
+        super().__init__(**options)
+        self.core = DatedCore(self.config, random=random.Random(1).random)
+        self.core.age = age
+        self.hold = (steps.ReadBack,)
+        self.told: dict[int, float] = {}
+
+    def _perform(self, step: steps.Step) -> None:
+        if isinstance(step, steps.DescribeBrokerConfig) and step.node_id in self.told:
+            facts = BrokerFacts(expiration=self.told[step.node_id])
+            self.core.on_broker_config(step.link_id, step.token, facts, self.now)
+        else:
+            super()._perform(step)
+
+    def now_stamp(self) -> int:
+        """What a broker's clock says now, milliseconds."""
+        return int(self.core.wall_ms(self.now))
+
+    def page(
+        self, *stored: tuple[Request, int], code: int = 0, high_watermark: int | None = None
+    ) -> None:
+        """Answer the oldest question: these requests' batches at these offsets."""
+        step = self.held.pop(0)
+        assert isinstance(step, steps.ReadBack)
+        data = b"".join(
+            assign_offsets(request.only.data, base_offset=offset, leader_epoch=0)
+            for request, offset in stored
+        )
+        end = stored[-1][1] + 1 if stored else step.offset
+        answer = ReadBackAnswer(code, end if high_watermark is None else high_watermark, data)
+        self.core.on_read_back(step.link_id, step.token, answer, self.now)
+        self.collect()
+        self.poll()
+
+
+def dated(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]]:
+    """Record 0 is acknowledged at offset 0; sequences 1 to `batches` are in flight."""
+    rig = DatedRig(**options)
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], 0)
+    rig.send(batches)
+    return rig, rig.outstanding()
+
+
+def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]]:
+    """And then their connection was lost."""
+    rig, requests = dated(batches, **options)
+    assert len(requests) == batches
+    rig.lose()
+    rig.tick(2.0)
+    return rig, requests
+
+
+@pytest.mark.parametrize(("age", "suspect"), [(12 * HOUR - 60, False), (12 * HOUR + 1, True)])
+def test_records_older_than_half_the_expiration_make_a_partition_suspect(
+    age: float, suspect: bool
+) -> None:
+    """S2-5: the other half is for clock skew and delivery."""
+    rig, _ = dated(age=age)
+    rig.poll()
+    assert rig.state().suspicion.suspect is suspect
+
+
+def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
+    """S2-1: attack.md 5d, b1 now and b2 old."""
+    rig = DatedRig(age=0.0)
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0], 0)
+    rig.send()
+    rig.poll()
+    assert not rig.state().suspicion.suspect
+    rig.core.stamp_ms = rig.now_stamp() - int(13 * HOUR * 1000)
+    rig.send()
+    rig.core.stamp_ms = None
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect
+
+
+def test_log_append_time_cures_what_old_records_spoiled() -> None:
+    """S2-5: the broker remembers by its own stamp, which its answer names."""
+    for told, suspect in [(True, False), (False, True)]:
+        rig, requests = dated(1)
+        rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() if told else -1)
+        rig.core.stamp_ms = rig.now_stamp()
+        rig.send()
+        rig.poll()
+        assert rig.state().suspicion.suspect is suspect
+
+
+def test_a_later_success_acknowledges_nothing_below_it() -> None:
+    """S2-2: without state the leader accepts any sequence."""
+    for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
+        rig, (first, second, third) = dated(age=age)
+        rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+        rig.ack(second, 7)
+        assert (rig.outcomes[1].status, rig.outcomes[2].status) == (below, ACKED)
+        rig.ack(third, 8)
+        assert rig.outcomes[1].status is below
+
+
+def test_what_is_in_doubt_is_read_and_not_resent() -> None:
+    """S2-2: from behind the last acknowledged offset on; found is acknowledged with its offset."""
+    rig, requests = doubted()
+    assert not rig.outstanding(), "a resend could be appended a second time"
+    (step,) = rig.held
+    assert (step.offset, step.partition) == (1, 0)
+    rig.page(*zip(requests, (1, 2, 3), strict=True))
+    assert [(o.status, o.offset) for o in rig.outcomes[1:]] == [(ACKED, n) for n in (1, 2, 3)]
+    assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_what_is_not_found_in_the_log_is_unknown_and_a_bump() -> None:
+    """Not found proves nothing: a request may still wait in the broker (attack.md 3)."""
+    rig, requests = doubted()
+    rig.page((requests[0], 1))
+    assert rig.statuses[1:] == [ACKED, UNKNOWN, UNKNOWN]
+    rig.send()
+    rig.tick(1.0)
+    assert (rig.outstanding()[0].epoch, rig.outstanding()[0].sequence) == (1, 0)
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
+    """Somebody else's batches fill the pages between ours."""
+    rig, requests = doubted(2)
+    rig.page((requests[0], 1), high_watermark=50)
+    assert rig.outcomes[1].status is ACKED
+    (step,) = rig.held
+    assert step.offset == 2
+    rig.page((requests[1], 49), high_watermark=50)
+    assert (rig.outcomes[2].status, rig.outcomes[2].offset) == (ACKED, 49)
+    assert not rig.held
+    rig.assert_drained()
+
+
+def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
+    """Its producer id, epoch and base sequence make it ours, all three."""
+    rig, requests = doubted(1)
+    step = rig.held.pop(0)
+    other = idempotent_batch(
+        requests[0].sequence, producer_id=requests[0].only.identity[0], epoch=5
+    )
+    stranger = idempotent_batch(requests[0].sequence, producer_id=99)
+    data = assign_offsets(other, base_offset=1, leader_epoch=0) + assign_offsets(
+        stranger, base_offset=2, leader_epoch=0
+    )
+    rig.core.on_read_back(step.link_id, step.token, ReadBackAnswer(0, 3, data), rig.now)
+    rig.collect()
+    assert rig.outcomes[1].status is UNKNOWN
+
+
+def test_without_read_what_is_in_doubt_is_unknown_and_read_is_not_asked_for_again() -> None:
+    """READ is not granted: one refusal for each connection."""
+    rig, _ = doubted()
+    rig.page(code=TOPIC_AUTHORIZATION_FAILED)
+    rig.tick(1.0)
+    assert rig.statuses[1:] == [UNKNOWN] * 3
+    rig.send()
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], REQUEST_TIMED_OUT)
+    rig.tick(1.0)
+    assert rig.outcomes[4].status is UNKNOWN
+    assert not rig.held
+
+
+def test_without_any_acknowledged_offset_there_is_nowhere_to_read_from() -> None:
+    rig = DatedRig()
+    rig.start()
+    rig.send()
+    rig.lose()
+    rig.tick(2.0)
+    assert rig.statuses == [UNKNOWN]
+    assert not rig.held
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, 5])
+def test_a_leader_that_moved_meanwhile_is_asked_again(code: int) -> None:
+    """A retriable refusal of Fetch is no answer to the question."""
+    rig, requests = doubted(1)
+    rig.page(code=code)
+    assert rig.outcomes[1].status is PENDING
+    wait_until(rig, lambda: bool(rig.held))
+    rig.page((requests[0], 1))
+    assert rig.outcomes[1].status is ACKED
+
+
+def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None:
+    """Of it no copy can be anywhere."""
+    rig, (first,) = dated(1)
+    rig.fail(first, NOT_ENOUGH_REPLICAS)
+    rig.tick(1.0)
+    assert rig.sequences == [1]
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_a_suspect_partition_is_not_probed() -> None:
+    """OUT_OF_ORDER is no evidence any more by the time that the probes arrive."""
+    rig, (first, second) = dated(2, age=0.0)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.fail(second, OUT_OF_ORDER)
+    rig.tick(1.0)
+    (resent,) = rig.outstanding()
+    rig.core.age = 13 * HOUR
+    rig.fail(resent, OUT_OF_ORDER)
+    assert rig.state().recovery.rung is Rung.CLEAR
+    assert not rig.outstanding()
+    assert rig.held
+
+
+def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
+    """And stays open for a second after error NONE (DESIGN.md)."""
+    for age, together in [(0.0, 3), (13 * HOUR, 1)]:
+        rig, requests = dated(1, age=age)
+        rig.ack(requests[0], 1)
+        rig.tick(0.5)
+        rig.send(3)
+        assert len(rig.outstanding()) == 3
+        rig.ack_all()
+        rig.tick(1.5)
+        rig.send(3)
+        assert len(rig.outstanding()) == together
+        rig.ack_all()
+        rig.assert_drained()
+
+
+def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_acknowledges() -> None:
+    """What the new leader knows of us, nobody has said."""
+    rig, requests = dated(1)
+    rig.ack(requests[0], 1, poll=False)
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.ack(rig.outstanding()[0], 2, poll=False)
+    rig.poll()
+    rig.send()
+    assert not rig.state().suspicion.suspect
+    rig.ack_all()
+
+    rig, requests = dated(1)
+    rig.move_leader(1, 1, seconds=0.1)
+    rig.lose()
+    rig.tick(2.0)
+    rig.page((requests[0], 1))
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect, "the old stamps are gone, and the doubt is not"
+    rig.ack(rig.outstanding()[0], 2)
+    rig.send()
+    rig.poll()
+    assert not rig.state().suspicion.suspect
+
+
+def test_another_identity_leaves_suspicion_behind() -> None:
+    """S2-7: a new epoch begins at 0 wherever the old one stood."""
+    rig, _ = doubted(1)
+    rig.page()
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.tick(1.0)
+    assert rig.outstanding()[0].epoch == 1
+    assert not rig.state().suspicion.suspect
+
+
+def test_every_start_takes_a_new_producer_id() -> None:
+    """S2-7: a producer without a transactional id has nothing to take up."""
+    asked = []
+    for _ in range(2):
+        rig = DatedRig(age=0.0)
+        rig.start()
+        asked += [step for step in rig.asked if isinstance(step, steps.InitProducerId)]
+    assert len(asked) == 2
+
+
+# -- warnings
+
+
+def test_the_cures_are_named_once() -> None:
+    rig, _ = doubted()
+    rig.page()
+    rig.send(3)
+    rig.lose()
+    rig.tick(2.0)
+    (warning,) = [event for event in rig.events if "may have forgotten" in event]
+    for cure in ("transactional id", "LogAppendTime", "larger expiration"):
+        assert cure in warning
+
+
+@pytest.mark.parametrize(("expiration", "warned"), [(239.0, True), (240.0, True), (240.5, False)])
+def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
+    expiration: float, warned: bool
+) -> None:
+    """S2-5: whether a broker told or the option did."""
+    told = DatedRig(age=0.0, brokers=2, partitions=2, delivery_timeout=120.0)
+    told.told = {1: expiration, 2: expiration}
+    told.leaders["t", 1] = (2, 0)
+    told.start()
+    for partition in (0, 1):
+        told.send(partition=partition)
+    given = DatedRig(age=0.0, producer_id_expiration=expiration).start()
+    for rig in (told, given):
+        rig.ack_all()
+        assert sum("not below half" in event for event in rig.events) == warned
+
+
+def test_the_shortest_memory_of_all_brokers_counts() -> None:
+    """S2-1: it is each broker's own config."""
+    rig = DatedRig(age=0.0, brokers=2, partitions=2)
+    rig.told = {1: 5000.0, 2: 1000.0}
+    rig.leaders["t", 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    assert rig.core.expiration == 1000.0
+
+
+def test_the_option_counts_where_brokers_may_not_be_asked() -> None:
+    rig = DatedRig(age=0.0, producer_id_expiration=HOUR)
+    rig.start()
+    rig.send()
+    assert rig.core.expiration == HOUR
+    assert not [step for step in rig.asked if isinstance(step, steps.DescribeBrokerConfig)]
+
+
+# -- in_doubt="resend"
+
+
+def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
+    """The same bytes, oldest first, and no reading: at the price of a possible duplicate."""
+    rig, requests = doubted(in_doubt="resend")
+    assert not rig.held
+    assert rig.sequences == [1]
+    assert rig.outstanding()[0].only.data == requests[0].only.data
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+    assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
+    """Two refused passes: the event is raised, and the records are written anew in order."""
+    rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
+    while rig.state().ledger.identity == (4001, 0):
+        wait_until(rig, lambda: bool(rig.outstanding()))
+        if rig.outstanding()[0].epoch == 0:
+            rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.statuses[1:] == [PENDING] * 3
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    first = len(rig.everything) - 1
+    rig.ack_all()
+    written = [value for request in rig.everything[first:] for value in request.only.values]
+    assert written == sorted(written, key=lambda value: value or b"")
+    assert set(rig.statuses) == {ACKED}
+    rig.assert_drained()
+
+
+def test_resend_mode_keeps_the_deadline() -> None:
+    """A record whose time is up ends UNKNOWN in either mode."""
+    rig, _ = doubted(1, age=0.0, in_doubt="resend", delivery_timeout=40.0)
+    wait_until(rig, lambda: rig.outcomes[1].status is not PENDING)
+    assert rig.outcomes[1].status in {UNKNOWN, NOT_WRITTEN}
+    assert rig.outcomes[1].status is UNKNOWN
+
+
+def test_an_expiration_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        DatedRig(producer_id_expiration=0.0)
