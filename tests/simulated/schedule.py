@@ -86,12 +86,17 @@ class Schedule:
 
     @property
     def events_allowed(self) -> bool:
-        """Whether a data-loss event may be raised although nothing was lost: brokers that lie, and
-        requests that outlive their connection for longer than anyone waits.
+        """Whether a data-loss event may be raised although nothing was lost: brokers that lie,
+        requests that outlive their connection for longer than anyone waits, and what is in doubt,
+        was never appended, and is refused for good when it is asked about.
         """
         lies = {"spurious", "fence", "absurd", "zombie"}
+        refused = any(f.kind in ("limit", "stamps") for f in self.faults) or any(
+            g.kind == "refuse" and g.args[0] in _PERMANENT for g in self.glitches
+        )
         return (
             self.lossy
+            or refused
             or self.profile in ("forgetful", "plain", "storm", "range")
             or any(glitch.kind in lies for glitch in self.glitches)
         )
