@@ -385,7 +385,7 @@ async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Tran
 
 @bounded(120)
 async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush() -> None:
-    """confluent-kafka-python #2071: the buffer was cleared; #2154: nothing resolved unflushed."""
+    """confluent-kafka-python #2071 and #2154: a cleared buffer; no outcome before a flush."""
     cut = 0
 
     def hook(seen: RequestSeen) -> Action | None:

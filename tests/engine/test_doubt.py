@@ -98,7 +98,7 @@ def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(
 
 
 def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
-    """`trust_base_offset=False`; attack.md addendum b."""
+    """`trust_base_offset=False`; 2nd attack, b: attack.md, addendum b."""
     rig, (only,) = pipelined(1, trust_base_offset=False)
     rig.fail(only, NOT_LEADER, -1)
     assert rig.state().in_doubt == 1

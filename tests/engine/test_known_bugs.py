@@ -84,7 +84,9 @@ def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_
 
 
 def test_out_of_order_for_a_batch_in_doubt_never_gets_it_another_identity() -> None:
-    """Redpanda #3039, librdkafka #4953: OUT_OF_ORDER where a duplicate should have been told."""
+    """Redpanda #3039, librdkafka #4953, kafka-python #2841 and #2843: OUT_OF_ORDER where a
+    duplicate should have been told.
+    """
     rig, requests = pipelined(5)
     values = [value_of(request) for request in requests]
     rig.lose()
@@ -439,7 +441,7 @@ def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next
 
 
 def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
-    """librdkafka #4736, Dekaf #3342: one not writable, its siblings go on and so does it later."""
+    """librdkafka #4736, Dekaf #3342; 2nd attack, c: its siblings go on, and so does it later."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)

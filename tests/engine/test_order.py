@@ -444,7 +444,7 @@ def test_stale_metadata_does_not_move_a_partition_back() -> None:
 def test_v14_is_spoken_as_the_option_and_the_broker_allow(
     mode: str, offered: int, named: bool, version: int
 ) -> None:
-    """attack.md finding 14, D2.10."""
+    """attack.md finding 14, D2.10; 2nd attack, f: whoever is to get v14 is asked."""
     rig = Rig(version=offered, window_discovery=mode)
     rig.names_config = named
     rig.start()

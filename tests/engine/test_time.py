@@ -82,7 +82,7 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
 
 
 def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
-    """Its deadline plus one request timeout, then UNKNOWN."""
+    """2nd attack, e: its deadline plus one request timeout, then UNKNOWN."""
     rig, (only,) = pipelined(1, **SHORT)
     sent_at = only.sent_at
     rig.fail(only, REQUEST_TIMED_OUT)
