@@ -205,10 +205,12 @@ def test_a_leader_that_moves_while_the_epoch_is_bumped_gets_each_record_once() -
 # -- expiry
 
 
-def test_the_second_of_four_expires_and_the_producer_goes_on() -> None:
-    """librdkafka dotnet#704 (#2163), A5.39: a gap at message 2 was fatal.
+@pytest.mark.parametrize("appended", [True, False])
+def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> None:
+    """librdkafka dotnet#704 (#2163), A5.39, A5.40: a gap at message 2 was fatal.
 
-    Schedule: b1 is acknowledged, b2 expires unanswered, b3 and b4 are in flight behind it.
+    Schedule: b1 is acknowledged, b2 expires unanswered, b3 and b4 are in flight behind it; the
+    broker has b2, or it never came and b3 and b4 are refused.
     """
     rig = Rig(**SHORT).start()
     rig.send()
@@ -216,22 +218,33 @@ def test_the_second_of_four_expires_and_the_producer_goes_on() -> None:
     rig.send(2)
     rig.tick(1.0)
     rig.send(2)
-    first, *others = rig.outstanding()
-    rig.ack(first)
+    # They leave late, so that b2 expires while its connection is still within its own time.
+    rig.lose(unwritten=rig.outstanding())
+    rig.tick(2.0)
+    rig.ack(rig.outstanding()[0])
+    second, *others = rig.outstanding()
+    assert rig.sequences == [2, 3, 4]
     deadline = rig.state().unresolved[0].deadline
     while rig.now < deadline + 0.01:
         # Bytes still move: that is a slow broker, not a dead one.
-        rig.core.on_progress(first.link.link_id, rig.now)
+        rig.core.on_progress(second.link.link_id, rig.now)
         rig.tick(0.5)
     assert rig.statuses == [ACKED, ACKED, UNKNOWN, PENDING, PENDING]
-    for request in others[1:]:
-        if not request.done:
+    assert not any(request.done for request in (second, *others))
+    for request in (second, *others):
+        if appended:
             rig.ack(request)
+        else:
+            rig.fail(request, OUT_OF_ORDER)
+    late = rig.send(3)
     rig.settle_down(30.0)
-    assert rig.statuses == [ACKED, ACKED, UNKNOWN, ACKED, ACKED]
-    rig.send(3)
-    rig.settle_down(5.0)
-    assert rig.statuses[-3:] == [ACKED] * 3
+    assert rig.statuses[:5] == [ACKED, ACKED, UNKNOWN, ACKED, ACKED]
+    assert [outcome.status for outcome in late] == [ACKED] * 3
+    offsets = [outcome.offset for outcome in rig.outcomes if outcome.status is ACKED]
+    assert offsets == sorted(offsets)
+    # Nothing goes out above the gap under the old epoch.
+    assert max(r.sequence for r in rig.everything if r.epoch == 0) == 4
+    assert rig.core.identity.bumps == 1
     rig.assert_drained()
 
 
