@@ -11,7 +11,6 @@ cases), so that a survivor says what the simulation fails to show.
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import sys
 import time
@@ -41,7 +40,7 @@ from aioidem.engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
-from .soak import PROCESSES, run_seed
+from .soak import PROCESSES, quiet, run_seed
 
 __all__ = ["MUTANTS", "Caught", "Mutant", "catch", "main"]
 
@@ -655,13 +654,13 @@ def grace_without_end(patch: Patch) -> None:
 
 def catch(name: str, limit: int = LIMIT) -> Caught:
     """Run seeds with a mutant in place until one notices."""
-    logging.getLogger("aioidem").setLevel(logging.CRITICAL)
     broken = MUTANTS[name]
-    for seed in range(limit):
-        with applied(broken):
-            violations = run_seed(seed).violations
-        if violations and not run_seed(seed).violations:
-            return Caught(name, seed, str(violations[0])[:110])
+    with quiet():
+        for seed in range(limit):
+            with applied(broken):
+                violations = run_seed(seed).violations
+            if violations and not run_seed(seed).violations:
+                return Caught(name, seed, str(violations[0])[:110])
     return Caught(name, None, "")
 
 

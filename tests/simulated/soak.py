@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aioidem.testing import Outcome
@@ -118,12 +119,23 @@ def _table(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The whole producer logs what a user should see; here that is thousands of lines."""
+    logger = logging.getLogger("aioidem")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _run_chunk(seeds: range) -> Tally:
-    # The whole producer logs what a user should see; here that is thousands of lines.
-    logging.getLogger("aioidem").setLevel(logging.CRITICAL)
     tally = Tally()
-    for seed in seeds:
-        tally.add(run_seed(seed))
+    with quiet():
+        for seed in seeds:
+            tally.add(run_seed(seed))
     return tally
 
 
