@@ -163,7 +163,7 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
         for topic, deliveries in sent.items():
             check(deliveries, stored_values(cluster, topic))
             statuses = [delivery.status for delivery in deliveries.values()]
-            assert set(statuses[1:10]) != {ACKED}, "nothing expired"
+            assert UNKNOWN in statuses[1:10], "of what was begun nobody knows where it ended"
             assert set(statuses[10:]) == {ACKED}
 
 
@@ -262,7 +262,8 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
         async with producer_for(cluster, connector=garbler, **ONE_EACH) as producer:
             values = [told(number) for number in range(20)]
             deliveries = [producer.send_nowait("t", value) for value in values]
-            await producer.flush()
+            with anyio.fail_after(5.0):  # and not after a request timeout
+                await producer.flush()
             statistics = producer.statistics()
             assert statistics.batches_retried > 0
             assert statistics.epoch_bumps == 0
