@@ -41,7 +41,7 @@ from .driver import (
 def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
     failing: int, code: int
 ) -> None:
-    """A4.36, F15, KAFKA-14034: the rest is renumbered under one bump."""
+    """S4-14, A4.36, F15, KAFKA-14034: the rest is renumbered under one bump."""
     rig, requests = pipelined(5)
     for number, request in enumerate(requests):
         if number < failing:
@@ -117,7 +117,9 @@ def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() ->
 
 
 def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() -> None:
-    """A4.31, A4.32, S4, C-J7, KAFKA-12152, librdkafka #4953, franz-go v0.6.3, Dekaf #3342."""
+    """S4-12, A4.31, A4.32, S4, C-J7, KAFKA-12152, librdkafka #4953, franz-go v0.6.3,
+    Dekaf #3342.
+    """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -156,7 +158,7 @@ def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
 
 
 def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
-    """A4.35, rd#3720, Dekaf #3341: queued records still drain."""
+    """S4-20, A4.35, rd#3720, Dekaf #3341: queued records still drain."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -392,7 +394,7 @@ def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:
 
 
 def test_offsets_count_from_the_base_offset() -> None:
-    """A2.16."""
+    """S4-18, A2.16."""
     rig = Rig(batch_size=10_000).start()
     rig.send(4, poll=False)
     rig.poll()

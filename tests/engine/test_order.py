@@ -29,7 +29,7 @@ from .driver import (
 
 
 def test_sequences_are_taken_at_drain_and_count_records() -> None:
-    """A1.1, A1.2: what waits behind the gate has no number."""
+    """S4-3, A1.1, A1.2: what waits behind the gate has no number."""
     rig = Rig(batch_size=1000, linger=0.01).start()
     rig.send(5)
     rig.tick(0.1)
@@ -106,7 +106,7 @@ def test_a_success_without_a_producer_id_is_an_error(producer_id: int, epoch: in
 
 
 def test_sequences_wrap_with_batches_in_flight_and_are_retried_in_order() -> None:
-    """A1.4, F34, finding 9: ordered by an unbounded counter, never by the wire value."""
+    """S4-21, A1.4, F34, finding 9: ordered by an unbounded counter, never by the wire value."""
     rig = Rig(batch_size=400).start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -565,7 +565,7 @@ def test_a_topic_without_an_id_is_written_by_name() -> None:
 
 
 def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind() -> None:
-    """A3.19, A3.21, S8, kafka-python #2937, Sarama #1430 and #3354."""
+    """S4-15, A3.19, A3.21, S8, kafka-python #2937, Sarama #1430 and #3354."""
     rig, requests = pipelined(5)
     rig.fail(requests[0], NOT_LEADER, poll=False)
     for request in requests[1:]:
@@ -583,7 +583,7 @@ def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind
 
 @pytest.mark.parametrize("failing", range(5))
 def test_a_retriable_error_on_any_of_five_keeps_the_order(failing: int) -> None:
-    """A3.20, Sarama #2619 and #2860."""
+    """S4-7, A3.20, Sarama #2619 and #2860."""
     rig, requests = pipelined(5)
     for number, request in enumerate(requests):
         if number < failing:

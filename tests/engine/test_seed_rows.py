@@ -12,6 +12,7 @@ holds today, and DESIGN.md says how the two differ.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -213,13 +214,15 @@ ALL = [
 ]
 
 
+@functools.cache
 def defined_tests() -> dict[str, str]:
     """Every test function of the suite and its docstring."""
     found: dict[str, str] = {}
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found[node.name] = ast.get_docstring(node) or ""
+                # Two files may use one name.
+                found[node.name] = f"{found.get(node.name, '')} {ast.get_docstring(node) or ''}"
     return found
 
 
@@ -239,6 +242,12 @@ def test_every_row_has_its_test_or_its_reason() -> None:
 
 def test_every_test_that_the_table_names_exists() -> None:
     assert {name for names in ROWS.values() for name in names} <= set(defined_tests())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_test_of_each_row_names_it(row: str) -> None:
+    docstrings = defined_tests()
+    assert any(re.search(rf"\b{row}\b", docstrings[name]) for name in ROWS[row])
 
 
 # -- S3: in-flight requests

@@ -331,6 +331,7 @@ def test_another_identity_starts_again_at_zero() -> None:
 
 
 def test_a_bump_raises_the_epoch_by_one() -> None:
+    """S4-4."""
     ledger = IdentityLedger()
     ledger.ask()
     ledger.grant(7, 0)

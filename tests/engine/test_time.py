@@ -34,7 +34,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 
 def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> None:
-    """A1.2, A5.38, aiokafka #1017."""
+    """S4-13, A1.2, A5.38, aiokafka #1017."""
     rig = Rig(**SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -64,7 +64,9 @@ def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() 
 
 
 def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() -> None:
-    """A5.39, A5.41, A5.42, C-J5: no new batch until the connection tells or dies, then a bump."""
+    """S4-8, S4-9, A5.39, A5.41, A5.42, C-J5: no new batch until the connection tells or dies, then
+    a bump.
+    """
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)

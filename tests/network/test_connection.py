@@ -202,6 +202,7 @@ async def test_correlation_ids_never_repeat_and_wrap_to_zero() -> None:
 
 
 async def test_responses_are_delivered_in_order_with_their_headers() -> None:
+    """S3-3."""
     async with running() as peer:
         ids = [peer.write() for _ in range(20)]
         await peer.until(lambda: peer.connection.started(ids[-1]))
