@@ -93,7 +93,6 @@ def test_a_mutant_is_caught(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.slow  # as long as the two thousand seeds, and about them
 @pytest.mark.parametrize("name", mutants.MUTANTS)
 def test_every_mutant_is_caught(name: str) -> None:
     assert mutants.catch(name).seed is not None
