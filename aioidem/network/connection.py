@@ -41,6 +41,7 @@ from aioidem.errors import (
     NotKafkaError,
     ProtocolError,
 )
+from aioidem.network.tls_probe import answers_tls
 from aioidem.network.transport import Connector, address
 from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
@@ -155,6 +156,13 @@ class Connection:
             stream = await connector.connect(host, port)
             try:
                 return await cls._greet(stream, host, port, client_id, max_frame_bytes)
+            except (_SilentHangUpError, *_STREAM_ERRORS) as error:
+                await _close(stream)
+                if await answers_tls(connector, host, port):
+                    raise NotKafkaError(f"{where}: {_TLS_LISTENER}") from error
+                silent = isinstance(error, _SilentHangUpError)
+                cause = KafkaConnectionError(*error.args) if silent else error
+                raise _placed(cause, where) from error
             except BaseException as error:
                 await _close(stream)
                 placed = _placed(error, where)
@@ -406,12 +414,20 @@ async def _only_frame(stream: ByteStream, splitter: FrameSplitter) -> bytes:
             return frames[0]
 
 
+class _SilentHangUpError(KafkaConnectionError):
+    """The peer closed the connection on our first words, without one of its own."""
+
+
+_TLS_LISTENER: Final = "the peer is not a plaintext Kafka listener: it speaks TLS"
+
+
 def _hung_up_at_once(sent: bytes) -> KafkaConnectionError:
     name = recognise(sent)
     if name is not None:
         return NotKafkaError(f"the peer is not a plaintext Kafka listener: it speaks {name}")
     after = f"after {sent[:16]!r}" if sent else "without a word"
-    return KafkaConnectionError(
+    kind = KafkaConnectionError if sent else _SilentHangUpError
+    return kind(
         f"it hung up {after} when asked for its API versions; the broker may be going down, "
         "or the listener wants TLS or SASL, or it is not Kafka"
     )

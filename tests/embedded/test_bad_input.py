@@ -297,7 +297,7 @@ async def hangs_up(_stream: SocketStream) -> None:
 STRANGERS = [
     # Java's, and so Kafka's own TLS listener: a fatal alert, unexpected_message.
     pytest.param(sayer(b"\x15\x03\x03\x00\x02\x02\x0a"), errors.NotKafkaError, "TLS", id="TLS"),
-    pytest.param(openssl, errors.KafkaConnectionError, "TLS", id="OpenSSL"),
+    pytest.param(openssl, errors.NotKafkaError, "speaks TLS", id="OpenSSL"),
     pytest.param(
         sayer(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
         errors.NotKafkaError,
