@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aioidem.engine.idempotence import ProducerIdentity, wire_sequence
-from aioidem.errors import InternalError
+from aioidem.engine.lifecycle import transition
 
 if TYPE_CHECKING:
     from aioidem.engine.accumulator import PendingRecord
@@ -224,10 +224,7 @@ class Batch:
         Raises:
             InternalError: the table has no such step; the state is left as it was.
         """
-        try:
-            self.state = BATCH_TRANSITIONS[self.state, event]
-        except KeyError:
-            raise InternalError(f"batch {self!r}: {event.value} while {self.state.value}") from None
+        self.state = transition(BATCH_TRANSITIONS, self.state, event, self)
 
     def learn(self, evidence: Evidence, now: float) -> None:
         """Take in what an ended attempt told.
@@ -236,10 +233,7 @@ class Batch:
             InternalError: the table has no such row: anything after a proof, new numbers for a
             batch in doubt.
         """
-        try:
-            self.persistence = PERSISTENCE_TRANSITIONS[self.persistence, evidence]
-        except KeyError:
-            raise InternalError(f"{self!r} cannot be {evidence.value}") from None
+        self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:
             self.doubted_at = now
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from aioidem.errors import InternalError
+from aioidem.engine.lifecycle import transition
 
 __all__ = [
     "IDENTITY_TRANSITIONS",
@@ -93,12 +93,7 @@ class IdentityLedger:
         self.bumps = 0
 
     def _move(self, event: IdentityEvent) -> None:
-        try:
-            self.state = IDENTITY_TRANSITIONS[self.state, event]
-        except KeyError:
-            raise InternalError(
-                f"producer identity: {event.value} while {self.state.value}"
-            ) from None
+        self.state = transition(IDENTITY_TRANSITIONS, self.state, event, "producer identity")
 
     def ask(self) -> None:
         """An InitProducerId request is on its way."""

@@ -25,9 +25,9 @@ from uuid import UUID
 from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Batch
 from aioidem.engine.goodput import Goodput
+from aioidem.engine.lifecycle import transition
 from aioidem.engine.partition import PartitionState
 from aioidem.engine.windows import ConnectionWindow
-from aioidem.errors import InternalError
 
 __all__ = [
     "LINK_TRANSITIONS",
@@ -189,12 +189,7 @@ class Link:
         Raises:
             InternalError: the table has no such step.
         """
-        try:
-            self.state = LINK_TRANSITIONS[self.state, event]
-        except KeyError:
-            raise InternalError(
-                f"link {self.link_id}: {event.value} while {self.state.value}"
-            ) from None
+        self.state = transition(LINK_TRANSITIONS, self.state, event, f"link {self.link_id}")
 
     def admits(self, now: float) -> bool:
         """Whether one more request may be written now."""

@@ -33,7 +33,7 @@ import enum
 from collections.abc import Sequence
 
 from aioidem.engine.batch import Batch, BatchState
-from aioidem.errors import InternalError
+from aioidem.engine.lifecycle import transition
 
 __all__ = ["RECOVERY_TRANSITIONS", "Recovery", "RecoveryEvent", "Rung"]
 
@@ -124,10 +124,7 @@ class Recovery:
         Raises:
             InternalError: the table has no such step.
         """
-        try:
-            rung = RECOVERY_TRANSITIONS[self.rung, event]
-        except KeyError:
-            raise InternalError(f"recovery: {event.value} while {self.rung.value}") from None
+        rung = transition(RECOVERY_TRANSITIONS, self.rung, event, "recovery")
         if rung is not self.rung:
             self.passes = 0
             self.pass_not_before = 0.0

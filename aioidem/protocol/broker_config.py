@@ -8,20 +8,15 @@ DESCRIBE_CONFIGS on the cluster, which is rarely granted: no answer is the norma
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kio.static.protocol import RequestPayload
 
-from aioidem.errors import InternalError
-from aioidem.protocol.messages import request_type
+from aioidem.protocol.describe_configs import BROKER, describe_configs_request
 
 __all__ = ["BrokerFacts", "broker_config_request", "broker_facts"]
 
-API_KEY = 32
-_BROKER: Final = 4
 _EXPIRATION: Final = "producer.id.expiration.ms"
 _SEQUENCES: Final = "max.in.flight.sequence.number.per.connection"
 
@@ -40,21 +35,7 @@ def broker_config_request(version: int, node_id: int) -> RequestPayload:
 
     :raises InternalError: the version is not one that kio has.
     """
-    schema = request_type(API_KEY, version)
-    if schema is None:
-        raise InternalError(f"no DescribeConfigs version {version}")
-    module = importlib.import_module(schema.__module__)
-    resource = module.DescribeConfigsResource(
-        resource_type=_BROKER,
-        resource_name=str(node_id),
-        configuration_keys=(_EXPIRATION, _SEQUENCES),
-    )
-    values: dict[str, Any] = {"resources": (resource,)}
-    known = {field.name for field in dataclasses.fields(schema)}
-    for flag in ("include_synonyms", "include_documentation"):
-        if flag in known:
-            values[flag] = False
-    return schema(**values)
+    return describe_configs_request(version, BROKER, str(node_id), (_EXPIRATION, _SEQUENCES))
 
 
 def broker_facts(response: Any) -> BrokerFacts:
