@@ -390,14 +390,15 @@ class PartitionState:
             self._skipped = None  # said once is enough
             self._give_up_numbers(out)
             self.recovery.salvage(doubtful)
-        elif (
-            attempt is not None
-            and attempt.knows_us
-            and not self.suspicion.suspect
-            and self.recovery.rung is not Rung.SALVAGE
-        ):
+        elif not doubtful or self.recovery.rung is Rung.SALVAGE:
+            return
+        elif attempt is not None and attempt.knows_us and not self.suspicion.suspect:
             for batch in doubtful:
                 self._settle_ack(batch, -1, out, None)
+        else:
+            # It may have been accepted by a leader that had forgotten us, with a hole below it. No
+            # later success may close that hole either, now that the leader holds state again.
+            self.recovery.salvage(doubtful)
 
     def on_error(
         self,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from aioidem.testing import Outcome
 
-from .schedule import Call, Fault, Glitch
+from .schedule import Call, Fault, Glitch, draw
 from .test_attack import clean, schedule
+from .world import run
 
 
 def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
@@ -49,3 +50,12 @@ def test_nothing_is_resent_before_the_broker_has_said_how_long_it_remembers() ->
             faults=(Fault(0.71, "cut", (0, 1.0, True, 0.0)),),
         )
     )
+
+
+def test_a_hole_that_a_forgetful_leader_left_is_not_closed_by_later_successes() -> None:
+    """Seed 9268: a suspect partition in full flight; the leader forgets us, one batch fails before
+    its append, the next is accepted over the hole. A partition that is fresh again must not take
+    the success of a batch sent after that for a proof of the one in the hole.
+    """
+    result = run(draw(9268))
+    assert not result.violations, "\n".join(map(str, result.violations))
