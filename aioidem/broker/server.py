@@ -20,12 +20,11 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import anyio
-from anyio.abc import ByteStream, Listener, SocketAttribute, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
 
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.configs import BROKER_CONFIGS, TOPIC_CONFIGS, validate
@@ -38,6 +37,7 @@ from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.state import ClusterState
 from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker
 from aioidem.errors import ConfigError, NotKafkaError, ProtocolError, error_for_code
+from aioidem.network.listening import Listening
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.protocol.frames import FrameSplitter
 from aioidem.protocol.messages import encode_response
@@ -131,7 +131,7 @@ class EmbeddedCluster:
         self._wall_clock = wall_clock
         self._exits = AsyncExitStack()
         self._tasks: TaskGroup | None = None
-        self._listening: dict[int, _Listening] = {}
+        self._listening: dict[int, Listening] = {}
         self._channels: dict[int, _Channel] = {}
         self._stopped_clean: dict[int, bool] = {}
         self._asleep_until: float | None = None
@@ -445,7 +445,7 @@ class EmbeddedCluster:
         )
         port: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
         broker.port = self._ports[broker.id] = port
-        listening = _Listening(listener, anyio.CancelScope(), anyio.Event())
+        listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             if self._tasks is not None:
                 # Started, not only scheduled: `_shut` waits for it to close the listener.
@@ -456,7 +456,7 @@ class EmbeddedCluster:
             raise
 
     async def _accept(
-        self, broker: Broker, listening: _Listening, *, task_status: TaskStatus[None]
+        self, broker: Broker, listening: Listening, *, task_status: TaskStatus[None]
     ) -> None:
         async def serve(stream: ByteStream) -> None:
             raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
@@ -539,20 +539,6 @@ class EmbeddedCluster:
         if tasks is not None:
             tasks.cancel_scope.cancel()
         await self._exits.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    """A listener and the scope its accept loop runs in."""
-
-    listener: Listener[ByteStream]
-    scope: anyio.CancelScope
-    done: anyio.Event
-
-    async def end(self) -> None:
-        """Returns when the port is free."""
-        self.scope.cancel()
-        await self.done.wait()
 
 
 class _Channel:

@@ -34,10 +34,11 @@ from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
 import anyio
-from anyio.abc import ByteStream, Listener, SocketAttribute, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
 
 from aioidem.broker.link import Lane
 from aioidem.errors import ConfigError, KafkaConnectionError
+from aioidem.network.listening import Listening
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.protocol.frames import frame
 from aioidem.testing.kafka_frames import (
@@ -211,7 +212,7 @@ class FaultProxy:
         self._changed: anyio.Event | None = None
         self._exits = AsyncExitStack()
         self._tasks: TaskGroup | None = None
-        self._listening: _Listening | None = None
+        self._listening: Listening | None = None
 
     def __repr__(self) -> str:
         host, port = self.upstream
@@ -319,7 +320,7 @@ class FaultProxy:
             return
         listener = await anyio.create_tcp_listener(local_host=self.host, local_port=self.port)
         self.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
-        listening = _Listening(listener, anyio.CancelScope(), anyio.Event())
+        listening = Listening(listener, anyio.CancelScope(), anyio.Event())
         try:
             # Started, not only scheduled: `end` waits for it to close the listener.
             await self._tasks.start(self._serve, listening)
@@ -330,7 +331,7 @@ class FaultProxy:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _serve(self, listening: _Listening, *, task_status: TaskStatus[None]) -> None:
+    async def _serve(self, listening: Listening, *, task_status: TaskStatus[None]) -> None:
         try:
             async with listening.listener:
                 task_status.started()
@@ -381,20 +382,6 @@ class FaultProxy:
         if tasks is not None:
             tasks.cancel_scope.cancel()
         await self._exits.aclose()
-
-
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    """A listener and the scope its accept loop runs in."""
-
-    listener: Listener[ByteStream]
-    scope: anyio.CancelScope
-    done: anyio.Event
-
-    async def end(self) -> None:
-        """Returns when the port is free."""
-        self.scope.cancel()
-        await self.done.wait()
 
 
 class _JitteryLane:
