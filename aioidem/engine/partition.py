@@ -346,8 +346,7 @@ class PartitionState:
         attempt = batch.attempt
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
             out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
-        stamp = answer.log_append_time_ms
-        self.suspicion.acked(stamp if stamp >= 0 else batch.max_timestamp_ms)
+        self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
         if self.idempotent:
@@ -494,6 +493,7 @@ class PartitionState:
             # The refusal says nothing of the first copy, but this leader is known to hold our
             # state: as OUT_OF_ORDER.
             self._on_out_of_order(batch, out)
+            self.recovery.refusal = error
         else:
             self._give_up(batch, error, out)
 
@@ -591,7 +591,8 @@ class PartitionState:
             self._lose("no batch in doubt is in the leader's log", now, out)
 
     def _lose(self, reason: str, now: float, out: Effects) -> None:
-        if not self.bump_wanted:
+        refusal = self.recovery.refusal
+        if refusal is None and not self.bump_wanted:
             # Behind numbers that were given up a refusal is their gap, and no loss of the broker's.
             out.data_loss(self, reason)
         self._back_off(now)
@@ -599,7 +600,7 @@ class PartitionState:
             if self._resend:
                 batch.forsaken = True
             else:
-                self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
+                self._give_up(batch, refusal or errors.OutOfOrderSequenceNumber(), out)
         self._give_up_numbers(out)
         self.recovery.move(RecoveryEvent.RESOLVED)
 

@@ -18,7 +18,9 @@ SALVAGE  a success above a *rejected* batch: the leader had lost our state, so n
          anything else = UNKNOWN.
 
 Two full passes of refused probes, the second begun late enough for queued requests of a closed
-connection to have been appended, end the probing: the data is not in this leader's log.
+connection to have been appended, end the probing: the data is not in this leader's log. That is a
+loss of the leader's only where each refusal was OUT_OF_ORDER: what is refused for its size or its
+timestamp may never have been there.
 
 The evidence for PROBING dies with the route (leader epoch, connection) it was gathered on:
 `restart`.
@@ -34,6 +36,7 @@ from collections.abc import Sequence
 
 from aioidem.engine.batch import Batch, BatchState
 from aioidem.engine.lifecycle import transition
+from aioidem.errors import KafkaError
 
 __all__ = ["RECOVERY_TRANSITIONS", "Recovery", "RecoveryEvent", "Rung"]
 
@@ -103,6 +106,7 @@ class Recovery:
         "asked",
         "pass_not_before",
         "passes",
+        "refusal",
         "rung",
         "salvaged",
     )
@@ -114,6 +118,9 @@ class Recovery:
         self.salvaged: list[Batch] = []
         # ASKING only: whether DescribeProducers is on its way.
         self.asked = False
+        # PROBING only: a probe of this pass was refused for good, for what it is and not for its
+        # place. It may never have been appended, so that the pass proves no loss.
+        self.refusal: KafkaError | None = None
         self._hinted: Batch | None = None
         self._probed: set[int] = set()
         self._pass_began: float | None = None
@@ -129,6 +136,7 @@ class Recovery:
             self.passes = 0
             self.pass_not_before = 0.0
             self.asked = False
+            self.refusal = None
             self._hinted = None
             self._probed.clear()
             self._pass_began = None
@@ -169,6 +177,7 @@ class Recovery:
         """A probe was sent."""
         if self._pass_began is None:
             self._pass_began = now
+            self.refusal = None
         self._probed.add(id(batch))
 
     def end_pass(self, now: float, pause: float) -> bool:

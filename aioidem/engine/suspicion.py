@@ -7,7 +7,10 @@ and without state any first sequence is accepted: a resend is a duplicate, an im
 acknowledgement a lie.
 
 A batch's stamp is its maximum timestamp, replaced by the answer's log append time where there is
-one. A partition is suspect when the oldest stamp among its last acknowledged, outstanding and
+one. On a topic that stamps by LogAppendTime what is unresolved has no answer yet, but it can only
+be appended after what was acknowledged: that one's append time bounds its stamp from below, however
+old its records are. (A topic whose stamping changes while something is in doubt is judged by what
+its last answer said.) A partition is suspect when the oldest stamp among its last acknowledged, outstanding and
 in-doubt batches is more than half the expiration ago (the other half absorbs clock skew and
 delivery), or when its leader changed while it was suspect.
 
@@ -29,18 +32,25 @@ DEFAULT_EXPIRATION = 86400.0
 class Suspicion:
     """The age of one partition's producer state, as far as we can tell."""
 
-    __slots__ = ("_acked_stamp_ms", "_carried", "suspect")
+    __slots__ = ("_acked_stamp_ms", "_appended_ms", "_carried", "suspect")
 
     def __init__(self) -> None:
         self._acked_stamp_ms: int | None = None
+        # LogAppendTime only: when the last acknowledged batch was appended. Kept from one identity
+        # to the next, because it is a fact of the log.
+        self._appended_ms: int | None = None
         self._carried = False
         self.suspect = False
 
-    def acked(self, stamp_ms: int) -> None:
-        """A batch with this stamp was acknowledged by its own NONE: the leader's state is as
-        young.
+    def acked(self, created_ms: int, appended_ms: int) -> None:
+        """A batch was acknowledged by its own NONE: the leader's state is as young as that.
+
+        `created_ms`: its maximum timestamp; `appended_ms`: the answer's log append time, or -1.
         """
-        self._acked_stamp_ms = stamp_ms
+        # The answer to a copy names the stored stamp, which with CreateTime is the batch's own.
+        by_log = appended_ms >= 0 and appended_ms != created_ms
+        self._appended_ms = appended_ms if by_log else None
+        self._acked_stamp_ms = appended_ms if by_log else created_ms
         self._carried = False
 
     def leader_changed(self) -> None:
@@ -54,7 +64,8 @@ class Suspicion:
 
     def assess(self, wall_ms: float, expiration: float, unresolved: Iterable[Batch]) -> bool:
         """Decide anew. `wall_ms`: milliseconds since the epoch; `expiration`: seconds."""
-        stamps = [batch.max_timestamp_ms for batch in unresolved]
+        floor = self._appended_ms
+        stamps = [batch.max_timestamp_ms if floor is None else floor for batch in unresolved]
         if self._acked_stamp_ms is not None:
             stamps.append(self._acked_stamp_ms)
         oldest = min(stamps, default=None)

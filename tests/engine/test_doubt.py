@@ -387,6 +387,34 @@ def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledg
     assert rig.statuses == [ACKED] * 3
 
 
+@pytest.mark.parametrize(
+    ("passes", "events"),
+    [
+        ((OUT_OF_ORDER, OUT_OF_ORDER), 1),
+        ((OUT_OF_ORDER, INVALID_TIMESTAMP), 0),
+        ((INVALID_TIMESTAMP, OUT_OF_ORDER), 1),
+        ((MESSAGE_TOO_LARGE, INVALID_RECORD), 0),
+    ],
+)
+def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
+    passes: tuple[int, int], events: int
+) -> None:
+    """It may never have been appended; only OUT_OF_ORDER for all says that something is missing."""
+    rig, _ = pipelined(2, request_timeout=10.0)
+    for request in rig.outstanding():
+        rig.fail(request, REQUEST_TIMED_OUT, poll=False)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
+    for code in passes:
+        wait_until(rig, lambda: bool(rig.outstanding()))
+        second, first = rig.outstanding()
+        rig.fail(second, OUT_OF_ORDER, poll=False)
+        rig.fail(first, code)
+    assert rig.statuses[1:] == [UNKNOWN] * 2
+    assert rig.core.counters.data_loss_events == events
+    assert rig.core.identity.bumps == 1
+
+
 def test_too_large_never_splits_a_batch_in_doubt() -> None:
     """attack.md finding 12: splitting is renumbering, and the first copy may be stored."""
     rig = Rig(batch_size=1000).start()

@@ -244,6 +244,38 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
         assert rig.state().suspicion.suspect is suspect
 
 
+def test_log_append_time_vouches_for_what_is_unresolved() -> None:
+    """S2-5: it is appended after what was acknowledged, by whose stamp the broker remembers."""
+    rig, requests = dated(1)
+    rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())
+    rig.send()
+    rig.lose()
+    rig.tick(2.0)
+    assert not rig.state().suspicion.suspect
+    rig.ack(rig.outstanding()[0], 2, log_append_time_ms=rig.now_stamp())
+    assert rig.statuses == [ACKED] * 3
+
+
+def test_the_stamp_of_a_stored_copy_is_no_log_append_time() -> None:
+    """A broker answers a resend with the stored timestamp, with CreateTime as well."""
+    rig, requests = dated(1, age=0.0)
+    created = requests[0].only.batch.max_timestamp_ms
+    rig.ack(requests[0], 1, log_append_time_ms=created)
+    rig.core.stamp_ms = rig.now_stamp() - int(13 * HOUR * 1000)
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect
+
+
+def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> None:
+    rig, requests = dated(1)
+    rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() - int(13 * HOUR * 1000))
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect
+
+
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
     """S2-2: without state the leader accepts any sequence."""
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
