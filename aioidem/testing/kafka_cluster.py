@@ -24,19 +24,25 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import anyio
 import anyio.to_thread
 
 from aioidem.broker.entities import build, from_ms
-from aioidem.errors import KafkaConnectionError, KafkaError, ProtocolError, broker_error
+from aioidem.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    ProtocolError,
+    broker_error,
+)
 from aioidem.network.transport import TcpConnector
 from aioidem.protocol.frames import FrameSplitter
 from aioidem.protocol.messages import (
@@ -79,6 +85,9 @@ _ELECT_LEADERS: Final = (43, 2)
 _ALTER_CONFIGS: Final = (44, 1)
 _REASSIGN: Final = (45, 0)
 _TOPIC: Final = 2
+_DESCRIBE_QUORUM: Final = (55, 1)
+_METADATA_LOG: Final = "__cluster_metadata"
+_PREFERRED, _UNCLEAN = 0, 1
 _ELECTION_NOT_NEEDED: Final = 84
 _CONTROLLER_TIME: Final = from_ms(10_000)
 
@@ -108,6 +117,11 @@ class KafkaBroker:
     def running(self) -> bool:
         """Whether its process runs."""
         return self.process.running
+
+    @property
+    def paused(self) -> bool:
+        """Whether it runs and is paused: it answers nothing until it is resumed."""
+        return self.process.paused
 
 
 class KafkaCluster:
@@ -234,7 +248,7 @@ class KafkaCluster:
     async def terminate(self, broker: int = 0) -> None:
         """SIGTERM, and wait for its end: a controlled shutdown, as of a rolling restart.
 
-        :raises KafkaError: it does not end within ``stop_timeout``.
+        :raises KafkaError: it does not end within ``stop_timeout``; paused, it never does.
         """
         await self._stop(broker, signal.SIGTERM)
 
@@ -267,6 +281,30 @@ class KafkaCluster:
         """SIGCONT."""
         await self._signal(broker, signal.SIGCONT)
 
+    async def revive(self) -> None:
+        """Resume the brokers that are paused, start those that do not run, and wait until each
+        knows of all.
+
+        :raises KafkaStartError: one did not start, or they do not find one another.
+        """
+        for broker in self._brokers:
+            await self.resume(broker.node_id)
+            await anyio.to_thread.run_sync(broker.process.start)
+        await self._until_all_ready()
+
+    async def controller(self) -> int:
+        """Id of the active controller; -1 while there is none.
+
+        :raises KafkaError: no broker is running.
+        """
+        asked = {"topic_name": _METADATA_LOG, "partitions": [{"partition_index": 0}]}
+        for broker in self._responsive():
+            with suppress(KafkaConnectionError, ProtocolError):
+                answer = await self._ask(broker, *_DESCRIBE_QUORUM, {"topics": [asked]})
+                if not int(answer.error_code):
+                    return int(answer.topics[0].partitions[0].leader_id)
+        return -1
+
     # -- topics -----------------------------------------------------------------------------------
 
     async def create_topic(
@@ -275,17 +313,25 @@ class KafkaCluster:
         partitions: int = 1,
         replication: int | None = None,
         configs: Mapping[str, str | int] | None = None,
+        replicas: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Create a topic, and wait until every running broker knows its leaders.
 
         :param replication: None: a replica on each of up to three brokers.
+        :param replicas: of each partition, the brokers to have one, the leader first; instead of
+            ``partitions`` and ``replication``.
         :raises BrokerResponseError: the cluster refuses.
         """
+        placed = [
+            {"partition_index": partition, "broker_ids": brokers}
+            for partition, brokers in enumerate(replicas or ())
+        ]
+        partitions = len(placed) or partitions
         topic = {
             "name": name,
-            "num_partitions": partitions,
-            "replication_factor": replication or min(self._count, 3),
-            "assignments": (),
+            "num_partitions": -1 if placed else partitions,
+            "replication_factor": -1 if placed else replication or min(self._count, 3),
+            "assignments": placed,
             "configs": [
                 {"name": key, "value": str(value)} for key, value in (configs or {}).items()
             ],
@@ -298,7 +344,7 @@ class KafkaCluster:
         for proxy in self.proxies:
             if proxy.retention is not None:
                 proxy.retention.learn(name, created.topic_id)
-        for broker in self._running():
+        for broker in self._responsive():
             await self._until(
                 partial(self._all_led, broker, name, partitions),
                 f"broker {broker.node_id} does not know all leaders of {name!r}",
@@ -329,34 +375,99 @@ class KafkaCluster:
 
     async def leader(self, topic: str, partition: int = 0) -> int:
         """Id of the leader, -1 if there is none or no such partition."""
-        for broker in self._running():
-            state = await self._partition(broker, topic, partition)
-            return -1 if state is None else int(state.leader_id)
-        return -1
+        state = await self._state(topic, partition)
+        return -1 if state is None else int(state.leader_id)
+
+    async def in_sync(self, topic: str, partition: int = 0) -> frozenset[int]:
+        """Ids of the replicas that are in sync; empty if there is no such partition."""
+        state = await self._state(topic, partition)
+        return frozenset() if state is None else frozenset(map(int, state.isr_nodes))
+
+    async def until_in_sync(
+        self, topic: str, partition: int = 0, *, brokers: Collection[int] | None = None
+    ) -> None:
+        """Wait until all replicas are in sync, or ``brokers`` and no others.
+
+        A broker that is gone or paused leaves after its session has ended (three seconds).
+
+        :raises KafkaError: it does not happen in time.
+        """
+        wanted = None if brokers is None else frozenset(brokers)
+
+        async def reached() -> bool:
+            state = await self._state(topic, partition)
+            return state is not None and frozenset(map(int, state.isr_nodes)) == (
+                frozenset(map(int, state.replica_nodes)) if wanted is None else wanted
+            )
+
+        await self._until(reached, f"the replicas of {topic}-{partition} are not in sync as wanted")
 
     async def move_leader(self, topic: str, partition: int, broker: int) -> None:
-        """Make that broker the leader, which must have a replica in sync.
+        """Make that broker the leader, which must have a replica in sync: it becomes the preferred
+        one, and a preferred-leader election follows.
 
         :raises BrokerResponseError: the cluster refuses. KafkaError: it does not happen in time.
         """
-        state = await self._partition(self._running()[0], topic, partition)
-        if state is None:
-            raise KafkaError(f"no partition {topic}-{partition}")
-        order = [broker, *(each for each in state.replica_nodes if each != broker)]
-        where = {"partition_index": partition, "replicas": order}
+        others = [each for each in await self._replicas(topic, partition) if each != broker]
+        await self._place(topic, partition, [broker, *others])
+        await self._elect(topic, partition, _PREFERRED)
+        await self._until_led(topic, partition, broker)
+
+    async def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Move the partition to these brokers, and wait until they have it and no others; the first
+        leads if the old leader is none of them.
+
+        :raises BrokerResponseError: the cluster refuses. KafkaError: it does not happen in time.
+        """
+        await self._place(topic, partition, replicas)
+
+        async def moved() -> bool:
+            return list(replicas) == await self._replicas(topic, partition)
+
+        await self._until(moved, f"{topic}-{partition} does not come to {list(replicas)}")
+        await self.until_in_sync(topic, partition)
+
+    async def elect_unclean(self, topic: str, partition: int = 0) -> int:
+        """Elect a leader among replicas that are *not* in sync, where none that is can be had.
+
+        What only the lost leader had, acknowledged or not, is lost for good.
+
+        :returns: the new leader's id.
+        :raises BrokerResponseError: the cluster refuses. KafkaError: nobody can be elected in time.
+        """
+        leader = -1
+
+        async def led() -> bool:
+            nonlocal leader
+            with suppress(BrokerResponseError, KafkaConnectionError):
+                await self._elect(topic, partition, _UNCLEAN)
+            leader = await self.leader(topic, partition)
+            return any(each.node_id == leader for each in self._responsive())
+
+        await self._until(led, f"nobody can be elected to lead {topic}-{partition}")
+        await self._until_led(topic, partition, leader)
+        return leader
+
+    async def _place(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        where = {"partition_index": partition, "replicas": replicas}
         answer = await self._ask_any(
             *_REASSIGN, topics=[{"name": topic, "partitions": [where]}], timeout=_CONTROLLER_TIME
         )
-        _raise_for(answer.responses[0].partitions[0], "the replicas could not be put in order")
+        _raise_for(answer, "the controller was not reached")
+        _raise_for(answer.responses[0].partitions[0], "the replicas could not be placed")
+
+    async def _elect(self, topic: str, partition: int, kind: int) -> None:
         place = {"topic": topic, "partitions": [partition]}
         answer = await self._ask_any(
-            *_ELECT_LEADERS, election_type=0, topic_partitions=[place], timeout=_CONTROLLER_TIME
+            *_ELECT_LEADERS, election_type=kind, topic_partitions=[place], timeout=_CONTROLLER_TIME
         )
         for each in answer.replica_election_results:
             for result in each.partition_result:
                 if int(result.error_code) != _ELECTION_NOT_NEEDED:
                     _raise_for(result, "the leader was not elected")
-        for each in self._running():
+
+    async def _until_led(self, topic: str, partition: int, broker: int) -> None:
+        for each in self._responsive():
             await self._until(
                 partial(self._led_by, each, topic, partition, broker),
                 f"broker {each.node_id} does not know that {broker} leads {topic}-{partition}",
@@ -475,11 +586,21 @@ class KafkaCluster:
                 await self._format()
                 for broker in self._brokers:
                     await anyio.to_thread.run_sync(broker.process.start)
+        except TimeoutError:
+            await self._not_ready()
+        await self._until_all_ready()
+
+    async def _until_all_ready(self) -> None:
+        try:
+            with anyio.fail_after(self._start_timeout):
                 for broker in self._brokers:
                     await self._until_ready(broker, self._count)
         except TimeoutError:
-            tails = await anyio.to_thread.run_sync(self._log_tails)
-            raise KafkaStartError(f"not ready after {self._start_timeout:g} s\n{tails}") from None
+            await self._not_ready()
+
+    async def _not_ready(self) -> NoReturn:
+        tails = await anyio.to_thread.run_sync(self._log_tails)
+        raise KafkaStartError(f"not ready after {self._start_timeout:g} s\n{tails}") from None
 
     def _make_folder(self) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="aioidem-kafka-"))
@@ -619,8 +740,8 @@ class KafkaCluster:
 
     # -- asking -----------------------------------------------------------------------------------
 
-    def _running(self) -> list[KafkaBroker]:
-        return [each for each in self._brokers if each.running]
+    def _responsive(self) -> list[KafkaBroker]:
+        return [each for each in self._brokers if each.running and not each.paused]
 
     def _tools_moved(self) -> bool:
         return int(self.version.split(".", 1)[0]) >= 4
@@ -634,11 +755,11 @@ class KafkaCluster:
             raise KafkaError(f"{failure}, after {self._start_timeout:g} s") from None
 
     async def _ask_any(self, api_key: int, version: int, **fields: Any) -> Any:
-        """Ask the first broker that runs; brokers forward to the controller."""
-        running = self._running()
-        if not running:
+        """Ask the first broker that can answer; brokers forward to the controller."""
+        responsive = self._responsive()
+        if not responsive:
             raise KafkaError("no broker is running")
-        return await self._ask(running[0], api_key, version, fields)
+        return await self._ask(responsive[0], api_key, version, fields)
 
     async def _metadata(self, broker: KafkaBroker, topic: str | None) -> Any:
         """What a broker knows, None if it does not answer."""
@@ -652,6 +773,12 @@ class KafkaCluster:
         except (KafkaConnectionError, ProtocolError):
             return None
 
+    async def _state(self, topic: str, partition: int) -> Any:
+        """A partition as the first broker that can answer knows it, or None."""
+        for broker in self._responsive():
+            return await self._partition(broker, topic, partition)
+        return None
+
     async def _partition(self, broker: KafkaBroker, topic: str, partition: int) -> Any:
         metadata = await self._metadata(broker, topic)
         for each in () if metadata is None else metadata.topics:
@@ -659,6 +786,12 @@ class KafkaCluster:
                 if state.partition_index == partition:
                     return state
         return None
+
+    async def _replicas(self, topic: str, partition: int) -> list[int]:
+        state = await self._state(topic, partition)
+        if state is None:
+            raise KafkaError(f"no partition {topic}-{partition}")
+        return [int(each) for each in state.replica_nodes]
 
     async def _all_led(self, broker: KafkaBroker, topic: str, partitions: int) -> bool:
         metadata = await self._metadata(broker, topic)

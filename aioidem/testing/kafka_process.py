@@ -112,13 +112,14 @@ class KafkaProcess:
     :param guard: ends it if nobody else does.
     """
 
-    __slots__ = ("_command", "_guard", "_process", "log")
+    __slots__ = ("_command", "_guard", "_process", "_stopped", "log")
 
     def __init__(self, command: Sequence[str], log: Path, guard: ProcessGuard) -> None:
         self.log = log
         self._command = list(command)
         self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
 
     def __repr__(self) -> str:
         pid = None if self._process is None else self._process.pid
@@ -134,11 +135,17 @@ class KafkaProcess:
         """Whether it was started and has not ended."""
         return self._process is not None and self.exit_code() is None
 
+    @property
+    def paused(self) -> bool:
+        """Whether it runs, and was sent SIGSTOP and no SIGCONT since."""
+        return self._stopped and self.running
+
     def start(self) -> None:
         """Start it, if it is not running."""
         if self.running:
             return
         self._forget()
+        self._stopped = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - made by KafkaCluster
                 self._command,
@@ -158,6 +165,8 @@ class KafkaProcess:
         if self._process is not None and self.running:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+            if number in {signal.SIGSTOP, signal.SIGCONT}:
+                self._stopped = number == signal.SIGSTOP
 
     def wait(self, timeout: float) -> None:
         """Return when it has ended.
