@@ -13,14 +13,15 @@ Invariants:
   producer does with a code is in the engine's table, which also knows what may be stored already.
 
 Rejected: subclassing aiokafka's exceptions when it is importable (the class tree would depend on
-what else is installed); one generic class with a code (nobody can ``except`` a number); classes for
-codes that only brokers, consumers or administrators of quorums can meet.
+what else is installed: `aioidem.integrations.aiokafka` translates instead); one generic class with a
+code (nobody can ``except`` a number); classes that neither a producer can meet nor aiokafka has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from aioidem.structs import DeliveryStatus
 
@@ -28,37 +29,55 @@ if TYPE_CHECKING:
     from aioidem.delivery import Delivery
 
 __all__ = [
+    "AuthenticationMethodNotSupported",
     "BrokerNotAvailableError",
     "BrokerResponseError",
     "BufferFullError",
+    "Cancelled",
     "ClusterAuthorizationFailedError",
+    "CommitFailedError",
     "ConcurrentTransactions",
     "ConfigError",
+    "ConsumerStoppedError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
+    "CorrelationIdError",
     "CorruptRecordException",
+    "DelegationTokenAuthDisabled",
+    "DelegationTokenAuthorizationFailed",
+    "DelegationTokenExpired",
+    "DelegationTokenNotFound",
+    "DelegationTokenOwnerMismatch",
+    "DelegationTokenRequestNotAllowed",
     "DeliveryTimeoutError",
     "DuplicateSequenceNumber",
     "FencedInstanceId",
     "FencedLeaderEpoch",
     "FencedMemberEpoch",
+    "FetchSessionIdNotFound",
     "ForkedProducerError",
     "GroupAuthorizationFailedError",
     "GroupCoordinatorNotAvailableError",
     "GroupIdNotFound",
     "GroupLoadInProgressError",
+    "IllegalArgumentError",
     "IllegalGenerationError",
+    "IllegalOperation",
     "IllegalSaslStateError",
+    "IllegalStateError",
     "IncompatibleBrokerVersion",
     "InconsistentClusterId",
+    "InconsistentGroupProtocolError",
     "InconsistentTopicId",
     "InternalError",
     "InvalidCommitOffsetSizeError",
     "InvalidConfigurationError",
     "InvalidFetchRequestError",
+    "InvalidFetchSessionEpoch",
     "InvalidGroupIdError",
     "InvalidMessageError",
     "InvalidPartitionsError",
+    "InvalidPrincipalType",
     "InvalidProducerEpoch",
     "InvalidProducerIdMapping",
     "InvalidRecord",
@@ -66,17 +85,29 @@ __all__ = [
     "InvalidReplicationFactorError",
     "InvalidRequestError",
     "InvalidRequiredAcksError",
+    "InvalidSessionTimeoutError",
     "InvalidTimestampError",
     "InvalidTopicError",
     "InvalidTransactionTimeout",
     "InvalidTxnState",
+    "KafkaConfigurationError",
     "KafkaConnectionError",
     "KafkaError",
+    "KafkaProtocolError",
     "KafkaStorageError",
     "KafkaTimeoutError",
+    "KafkaUnavailableError",
     "LeaderNotAvailableError",
+    "ListenerNotFound",
+    "LogDirNotFound",
+    "MemberIdRequired",
     "MessageSizeTooLargeError",
+    "MetadataEmptyBrokerList",
     "NetworkException",
+    "NoBrokersAvailable",
+    "NoError",
+    "NoOffsetForPartitionError",
+    "NodeNotReadyError",
     "NonEmptyGroup",
     "NotControllerError",
     "NotCoordinatorError",
@@ -95,17 +126,24 @@ __all__ = [
     "ProducerClosed",
     "ProducerFenced",
     "ProtocolError",
+    "QuotaViolationError",
+    "ReassignmentInProgress",
     "RebalanceInProgressError",
     "RebootstrapRequired",
     "RecordError",
     "RecordListTooLargeError",
+    "RecordTooLargeError",
     "ReplicaNotAvailableError",
     "RequestTimedOutError",
     "ResourceNotFound",
     "SaslAuthenticationFailed",
     "SecurityDisabled",
+    "StaleControllerEpochError",
+    "StaleLeaderEpochCodeError",
     "StaleMemberEpoch",
+    "StaleMetadata",
     "ThrottlingQuotaExceeded",
+    "TooManyInFlightRequests",
     "TopicAlreadyExistsError",
     "TopicAuthorizationFailedError",
     "TopicDeletionDisabled",
@@ -119,6 +157,7 @@ __all__ = [
     "UnknownProducerId",
     "UnknownTopicId",
     "UnknownTopicOrPartitionError",
+    "UnrecognizedBrokerVersion",
     "UnstableOffsetCommit",
     "UnsupportedCodecError",
     "UnsupportedCompressionType",
@@ -127,6 +166,8 @@ __all__ = [
     "UnsupportedVersionError",
     "broker_error",
     "error_for_code",
+    "for_code",
+    "kafka_errors",
 ]
 
 
@@ -232,6 +273,107 @@ class ForkedProducerError(KafkaError):
 
 class InternalError(KafkaError):
     """A state that cannot be: a defect of aioidem to report, not something to handle."""
+
+
+# -- what only aiokafka raises ---------------------------------------------------------------------
+#
+# aioidem raises none of these, except IllegalOperation: they are here because code that names
+# them in an import or an except clause moves over with it.
+
+
+class IllegalOperation(KafkaError):
+    """What was asked for needs another configuration: transactions without a transactional id."""
+
+
+class IllegalStateError(KafkaError):
+    """aiokafka's; never raised here."""
+
+
+class IllegalArgumentError(KafkaError):
+    """aiokafka's; never raised here."""
+
+
+class NoBrokersAvailable(KafkaError):
+    """aiokafka's; here `KafkaConnectionError`."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NodeNotReadyError(KafkaError):
+    """aiokafka's for a broker that cannot be asked now; here such a request waits."""
+
+    retriable = True
+
+
+class KafkaProtocolError(KafkaError):
+    """aiokafka's; here `ProtocolError`."""
+
+    retriable = True
+
+
+class CorrelationIdError(KafkaProtocolError):
+    """aiokafka's; here `ProtocolError`."""
+
+
+class Cancelled(KafkaError):
+    """aiokafka's; never raised here."""
+
+    retriable = True
+
+
+class TooManyInFlightRequests(KafkaError):
+    """aiokafka's; never raised here."""
+
+    retriable = True
+
+
+class StaleMetadata(KafkaError):
+    """aiokafka's; never raised here."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class MetadataEmptyBrokerList(KafkaError):
+    """aiokafka's; never raised here."""
+
+    retriable = True
+
+
+class UnrecognizedBrokerVersion(KafkaError):
+    """aiokafka's; here `IncompatibleBrokerVersion`."""
+
+
+class CommitFailedError(KafkaError):
+    """aiokafka's consumer's."""
+
+
+class AuthenticationMethodNotSupported(KafkaError):
+    """aiokafka's; here `UnsupportedSaslMechanismError`."""
+
+
+class KafkaUnavailableError(KafkaError):
+    """aiokafka's; here `KafkaConnectionError`."""
+
+
+class QuotaViolationError(KafkaError):
+    """aiokafka's; never raised here."""
+
+
+class ConsumerStoppedError(KafkaError):
+    """aiokafka's consumer's."""
+
+
+class NoOffsetForPartitionError(KafkaError):
+    """aiokafka's consumer's."""
+
+
+class RecordTooLargeError(KafkaError):
+    """aiokafka's consumer's."""
+
+
+KafkaConfigurationError = ConfigError
 
 
 class BrokerResponseError(KafkaError):
@@ -679,16 +821,104 @@ class RebootstrapRequired(BrokerResponseError, errno=129, message="REBOOTSTRAP_R
     """The broker asks the client to start again from its bootstrap servers."""
 
 
+# Not a producer's, but aiokafka has classes for them.
+
+
+class NoError(BrokerResponseError, errno=0, message="NO_ERROR"):
+    """No error."""
+
+
+class StaleControllerEpochError(BrokerResponseError, errno=11, message="STALE_CONTROLLER_EPOCH"):
+    """The controller has been replaced."""
+
+
+class InconsistentGroupProtocolError(
+    BrokerResponseError, errno=23, message="INCONSISTENT_GROUP_PROTOCOL"
+):
+    """The member's assignment protocols are not the group's."""
+
+
+class InvalidSessionTimeoutError(BrokerResponseError, errno=26, message="INVALID_SESSION_TIMEOUT"):
+    """The session timeout is outside of what the broker allows."""
+
+
+class LogDirNotFound(BrokerResponseError, errno=57, message="LOG_DIR_NOT_FOUND"):
+    """There is no such log directory."""
+
+
+class ReassignmentInProgress(BrokerResponseError, errno=60, message="REASSIGNMENT_IN_PROGRESS"):
+    """The partition is being reassigned."""
+
+
+class DelegationTokenAuthDisabled(
+    BrokerResponseError, errno=61, message="DELEGATION_TOKEN_AUTH_DISABLED"
+):
+    """Delegation tokens are not enabled."""
+
+
+class DelegationTokenNotFound(BrokerResponseError, errno=62, message="DELEGATION_TOKEN_NOT_FOUND"):
+    """There is no such delegation token."""
+
+
+class DelegationTokenOwnerMismatch(
+    BrokerResponseError, errno=63, message="DELEGATION_TOKEN_OWNER_MISMATCH"
+):
+    """The delegation token is somebody else's."""
+
+
+class DelegationTokenRequestNotAllowed(
+    BrokerResponseError, errno=64, message="DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"
+):
+    """Delegation tokens are not given out over this connection."""
+
+
+class DelegationTokenAuthorizationFailed(
+    BrokerResponseError, errno=65, message="DELEGATION_TOKEN_AUTHORIZATION_FAILED"
+):
+    """Not authorised for delegation tokens."""
+
+
+class DelegationTokenExpired(BrokerResponseError, errno=66, message="DELEGATION_TOKEN_EXPIRED"):
+    """The delegation token has expired."""
+
+
+class InvalidPrincipalType(BrokerResponseError, errno=67, message="INVALID_PRINCIPAL_TYPE"):
+    """The principal's type is not supported."""
+
+
+class FetchSessionIdNotFound(BrokerResponseError, errno=70, message="FETCH_SESSION_ID_NOT_FOUND"):
+    """The broker has no such fetch session."""
+
+
+class InvalidFetchSessionEpoch(
+    BrokerResponseError, errno=71, message="INVALID_FETCH_SESSION_EPOCH"
+):
+    """The fetch session's epoch is not the next one."""
+
+
+class ListenerNotFound(BrokerResponseError, errno=72, message="LISTENER_NOT_FOUND"):
+    """The leader has no listener of this name."""
+
+
+class MemberIdRequired(BrokerResponseError, errno=79, message="MEMBER_ID_REQUIRED"):
+    """The group gave out a member id to join with."""
+
+
 # aiokafka's second names for the same codes.
 InvalidMessageError = CorruptRecordException
 CoordinatorLoadInProgressError = GroupLoadInProgressError
 CoordinatorNotAvailableError = GroupCoordinatorNotAvailableError
 NotCoordinatorError = NotCoordinatorForGroupError
+StaleLeaderEpochCodeError = NetworkException
 
 
 def error_for_code(code: int) -> type[BrokerResponseError]:
     """Return the class for an error code; `UnknownError` for any code without one. Never raises."""
     return _BY_CODE.get(code, UnknownError)
+
+
+for_code = error_for_code
+kafka_errors: Final[Mapping[int, type[BrokerResponseError]]] = MappingProxyType(_BY_CODE)
 
 
 def broker_error(
