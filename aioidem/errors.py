@@ -13,8 +13,8 @@ Invariants:
   producer does with a code is in the engine's table, which also knows what may be stored already.
 
 Rejected: subclassing aiokafka's exceptions when it is importable (the class tree would depend on
-what else is installed: `aioidem.integrations.aiokafka` translates instead); one generic class with a
-code (nobody can ``except`` a number); classes that neither a producer can meet nor aiokafka has.
+what else is installed: `aioidem.integrations.aiokafka` translates instead); one generic class with
+a code (nobody can ``except`` a number); classes that neither a producer can meet nor aiokafka has.
 """
 
 from __future__ import annotations
