@@ -587,6 +587,24 @@ class ProducerConfig:
             raise ConfigError("bootstrap.servers is required: host:port[,host:port...]")
         return cls(**values)  # type: ignore[arg-type]
 
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, object]) -> Self:
+        """Return the configuration for the drop-in's names: aiokafka's, and Java's in snake_case for
+        what aiokafka lacks (``delivery_timeout_ms``).
+
+        Times are milliseconds, int or float; all else is as for ``build``. Raises ConfigError, also
+        for a name that is not one of them.
+        """
+        values: dict[str, object] = {}
+        for name, value in keywords.items():
+            if name not in _BY_KEYWORD:
+                raise _unknown(name, tuple(_BY_KEYWORD))
+            field = _BY_KEYWORD[name]
+            if isinstance(_OPTIONS[field].kind, _Seconds):
+                value = _from_milliseconds(name, value, _OPTIONS[field].kind)
+            values[field] = value
+        return cls(**values)  # type: ignore[arg-type]
+
     def _check_guarantees(self) -> None:
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigError(
@@ -641,6 +659,13 @@ _BY_PROPERTY: Final[Mapping[str, str]] = MappingProxyType(
     {option.java: name for name, option in _OPTIONS.items() if option.java is not None}
 )
 
+_BY_KEYWORD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        option.aiokafka or (option.java or name).replace(".", "_"): name
+        for name, option in _OPTIONS.items()
+    }
+)
+
 
 def _one_level(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Resolve Java's names of the compression level: only the one of the codec in use counts."""
@@ -662,6 +687,17 @@ def _read_property(name: str, text: object, kind: _Kind) -> object:
         return kind.accept(kind.parse(text.strip()))
     except _Refused:
         raise _illegal(name, text, kind.allowed_text) from None
+
+
+def _from_milliseconds(name: str, value: object, kind: _Kind) -> object:
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise _Refused
+        return kind.accept(value / 1000)
+    except (_Refused, OverflowError):
+        raise _illegal(name, value, kind.allowed_text) from None
 
 
 def _illegal(name: str, value: object, allowed: str) -> ConfigError:
