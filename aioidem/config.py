@@ -589,8 +589,8 @@ class ProducerConfig:
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, object]) -> Self:
-        """Return the configuration for the drop-in's names: aiokafka's, and Java's in snake_case for
-        what aiokafka lacks (``delivery_timeout_ms``).
+        """Return the configuration for the drop-in's names: aiokafka's, and for what aiokafka
+        lacks Java's in snake_case (``delivery_timeout_ms``).
 
         Times are milliseconds, int or float; all else is as for ``build``. Raises ConfigError, also
         for a name that is not one of them.
@@ -600,9 +600,7 @@ class ProducerConfig:
             if name not in _BY_KEYWORD:
                 raise _unknown(name, tuple(_BY_KEYWORD))
             field = _BY_KEYWORD[name]
-            if isinstance(_OPTIONS[field].kind, _Seconds):
-                value = _from_milliseconds(name, value, _OPTIONS[field].kind)
-            values[field] = value
+            values[field] = _read_keyword(name, value, _OPTIONS[field].kind)
         return cls(**values)  # type: ignore[arg-type]
 
     def _check_guarantees(self) -> None:
@@ -689,13 +687,12 @@ def _read_property(name: str, text: object, kind: _Kind) -> object:
         raise _illegal(name, text, kind.allowed_text) from None
 
 
-def _from_milliseconds(name: str, value: object, kind: _Kind) -> object:
-    if value is None:
-        return None
+def _read_keyword(name: str, value: object, kind: _Kind) -> object:
+    if not isinstance(kind, _Seconds):
+        return value
+    in_milliseconds = isinstance(value, int | float) and not isinstance(value, bool)
     try:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise _Refused
-        return kind.accept(value / 1000)
+        return kind.accept(value / 1000 if in_milliseconds else value)
     except (_Refused, OverflowError):
         raise _illegal(name, value, kind.allowed_text) from None
 
