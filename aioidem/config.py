@@ -690,9 +690,10 @@ def _read_property(name: str, text: object, kind: _Kind) -> object:
 def _read_keyword(name: str, value: object, kind: _Kind) -> object:
     if not isinstance(kind, _Seconds):
         return value
-    in_milliseconds = isinstance(value, int | float) and not isinstance(value, bool)
     try:
-        return kind.accept(value / 1000 if in_milliseconds else value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return kind.accept(value / 1000)
+        return kind.accept(value)
     except (_Refused, OverflowError):
         raise _illegal(name, value, kind.allowed_text) from None
 
