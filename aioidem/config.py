@@ -27,12 +27,16 @@ import importlib.util
 import itertools
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Protocol, Self, TypedDict, Unpack, get_type_hints
 
 from aioidem.errors import ConfigError, RecordError
+from aioidem.jaas import JaasError, read_jaas
 from aioidem.partitioner import Partitioner
+from aioidem.secret import Secret
+from aioidem.security import SaslMechanism, SecurityProtocol, TokenProvider, complaints
 
 __all__ = [
     "BrokerDedup",
@@ -217,20 +221,60 @@ class _Text:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Pem:
+    """A path or PEM text of any length, or None."""
+
+    allowed: str = "a string that is not empty, or None"
+    allowed_text: str = "a text that is not empty"
+
+    def accept(self, value: object) -> str | None:
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise _Refused
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Hidden:
+    """A secret, kept as a `Secret` and never quoted; or None."""
+
+    allowed: str = "a string or aioidem.secret.Secret that is not empty, or None"
+    allowed_text: str = "a text that is not empty"
+
+    def accept(self, value: object) -> Secret[str] | None:
+        if value is None or (isinstance(value, Secret) and isinstance(value.reveal(), str)):
+            return value
+        if not isinstance(value, str) or not value:
+            raise _Refused
+        return Secret(value)
+
+    def parse(self, text: str) -> Secret[str]:
+        if not text:
+            raise _Refused
+        return Secret(text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Choice:
-    """One of a few words, the same in every family of names."""
+    """One of a few words, the same in every family of names; None where ``nullable``."""
 
     words: tuple[str, ...]
+    nullable: bool = False
 
     @property
     def allowed(self) -> str:
-        return "one of " + ", ".join(map(repr, self.words))
+        none = " or None" if self.nullable else ""
+        return f"one of {', '.join(map(repr, self.words))}{none}"
 
     @property
     def allowed_text(self) -> str:
-        return "one of " + ", ".join(self.words)
+        return "one of " + ", ".join(word or "(empty)" for word in self.words)
 
-    def accept(self, value: object) -> str:
+    def accept(self, value: object) -> str | None:
+        if value is None and self.nullable:
+            return None
         if not isinstance(value, str) or value not in self.words:
             raise _Refused
         return value
@@ -331,6 +375,27 @@ class _Function:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Instance:
+    """An object with a method (of its type, if that is given), or None. Has no text form."""
+
+    allowed: str
+    method: str
+    type: type | None = None
+    allowed_text: str = "nothing: it has no text form"
+
+    def accept(self, value: object) -> object:
+        if value is None:
+            return None
+        fits = callable(getattr(value, self.method, None)) or callable(value)
+        if not fits or (self.type is not None and not isinstance(value, self.type)):
+            raise _Refused
+        return value
+
+    def parse(self, text: str) -> object:  # noqa: ARG002 - the protocol's name
+        raise _Refused
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Option:
     """An option's values, and its other names: Java's property and aiokafka's keyword argument."""
 
@@ -373,6 +438,31 @@ class ProducerOptions(TypedDict, total=False):
     max_frame_bytes: int
     allow_auto_create_topics: bool
     partitioner: Partitioner | None
+    security_protocol: SecurityProtocol
+    ssl_context: ssl.SSLContext | None
+    ssl_truststore_location: str | None
+    ssl_truststore_certificates: str | None
+    ssl_truststore_type: Literal["PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | Secret[str] | None
+    ssl_keystore_type: Literal["PEM"]
+    ssl_key_password: str | Secret[str] | None
+    ssl_endpoint_identification_algorithm: Literal["https", ""]
+    sasl_mechanism: SaslMechanism | None
+    sasl_username: str | None
+    sasl_password: str | Secret[str] | None
+    sasl_credentials: Callable[[], object] | None
+    sasl_allow_plaintext: bool
+    sasl_oauth_token_provider: TokenProvider | Callable[[], object] | None
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_id: str | None
+    sasl_oauthbearer_client_secret: str | Secret[str] | None
+    sasl_oauthbearer_scope: str | None
+    sasl_aws_region: str | None
+    sasl_aws_session: object | None
+    sasl_kerberos_service_name: str
+    sasl_kerberos_domain_name: str | None
 
 
 def _next_client_id() -> str:
@@ -536,6 +626,158 @@ class ProducerConfig:
     partitioner: Annotated[Partitioner | None, _Option(_Function(), aiokafka="partitioner")] = None
     """Chooses partitions. None: by the key's hash; without a key, sticky per batch (KIP-794)."""
 
+    security_protocol: Annotated[
+        SecurityProtocol,
+        _Option(
+            _Choice(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+            "security.protocol",
+            "security_protocol",
+        ),
+    ] = "PLAINTEXT"
+    """Whether connections are encrypted (SSL), and authenticated with SASL."""
+
+    ssl_context: Annotated[
+        ssl.SSLContext | None,
+        _Option(
+            _Instance("an ssl.SSLContext or None", "wrap_bio", ssl.SSLContext),
+            aiokafka="ssl_context",
+        ),
+    ] = None
+    """Everything about TLS at once, instead of the ``ssl_`` options below. Below TLS 1.2 nothing is
+    spoken, whatever it allows."""
+
+    ssl_truststore_location: Annotated[str | None, _Option(_Pem(), "ssl.truststore.location")] = (
+        None
+    )
+    """A PEM file of the certificate authorities to trust. None: the system's."""
+
+    ssl_truststore_certificates: Annotated[
+        str | None, _Option(_Pem(), "ssl.truststore.certificates")
+    ] = None
+    """The same, as PEM text (KIP-651)."""
+
+    ssl_truststore_type: Annotated[
+        Literal["PEM"], _Option(_Choice(("PEM",)), "ssl.truststore.type")
+    ] = "PEM"
+    """Java's other types are not read: ``keytool -exportcert -rfc`` makes PEM of them."""
+
+    ssl_keystore_location: Annotated[str | None, _Option(_Pem(), "ssl.keystore.location")] = None
+    """A PEM file of this client's private key and its certificates, for brokers that ask (mTLS).
+    Read anew for each connection."""
+
+    ssl_keystore_certificate_chain: Annotated[
+        str | None, _Option(_Pem(), "ssl.keystore.certificate.chain")
+    ] = None
+    """The certificates, as PEM text. Needs ``ssl_keystore_key``."""
+
+    ssl_keystore_key: Annotated[Secret[str] | None, _Option(_Hidden(), "ssl.keystore.key")] = None
+    """The private key, as PEM text."""
+
+    ssl_keystore_type: Annotated[
+        Literal["PEM"], _Option(_Choice(("PEM",)), "ssl.keystore.type")
+    ] = "PEM"
+    """Likewise."""
+
+    ssl_key_password: Annotated[Secret[str] | None, _Option(_Hidden(), "ssl.key.password")] = None
+    """Of the private key, if it is encrypted."""
+
+    ssl_endpoint_identification_algorithm: Annotated[
+        Literal["https", ""],
+        _Option(_Choice(("https", "")), "ssl.endpoint.identification.algorithm"),
+    ] = "https"
+    """"https": the certificate must name the broker's host. Empty: any host of a trusted authority
+    may pose as a broker."""
+
+    sasl_mechanism: Annotated[
+        SaslMechanism | None,
+        _Option(
+            _Choice(
+                (
+                    "PLAIN",
+                    "SCRAM-SHA-256",
+                    "SCRAM-SHA-512",
+                    "OAUTHBEARER",
+                    "AWS_MSK_IAM",
+                    "GSSAPI",
+                ),
+                nullable=True,
+            ),
+            "sasl.mechanism",
+            "sasl_mechanism",
+        ),
+    ] = None
+    """The one mechanism that is used; never another, whatever a broker offers."""
+
+    sasl_username: Annotated[
+        str | None, _Option(_Text(nullable=True), "sasl.username", "sasl_plain_username")
+    ] = None
+    """For PLAIN and SCRAM. In properties also in ``sasl.jaas.config``, as the others below."""
+
+    sasl_password: Annotated[
+        Secret[str] | None, _Option(_Hidden(), "sasl.password", "sasl_plain_password")
+    ] = None
+    """For PLAIN and SCRAM."""
+
+    sasl_credentials: Annotated[
+        Callable[[], object] | None,
+        _Option(_Instance("a callable or None", "__call__")),
+    ] = None
+    """Instead of both: called for each exchange, async or not, it returns (user name, password)."""
+
+    sasl_allow_plaintext: Annotated[bool, _Option(_Flag(), "sasl.allow.plaintext")] = False
+    """Allow PLAIN, OAUTHBEARER and AWS_MSK_IAM over SASL_PLAINTEXT, and a token endpoint over http:
+    whoever listens can then use the credentials."""
+
+    sasl_oauth_token_provider: Annotated[
+        TokenProvider | Callable[[], object] | None,
+        _Option(
+            _Instance("an object with a method token(), a callable, or None", "token"),
+            aiokafka="sasl_oauth_token_provider",
+        ),
+    ] = None
+    """For OAUTHBEARER: asked for a token at each exchange, async or not. See `aioidem.abc`."""
+
+    sasl_oauthbearer_token_endpoint_url: Annotated[
+        str | None, _Option(_Text(nullable=True), "sasl.oauthbearer.token.endpoint.url")
+    ] = None
+    """For OAUTHBEARER: where to get tokens with the client credentials below (KIP-768)."""
+
+    sasl_oauthbearer_client_id: Annotated[
+        str | None,
+        _Option(_Text(nullable=True), "sasl.oauthbearer.client.credentials.client.id"),
+    ] = None
+    """Who asks there."""
+
+    sasl_oauthbearer_client_secret: Annotated[
+        Secret[str] | None,
+        _Option(_Hidden(), "sasl.oauthbearer.client.credentials.client.secret"),
+    ] = None
+    """And its password."""
+
+    sasl_oauthbearer_scope: Annotated[
+        str | None, _Option(_Text(nullable=True), "sasl.oauthbearer.scope")
+    ] = None
+    """What is asked for; None leaves it to the provider."""
+
+    sasl_aws_region: Annotated[str | None, _Option(_Text(nullable=True), "sasl.aws.region")] = None
+    """For AWS_MSK_IAM. None: what the broker's name says, else botocore's."""
+
+    sasl_aws_session: Annotated[
+        object | None,
+        _Option(_Instance("a botocore Session or None", "get_credentials")),
+    ] = None
+    """For AWS_MSK_IAM: where the credentials are from. None: botocore's default search."""
+
+    sasl_kerberos_service_name: Annotated[
+        str, _Option(_Text(), "sasl.kerberos.service.name", "sasl_kerberos_service_name")
+    ] = "kafka"
+    """For GSSAPI: the brokers' service, before their host names."""
+
+    sasl_kerberos_domain_name: Annotated[
+        str | None, _Option(_Text(nullable=True), aiokafka="sasl_kerberos_domain_name")
+    ] = None
+    """For GSSAPI: the host of the service, if it is not the one connected to."""
+
     def __post_init__(self) -> None:
         """Check each option, then all of them together. Raises ConfigError."""
         for name, option in _OPTIONS.items():
@@ -549,6 +791,8 @@ class ProducerConfig:
         self._check_guarantees()
         self._check_times()
         self._check_compression()
+        for complaint in complaints(self):
+            raise ConfigError(complaint)
 
     @classmethod
     def build(
@@ -579,10 +823,13 @@ class ProducerConfig:
         """
         values: dict[str, object] = {}
         for name, text in _one_level(properties).items():
+            if name == _JAAS:
+                continue
             if name not in _BY_PROPERTY:
                 raise _unknown(name, tuple(_BY_PROPERTY))
             field = _BY_PROPERTY[name]
             values[field] = _read_property(name, text, _OPTIONS[field].kind)
+        values |= _jaas(properties, values)
         if "bootstrap_servers" not in values:
             raise ConfigError("bootstrap.servers is required: host:port[,host:port...]")
         return cls(**values)  # type: ignore[arg-type]
@@ -665,6 +912,29 @@ _BY_KEYWORD: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+_JAAS: Final = "sasl.jaas.config"
+
+
+def _jaas(properties: Mapping[str, str], others: Mapping[str, object]) -> Mapping[str, object]:
+    """Read the options in Java's login configuration. Nothing of it is ever quoted."""
+    if _JAAS not in properties:
+        return {}
+    problem = "a text"
+    try:
+        options = read_jaas(properties[_JAAS])
+    except (JaasError, TypeError) as error:
+        problem = str(error) if isinstance(error, JaasError) else problem
+    else:
+        for field in options:
+            if field in others:
+                raise ConfigError(f"{_both(field)} is given twice: also in {_JAAS}")
+        return {
+            field: Secret(text) if isinstance(_OPTIONS[field].kind, _Hidden) else text
+            for field, text in options.items()
+        }
+    raise ConfigError(f"{_JAAS}: expected {problem}")
+
+
 def _one_level(properties: Mapping[str, str]) -> Mapping[str, str]:
     """Resolve Java's names of the compression level: only the one of the codec in use counts."""
     codec = properties.get("compression.type", "none")
@@ -699,7 +969,10 @@ def _read_keyword(name: str, value: object, kind: _Kind) -> object:
 
 
 def _illegal(name: str, value: object, allowed: str) -> ConfigError:
-    return ConfigError(f"{name}={reprlib.repr(value)}: expected {allowed}")
+    field = _BY_PROPERTY.get(name) or _BY_KEYWORD.get(name) or name
+    hidden = field in _OPTIONS and isinstance(_OPTIONS[field].kind, _Hidden)
+    shown = "***" if hidden else reprlib.repr(value)
+    return ConfigError(f"{name}={shown}: expected {allowed}")
 
 
 def _both(name: str) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aioidem.delivery import Delivery
 
 __all__ = [
+    "AuthenticationFailedError",
     "AuthenticationMethodNotSupported",
     "BrokerNotAvailableError",
     "BrokerResponseError",
@@ -138,6 +139,7 @@ __all__ = [
     "ResourceNotFound",
     "SaslAuthenticationFailed",
     "SecurityDisabled",
+    "SslAuthenticationError",
     "StaleControllerEpochError",
     "StaleLeaderEpochCodeError",
     "StaleMemberEpoch",
@@ -227,10 +229,22 @@ class KafkaConnectionError(KafkaError):
 
 
 class NotKafkaError(KafkaConnectionError):
-    """The peer does not speak plaintext Kafka; the message names what it seems to speak."""
+    """The peer does not speak what it was spoken to in, plaintext Kafka or TLS; the message names
+    what it seems to speak.
+    """
 
     retriable = False
     invalid_metadata = False
+
+
+class AuthenticationFailedError(KafkaError):
+    """This side and a broker do not accept one another: credentials, mechanism, certificate, or a
+    broker that cannot prove that it knows the password. The same attempt would fail again.
+    """
+
+
+class SslAuthenticationError(AuthenticationFailedError):
+    """The TLS handshake failed: a certificate, a host name or a version is not accepted."""
 
 
 class ProtocolError(KafkaError):
@@ -580,12 +594,17 @@ class InvalidTimestampError(BrokerResponseError, errno=32, message="INVALID_TIME
 
 
 class UnsupportedSaslMechanismError(
-    BrokerResponseError, errno=33, message="UNSUPPORTED_SASL_MECHANISM"
+    BrokerResponseError,
+    AuthenticationFailedError,
+    errno=33,
+    message="UNSUPPORTED_SASL_MECHANISM",
 ):
     """The broker does not offer this SASL mechanism."""
 
 
-class IllegalSaslStateError(BrokerResponseError, errno=34, message="ILLEGAL_SASL_STATE"):
+class IllegalSaslStateError(
+    BrokerResponseError, AuthenticationFailedError, errno=34, message="ILLEGAL_SASL_STATE"
+):
     """A request came where the SASL exchange does not allow it."""
 
 
@@ -699,7 +718,9 @@ class KafkaStorageError(
     """The broker's disk failed; the batch may be appended."""
 
 
-class SaslAuthenticationFailed(BrokerResponseError, errno=58, message="SASL_AUTHENTICATION_FAILED"):
+class SaslAuthenticationFailed(
+    BrokerResponseError, AuthenticationFailedError, errno=58, message="SASL_AUTHENTICATION_FAILED"
+):
     """The broker rejected the credentials."""
 
 

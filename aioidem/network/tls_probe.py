@@ -1,9 +1,13 @@
-"""Does a peer that hung up on plaintext speak TLS? Asked once, to name the mistake.
+"""What does a peer that hung up on us speak? Asked once, to name the mistake.
 
 Kafka's own TLS listener answers plaintext with an alert, which the frame splitter recognises. One
 of OpenSSL (a proxy, a load balancer) closes without a word, as a broker that is going down does. So
 such a peer gets a ClientHello on a second connection: whatever answers it with a TLS record is
 one. Nothing is negotiated, no certificate is looked at, and the connection is closed.
+
+The other way round a plaintext listener of Kafka takes a ClientHello for the length of a frame that
+is far too long, and closes. So a peer that hangs up in the handshake is asked for its API versions
+in plaintext; that question holds nothing that is secret.
 
 Rejected: guessing by the port number.
 """
@@ -14,15 +18,17 @@ import ssl
 from contextlib import suppress
 
 import anyio
-from anyio.abc import ByteStream
 
 from aioidem.errors import KafkaConnectionError
 from aioidem.network.transport import Connector
 
-__all__ = ["answers_tls", "client_hello"]
+__all__ = ["answers_plaintext", "answers_tls", "client_hello"]
 
 _SECONDS = 2.0
 _HANDSHAKE, _ALERT = 0x16, 0x15
+# ApiVersions v0, correlation id 0x616f, no client id; and what the answer has after its length.
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 0000616f ffff")
+_ANSWER = bytes.fromhex("0000616f")
 
 
 def client_hello(host: str) -> bytes:
@@ -39,22 +45,30 @@ def client_hello(host: str) -> bytes:
 
 async def answers_tls(connector: Connector, host: str, port: int) -> bool:
     """Whether the peer answers a ClientHello with a TLS record, within two seconds."""
+    first = await _answer(connector, host, port, client_hello(host), 1)
+    return first[:1] in {bytes((_HANDSHAKE,)), bytes((_ALERT,))}
+
+
+async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
+    """Whether the peer answers ApiVersions in plaintext, within two seconds."""
+    return (await _answer(connector, host, port, _API_VERSIONS, 8))[4:8] == _ANSWER
+
+
+async def _answer(connector: Connector, host: str, port: int, said: bytes, wanted: int) -> bytes:
+    """The first bytes of what a peer answers, fewer than wanted if it hangs up."""
+    heard = b""
     with anyio.move_on_after(_SECONDS):
         try:
             stream = await connector.connect(host, port)
         except KafkaConnectionError:
-            return False
+            return heard
         try:
-            return await _first_byte(stream, client_hello(host)) in {_HANDSHAKE, _ALERT}
+            await stream.send(said)
+            while len(heard) < wanted:
+                heard += await stream.receive(wanted - len(heard))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            pass
         finally:
             with anyio.move_on_after(_SECONDS, shield=True):
                 await anyio.aclose_forcefully(stream)
-    return False
-
-
-async def _first_byte(stream: ByteStream, hello: bytes) -> int | None:
-    try:
-        await stream.send(hello)
-        return (await stream.receive(1))[0]
-    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        return None
+    return heard

@@ -23,6 +23,20 @@ from aioidem.partitioner import DefaultPartitioner
 
 _FIELDS = {field.name: field for field in dataclasses.fields(ProducerConfig)}
 _IN_FLIGHT = "max_in_flight_requests_per_connection"
+_PEMS = [
+    *("ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location"),
+    "ssl_keystore_certificate_chain",
+]
+_HIDDEN = [
+    *("ssl_keystore_key", "ssl_key_password", "sasl_password", "sasl_oauthbearer_client_secret"),
+]
+_OBJECTS = [
+    *("ssl_context", "sasl_credentials", "sasl_oauth_token_provider", "sasl_aws_session"),
+]
+_SASL_TEXTS = [
+    *("sasl_username", "sasl_oauthbearer_token_endpoint_url", "sasl_oauthbearer_client_id"),
+    *("sasl_oauthbearer_scope", "sasl_aws_region", "sasl_kerberos_domain_name"),
+]
 
 
 def _build(**options: Any) -> ProducerConfig:
@@ -72,6 +86,13 @@ def test_defaults() -> None:
         "max_frame_bytes": 104857600,
         "allow_auto_create_topics": True,
         "partitioner": None,
+        "security_protocol": "PLAINTEXT",
+        "ssl_truststore_type": "PEM",
+        "ssl_keystore_type": "PEM",
+        "ssl_endpoint_identification_algorithm": "https",
+        "sasl_allow_plaintext": False,
+        "sasl_kerberos_service_name": "kafka",
+        **dict.fromkeys([*_PEMS, *_HIDDEN, *_OBJECTS, *_SASL_TEXTS, "sasl_mechanism"]),
     }
 
 
@@ -179,9 +200,13 @@ _SECONDS_ABOVE_0 = [
 _COUNTS = ["batch_size", "max_request_size", "buffer_memory", _IN_FLIGHT, "max_frame_bytes"]
 _FLAGS = [
     *("enable_idempotence", "late_sealing", "trust_base_offset", "allow_auto_create_topics"),
+    "sasl_allow_plaintext",
 ]
-_CHOICES = ["compression_type", "window_discovery", "in_doubt", "broker_dedup"]
-_TEXTS = ["client_id", "transactional_id"]
+_CHOICES = [
+    *("compression_type", "window_discovery", "in_doubt", "broker_dedup", "security_protocol"),
+    *("ssl_truststore_type", "ssl_keystore_type"),
+]
+_TEXTS = ["client_id", "transactional_id", "sasl_kerberos_service_name", *_SASL_TEXTS]
 
 
 def _refused() -> list[tuple[str, Any]]:
@@ -200,6 +225,10 @@ def _refused() -> list[tuple[str, Any]]:
     rows += [(name, value) for name in _FLAGS for value in flags]
     rows += [(name, value) for name in _CHOICES for value in words]
     rows += [(name, value) for name in _TEXTS for value in texts]
+    rows += [(name, value) for name in _PEMS + _HIDDEN for value in ("", 5, b"x", True)]
+    rows += [(name, value) for name in _OBJECTS for value in (5, "x", object())]
+    rows += [("sasl_mechanism", value) for value in ("plain", "", True)]
+    rows += [("ssl_endpoint_identification_algorithm", value) for value in ("HTTPS", None)]
     rows += [("client_id", None), ("max_frame_bytes", 1023)]
     rows += [("acks", value) for value in (2, -2, True, False, "1", "ALL", None, 1.0)]
     rows += [("partitioner", value) for value in (5, "murmur2", object())]
@@ -217,7 +246,9 @@ def test_a_bad_value_is_refused_naming_option_value_and_what_is_allowed(
     assert text.startswith(f"ConfigError: {name}=")
     assert ": expected " in text
     assert len(text) < 300
-    if not isinstance(value, str | int) or len(str(value)[:30]) < 20:
+    if name in _HIDDEN:
+        assert text.startswith(f"ConfigError: {name}=***: ")
+    elif not isinstance(value, str | int) or len(str(value)[:30]) < 20:
         assert repr(value)[:10] in text
 
 
@@ -474,14 +505,15 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
     hints = get_type_hints(ProducerOptions)
     fields = get_type_hints(ProducerConfig)
     assert set(hints) == set(fields) - {"bootstrap_servers"}
-    assert {name: hint for name, hint in hints.items() if name != "acks"} == {
-        name: hint for name, hint in fields.items() if name not in {"acks", "bootstrap_servers"}
+    looser = {"acks", *_HIDDEN}
+    assert {name: hint for name, hint in hints.items() if name not in looser} == {
+        name: hint for name, hint in fields.items() if name not in {"bootstrap_servers", *looser}
     }
 
 
 def test_property_names_are_unique_and_java_styled() -> None:
     names = [option.java for option in config_module._OPTIONS.values() if option.java]
-    assert len(set(names)) == len(names) == len(_FIELDS) - 1  # all but the partitioner
+    assert len(set(names)) == len(names) == len(_FIELDS) - 6  # objects, and a name of aiokafka's
     assert all(name == name.lower() and "_" not in name for name in names)
 
 

@@ -1,0 +1,66 @@
+"""Java's ``sasl.jaas.config``: one entry, as text, turned into option names and values.
+
+``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
+
+Only Kafka's own login modules are known, and only the options of theirs that have a counterpart
+here. What cannot be read is refused without being quoted: it holds a password.
+
+Rejected: entries of several modules (Kafka refuses them too).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["JaasError", "read_jaas"]
+
+_ENTRY: Final = re.compile(
+    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)"
+    r"(?P<options>(?:\s+\w+\s*=\s*(?:\"(?:[^\"\\]|\\.)*\"|[^\s\";=]+))*)\s*;?\s*"
+)
+_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s\";=]+))")
+_ESCAPE: Final = re.compile(r"\\(.)")
+
+_PASSWORD: Final = {"username": "sasl_username", "password": "sasl_password"}
+_MODULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "PlainLoginModule": _PASSWORD,
+        "ScramLoginModule": _PASSWORD,
+        "OAuthBearerLoginModule": {
+            "clientId": "sasl_oauthbearer_client_id",
+            "clientSecret": "sasl_oauthbearer_client_secret",
+            "scope": "sasl_oauthbearer_scope",
+        },
+        "Krb5LoginModule": {"serviceName": "sasl_kerberos_service_name"},
+        "IAMLoginModule": {},
+    }
+)
+
+
+class JaasError(ValueError):
+    """The text cannot be read. The message quotes no value of it."""
+
+
+def read_jaas(text: str) -> dict[str, str]:
+    """Options by native names.
+
+    Raises:
+        JaasError: not one entry, a login module or an option of it that is not known here.
+    """
+    entry = _ENTRY.fullmatch(text)
+    if entry is None:
+        raise JaasError('one entry: module required name="value" ...;')
+    module = entry["module"].rpartition(".")[2]
+    known = _MODULES.get(module)
+    if known is None:
+        raise JaasError(f"one of the login modules {', '.join(_MODULES)}")
+    options: dict[str, str] = {}
+    for name, quoted, bare in _OPTION.findall(entry["options"]):
+        if name not in known:
+            takes = ", ".join(known) or "no options"
+            raise JaasError(f"{module} with {takes}; it has an option named {name}")
+        options[known[name]] = bare or _ESCAPE.sub(r"\1", quoted)
+    return options

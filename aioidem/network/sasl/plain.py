@@ -1,0 +1,37 @@
+"""PLAIN (RFC 4616): user name and password, readable for whoever reads the connection.
+
+That is why the configuration refuses it without TLS unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from aioidem.errors import AuthenticationFailedError
+from aioidem.secret import Secret
+
+__all__ = ["Plain"]
+
+
+class Plain:
+    """One exchange.
+
+    :raises AuthenticationFailedError: name or password is empty or has a NUL, which ends each in
+        the message.
+    """
+
+    name = "PLAIN"
+    blocking = False
+
+    def __init__(self, username: str, password: Secret[str]) -> None:
+        self.principal = username
+        self._password = password
+        if not username or not password or "\0" in username or "\0" in password.reveal():
+            raise AuthenticationFailedError("PLAIN: user name or password is empty or has a NUL")
+
+    def first(self) -> bytes:
+        """All there is to say."""
+        return b"\0%b\0%b" % (self.principal.encode(), self._password.reveal().encode())
+
+    def next(self, challenge: bytes) -> None:
+        """The broker has nothing to say to a password it takes."""
+        if challenge:
+            raise AuthenticationFailedError("PLAIN: the broker asks on")
