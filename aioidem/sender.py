@@ -21,6 +21,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -30,6 +31,8 @@ from kio.static.protocol import RequestPayload
 from aioidem import errors
 from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
+from aioidem.engine.accumulator import Settlement
+from aioidem.engine.links import Entry
 from aioidem.network.connection import Connection
 from aioidem.network.transport import Connector
 from aioidem.protocol.broker_config import broker_config_request, broker_facts
@@ -43,7 +46,7 @@ from aioidem.protocol.read_back import read_back_answer, read_back_request
 from aioidem.protocol.topic_config import names_retain_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
 
-__all__ = ["Alarm", "Sender", "Wakeup"]
+__all__ = ["Alarm", "Observer", "Sender", "Wakeup"]
 
 logger = logging.getLogger("aioidem")
 
@@ -52,6 +55,25 @@ _STALL = 1.0
 
 _CATCH_UP_ROUNDS = 10
 """Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
+
+
+class Observer(Protocol):
+    """Who wants to hear of batches, for metrics. Called between polls; must not block nor raise.
+
+    Times are seconds on the event loop's clock.
+    """
+
+    def on_dispatched(self, entry: Entry) -> None:
+        """A batch was sent, for the first time or again; `entry.batch.attempt` tells when."""
+        ...
+
+    def on_settled(self, settlement: Settlement, now: float) -> None:
+        """Records have their outcome."""
+        ...
+
+    def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
+        """A caller had to wait for room in the buffer, and got it or gave up."""
+        ...
 
 
 class Wakeup:
@@ -158,6 +180,7 @@ class Sender:
         config: its options.
         connector: how to open streams.
         wall_clock: seconds since the epoch, the clock that stamps records.
+        observer: who hears of batches.
     """
 
     def __init__(
@@ -166,8 +189,12 @@ class Sender:
         config: ProducerConfig,
         connector: Connector,
         wall_clock: Callable[[], float] = time.time,
+        observer: Observer | None = None,
     ) -> None:
         self._wall_clock = wall_clock
+        self._observer = observer
+        if observer is not None:
+            core.dispatched = []
         self._core = core
         self._config = config
         self._connector = connector
@@ -221,14 +248,24 @@ class Sender:
         state.
         """
         core = self._core
+        if core.dispatched:
+            self._tell_dispatched(core.dispatched)
         while settled := core.take_settled():
             for settlement in settled:
+                if self._observer is not None:
+                    self._observer.on_settled(settlement, self._now())
                 for index, record in enumerate(settlement.records):
                     record.sink.settle(settlement, index)
         for event in core.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
+
+    def _tell_dispatched(self, entries: list[Entry]) -> None:
+        if self._observer is not None:
+            for entry in entries:
+                self._observer.on_dispatched(entry)
+        entries.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the engine's state holds. Bound it from outside."""

@@ -29,6 +29,7 @@ __all__ = [
     "MemoryWaiter",
     "PartitionQueue",
     "PendingRecord",
+    "RecordGroup",
     "RecordSink",
     "Settlement",
 ]
@@ -47,12 +48,26 @@ class RecordSink(Protocol):
         ...
 
 
+class RecordGroup:
+    """Records that a caller wants in a batch of their own: neither mixed with others nor, where a
+    batch of their `size` is allowed, torn apart.
+
+    `size`: bytes of that batch before compression, its header included.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class PendingRecord:
     """One record that waits for its outcome."""
 
     __slots__ = (
         "deadline",
         "generation",
+        "group",
         "headers",
         "key",
         "partition",
@@ -72,6 +87,7 @@ class PendingRecord:
         partition: int | None,
         size: int,
         sink: RecordSink,
+        group: RecordGroup | None = None,
     ) -> None:
         self.key = key
         self.value = value
@@ -80,6 +96,7 @@ class PendingRecord:
         self.partition = partition
         self.size = size
         self.sink = sink
+        self.group = group
         self.deadline = self.queued_at = 0.0
         self.generation = 0
 
@@ -153,19 +170,23 @@ class PartitionQueue:
 
     def cut(self, limit: int, max_records: int) -> list[PendingRecord]:
         """Take records from the head, at least one, until `limit` bytes (header included) would be
-        passed.
+        passed, or another `RecordGroup` begins.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records
         taken = [records.popleft()]
         size = taken[0].size
+        group = taken[0].group
+        whole = group is not None and group.size <= limit
         # A record's `size` allows for the longest varints. That is near enough until the batch
         # seems full; then the bound is drawn tighter, or every 17th record would be left for the
         # next one.
         measure: _TightSize | None = None
         while records and len(taken) < max_records:
             following = records[0]
-            if size + following.size > room:
+            if following.group is not group:
+                break
+            if size + following.size > room and not whole:
                 if measure is None:
                     measure = _TightSize(taken)
                 if measure.with_another(following) > room:

@@ -141,6 +141,8 @@ class ProducerCore:
         self._unsettled: dict[int, int] = {}
         self._retired: list[PartitionState] = []
         self._settled: list[Settlement] = []
+        # Batches as they are sent, for whoever observes: None while nobody does.
+        self.dispatched: list[Entry] | None = None
         self._events: deque[str] = deque(maxlen=1000)
         self._steps: list[steps.Step] = []
         self._next_link_id = 1
@@ -655,6 +657,8 @@ class ProducerCore:
             data.partitions.append((state.partition, batch.data))
             self.counters.batches_sent += 1
             self.counters.batches_retried += batch.attempts > 1
+        if self.dispatched is not None:
+            self.dispatched.extend(chosen)
         request = Outstanding(
             self._next_token,
             RequestKind.PRODUCE,

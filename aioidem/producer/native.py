@@ -30,12 +30,12 @@ from aioidem import errors
 from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
 from aioidem.delivery import Deliveries, Delivery
 from aioidem.engine import ProducerCore
-from aioidem.engine.accumulator import PendingRecord
+from aioidem.engine.accumulator import PendingRecord, RecordGroup
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
-from aioidem.records import BATCH_OVERHEAD, record_size_bound
+from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
-from aioidem.sender import Sender
+from aioidem.sender import Observer, Sender
 from aioidem.structs import RecordMetadata
 
 __all__ = ["Producer"]
@@ -58,6 +58,7 @@ class Producer:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
         connector: how to open connections; None for TCP.
         config: ready-made options, instead of `options`.
+        observer: who hears of batches, for metrics.
         options: the fields of `ProducerConfig`, times in seconds.
 
     Raises:
@@ -70,6 +71,7 @@ class Producer:
         *,
         connector: Connector | None = None,
         config: ProducerConfig | None = None,
+        observer: Observer | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
         self._background: BackgroundTask | None = None
@@ -82,7 +84,8 @@ class Producer:
             )
         self._connector = connector or TcpConnector()
         self._core = ProducerCore(self.config, random=random.random)
-        self._sender = Sender(self._core, self.config, self._connector)
+        self._observer = observer
+        self._sender = Sender(self._core, self.config, self._connector, observer=observer)
         self._clock: Callable[[], float] = time.monotonic  # the loop's own, from start() on
         self._pid = os.getpid()
         self._closed = False
@@ -208,10 +211,19 @@ class Producer:
         await self.close()
 
     def __del__(self) -> None:
-        background = self._background
-        if background is not None and not background.finished and self._pid == os.getpid():
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            background.cancel_from_anywhere()
+        if self._background is None or self._background.finished:
+            return
+        described = repr(self)
+        if self.abandon():
+            warnings.warn(f"{described} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+    def abandon(self) -> bool:
+        """End from a finaliser: without waiting, in whatever thread. Whether it was still open."""
+        background, self._background = self._background, None
+        if background is None or background.finished or self._pid != os.getpid():
+            return False
+        background.cancel_from_anywhere()
+        return True
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -245,12 +257,63 @@ class Producer:
             RecordError, TypeError, MessageSizeTooLargeError: bad arguments; nothing was queued.
             ProducerClosed: nothing was queued.
         """
-        record, delivery = self._record(topic, value, key, headers, partition, timestamp, None)
+        delivery = await self.enqueue(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            timestamp_ms=None if timestamp is None else _milliseconds(timestamp),
+        )
+        return await delivery
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """`send` without its second half: wait for room, queue the record, return its `Delivery`.
+
+        `timestamp_ms`: milliseconds since the epoch. All else, and what is raised, as for `send`.
+        """
+        record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._core.budget.try_take(record.size):
-            await self._wait_for_bytes(record.size)
+            await self._wait_for_bytes(record.size, topic, partition)
         self._queue(topic, record)
-        return await delivery
+        return delivery
+
+    async def enqueue_batch(
+        self, topic: str, records: Sequence[NewRecord], *, partition: int, size: int | None
+    ) -> Deliveries:
+        """Wait for room and queue records of one partition, with nothing in between them.
+
+        `size`: they make a batch of their own, of so many bytes before compression with its header;
+        None lets them share batches with others. A batch larger than the topic allows is split all
+        the same. What is raised is as for `send`, and then nothing was queued.
+        """
+        group = None if size is None else RecordGroup(size)
+        deliveries = Deliveries()
+        pending = []
+        for new in records:
+            record, delivery = self._record(
+                topic, new.value, new.key, new.headers, partition, new.timestamp_ms, deliveries
+            )
+            record.group = group
+            pending.append(record)
+            deliveries.add(delivery)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        total = sum(record.size for record in pending)
+        if not self._core.budget.try_take(total):
+            await self._wait_for_bytes(total, topic, partition)
+        for record in pending:
+            self._queue(topic, record)
+        return deliveries
 
     def send_nowait(
         self,
@@ -268,7 +331,8 @@ class Producer:
             BufferFullError: there is no room; `await wait_for_room()` and call again.
             RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed: nothing was queued.
         """
-        record, delivery = self._record(topic, value, key, headers, partition, timestamp, None)
+        timestamp_ms = None if timestamp is None else _milliseconds(timestamp)
+        record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         if not self._core.budget.try_take(record.size):
             raise errors.BufferFullError(
                 f"{self._core.budget.used} of {self.config.buffer_memory} bytes are in use"
@@ -298,15 +362,16 @@ class Producer:
                 queued before is in `deliveries`.
         """
         deliveries = Deliveries()
+        timestamp_ms = None if timestamp is None else _milliseconds(timestamp)
         self._check_open()
         await anyio.lowlevel.checkpoint_if_cancelled()
         try:
             for value in values:
                 record, delivery = self._record(
-                    topic, value, key, headers, partition, timestamp, deliveries
+                    topic, value, key, headers, partition, timestamp_ms, deliveries
                 )
                 if not self._core.budget.try_take(record.size):
-                    await self._wait_for_bytes(record.size)
+                    await self._wait_for_bytes(record.size, topic, partition)
                 deliveries.add(delivery)
                 self._queue(topic, record)
         except (errors.KafkaError, TypeError) as error:
@@ -327,8 +392,8 @@ class Producer:
         key: bytes | None,
         headers: Headers,
         partition: int | None,
-        timestamp: float | None,
-        group: Deliveries | None,
+        timestamp_ms: int | None,
+        group: Deliveries | None = None,
     ) -> tuple[PendingRecord, Delivery]:
         """Check the arguments and make the record; nothing is queued yet."""
         self._check_open()
@@ -340,7 +405,10 @@ class Producer:
             headers = _checked_headers(headers)
         if partition is not None:
             _check_partition(partition)
-        timestamp_ms = _milliseconds(time.time() if timestamp is None else timestamp)
+        if timestamp_ms is None:
+            timestamp_ms = round(time.time() * 1000)
+        else:
+            _check_timestamp(timestamp_ms)
         size = record_size_bound(key, value, headers)
         if size + BATCH_OVERHEAD > self.config.max_request_size:
             raise errors.MessageSizeTooLargeError(
@@ -365,7 +433,17 @@ class Producer:
             raise
         self._sender.wakeup.set()
 
-    async def _wait_for_bytes(self, size: int) -> None:
+    async def _wait_for_bytes(self, size: int, topic: str, partition: int | None) -> None:
+        if self._observer is None:
+            await self._granted(size)
+            return
+        began = self._clock()
+        try:
+            await self._granted(size)
+        finally:
+            self._observer.on_waited(topic, partition, self._clock() - began)
+
+    async def _granted(self, size: int) -> None:
         budget = self._core.budget
         event = anyio.Event()
         waiter = budget.wait(size, event.set)
@@ -474,6 +552,19 @@ class Producer:
         self._check_open()
         raise state.refused or core.unassigned_error(state)
 
+    def knows(self, topic: str, partition: int | None = None) -> bool:
+        """Whether the topic's partitions are known and, if one is given, it is one of them. If it
+        is not, they are asked for again.
+        """
+        known = self._core.cluster.partitions(topic)
+        if known is None:
+            return False
+        if partition is None or partition in known:
+            return True
+        self._core.metadata.want()
+        self._sender.wakeup.set()
+        return False
+
     def statistics(self) -> ProducerStatistics:
         """What the producer is doing right now."""
         return snapshot(self._core)
@@ -546,6 +637,18 @@ def _check_partition(partition: object) -> None:
         raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
     if not 0 <= partition < 2**31:
         raise errors.RecordError(f"partition {partition}: expected 0 to {2**31 - 1}")
+
+
+def _check_timestamp(timestamp_ms: object) -> None:
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(
+            "timestamp_ms must be milliseconds since the epoch as int, not "
+            f"{type(timestamp_ms).__name__}"
+        )
+    if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+        raise errors.RecordError(
+            f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch, not negative"
+        )
 
 
 def _milliseconds(timestamp: object) -> int:
