@@ -23,6 +23,7 @@ from aioidem.broker import EmbeddedCluster
 from aioidem.broker.entities import ZERO_MS, respond
 from aioidem.broker.intercept import (
     Action,
+    AfterAppend,
     CloseConnection,
     Drop,
     RequestSeen,
@@ -268,3 +269,26 @@ async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
         await world.producer.send("t", b"after")
         assert stored_values(world.cluster) == [*numbered(KNOWN + 13), b"after"]
         assert world.producer.statistics().epoch_bumps == 1
+
+
+@bounded(20)
+async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_one_plus_i() -> (
+    None
+):
+    """A2.13, A2.15, aiokafka's DUPLICATE_SEQUENCE_NUMBER, franz-go v1.18.1: what a caller is told
+    of three records in one batch whose own answer never said NONE.
+    """
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster) as producer:
+            await producer.send("t", b"0")
+            answers = iter([AfterAppend(ErrorCode.request_timed_out)])
+            cluster.intercept(lambda seen: next(answers, None) if seen.api_key == PRODUCE else None)
+            proved = [producer.send_nowait("t", value) for value in numbered(3, 1)]
+            await virtual_time(RTT / 10)
+            last = await producer.send("t", b"4")
+            assert [delivery.status for delivery in proved] == [DeliveryStatus.ACKED] * 3
+            assert [delivery.metadata.offset for delivery in proved] == [-1, -1, -1]
+            assert not any(delivery.metadata.has_offset for delivery in proved)
+            assert last.offset == 4
+        assert [batch.count for batch in cluster.batches("t")] == [1, 3, 1]

@@ -141,7 +141,9 @@ def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() ->
 
 
 def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
-    """A4.33, attack.md finding 23: the first append under e+1 would fence its resend."""
+    """A4.33, attack.md finding 23, librdkafka #4953: the first append under e+1 would fence its
+    resend, and a resend under e+1 would be a second copy.
+    """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -383,6 +385,23 @@ def test_an_answer_is_matched_by_what_the_request_carried() -> None:
     rig.refresh()
     rig.ack(request)
     assert rig.statuses == [ACKED]
+
+
+def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
+    """C-J15, KAFKA-19397: the id was looked up in today's metadata. It has done its duty: nothing
+    is settled twice, no counter is left behind, and the connection lives.
+    """
+    rig, (first, second) = pipelined(2)
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh(0.5)
+    assert rig.statuses == [ACKED, UNKNOWN, UNKNOWN]
+    for request in (first, second):
+        assert rig.answer(request, [rig.entry(request, request.only, NONE, 5)]) is None
+    assert not first.link.closed
+    rig.send()
+    assert rig.outstanding()[0].link is first.link
+    rig.ack_all()
+    rig.assert_drained()
 
 
 def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:

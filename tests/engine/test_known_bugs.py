@@ -294,7 +294,18 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
 @given(
     st.lists(
         st.sampled_from(
-            ["send", "wait", "long wait", "ack", "split", "doubt", "refuse", "reject", "cut"]
+            [
+                "send",
+                "wait",
+                "wait",
+                "long wait",
+                "ack",
+                "split",
+                "doubt",
+                "refuse",
+                "reject",
+                "cut",
+            ]
         ),
         min_size=5,
         max_size=40,
@@ -305,14 +316,14 @@ def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], ab
     """C-J11: KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709, 7311. The rig checks that every
     record is settled once, and that memory comes back once.
     """
-    rig = Rig(batch_size=700, delivery_timeout=4.0, request_timeout=2.0).start()
+    rig = Rig(batch_size=700, delivery_timeout=4.0, request_timeout=3.0).start()
     rig.send(3)
     for act in acts:
         request = next(iter(rig.outstanding()), None)
         if act == "send":
             rig.send(4)
         elif act == "wait":
-            rig.tick(0.3)
+            rig.tick(0.9)
         elif act == "long wait":
             rig.tick(2.5)
         elif request is None:

@@ -564,19 +564,24 @@ def test_a_topic_without_an_id_is_written_by_name() -> None:
 # -- retries in order
 
 
-def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind() -> None:
+@pytest.mark.parametrize("batches", [2, 5], ids=["room in the window", "a full window"])
+def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind(
+    batches: int,
+) -> None:
     """S4-15, A3.19, A3.21, S8, kafka-python #2937, Sarama #1430 and #3354."""
-    rig, requests = pipelined(5)
+    rig, requests = pipelined(batches)
     rig.fail(requests[0], NOT_LEADER, poll=False)
     for request in requests[1:]:
         rig.fail(request, OUT_OF_ORDER, poll=False)
     rig.send(2)
+    assert rig.outstanding() == []
     rig.tick(2.0)
+    assert rig.sequences == [1], "it is resent alone; what is new waits although there is room"
     order = []
     while rig.outstanding():
         order.extend(rig.sequences[:1])
         rig.ack(rig.outstanding()[0])
-    assert order == [1, 2, 3, 4, 5, 6, 7]
+    assert order == list(range(1, batches + 3))
     rig.assert_drained()
     assert rig.core.identity.bumps == 0
 

@@ -14,6 +14,8 @@ from aioidem.errors import DeliveryTimeoutError, KafkaTimeoutError, UnknownTopic
 
 from .driver import (
     ACKED,
+    INVALID_RECORD,
+    NONE,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER,
     NOT_WRITTEN,
@@ -79,6 +81,29 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     assert rig.statuses[1] is UNKNOWN
     rig.ack_all()
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
+
+
+@pytest.mark.parametrize(
+    "end", [NONE, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, INVALID_RECORD, OUT_OF_ORDER, None]
+)
+def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int | None) -> None:
+    """A9.72, C-J11: it completes once. `None`: its connection is lost."""
+    rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
+    rig.tick(4.0)
+    rig.fail(only, NOT_ENOUGH_REPLICAS)
+    rig.tick(4.1)
+    assert rig.statuses[1:] == [UNKNOWN]
+    (late,) = rig.outstanding()
+    if end is None:
+        rig.lose()
+    else:
+        rig.fail(late, end, 99 if end == NONE else -1)
+    assert (rig.outcomes[1].status, rig.outcomes[1].offset) == (UNKNOWN, -1)
+    rig.send()
+    rig.settle_down(5.0)
+    assert rig.statuses[2:] == [ACKED]
     assert rig.core.identity.bumps == 1
     rig.assert_drained()
 
