@@ -1,0 +1,236 @@
+"""What the rows share: three kinds of brokers, producers that fill their windows, load, and hooks.
+
+No row waits for time to pass: each waits for what it is about (a frame at the proxy, an outcome,
+a state that the broker tells past the proxy), and `bounded` ends it if that does not come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from aioidem import Producer
+from aioidem.errors import KafkaError
+from aioidem.testing import KafkaCluster
+from aioidem.testing.fault_proxy import Action, Drop
+from tests.kafka.tools import ONE_EACH, History, SpanCount, outcomes, partition_of
+
+RTT: Final = 0.01
+"""Enough to have a full window on its way most of the time."""
+
+TOPIC, BROKER, CLIENT_ID = 2, 4, "client-id"
+_DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (
+    (61, 0),
+    (30, 3),
+    (44, 1),
+    (49, 1),
+)
+_LITERAL, _READ, _ALL, _DENY, _ALLOW = 3, 3, 2, 2, 3
+_SET, _DELETE = 0, 1
+_POLL_SECONDS: Final = 0.05
+
+PROPERTIES: Final[Mapping[str, str | int]] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    # Forgotten producers are forgotten within this, not within ten minutes.
+    "producer.id.expiration.check.interval.ms": 300,
+    # Quotas look back two seconds, not ten: bursts are throttled at once, and for seconds.
+    "quota.window.num": 2,
+}
+
+
+class World(NamedTuple):
+    """A kind of broker: its version, and what it was patched to remember."""
+
+    version: str
+    retain: int | None = None
+
+    @property
+    def window(self) -> int:
+        """Batches that it deduplicates per producer and partition."""
+        return self.retain or 5
+
+
+WORLDS: Final = {
+    "stock": World("4.3.1"),
+    "patched": World("4.3.1", 20),
+    "older": World("3.9.1"),
+}
+
+
+def producer_of(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
+    """One batch per record, and as many on their way as the broker remembers."""
+    window = {"max_in_flight_requests_per_connection": world.window}
+    return Producer(cluster.bootstrap_servers, **{**ONE_EACH, **window, **options})
+
+
+async def fill(history: History, producer: Producer, world: World) -> None:
+    """Have the window discovered and the gate opened."""
+    await outcomes(history.send(4 * world.window))
+    topic, partition = history.rows[0].topic, history.rows[0].partition
+    assert partition_of(producer, topic, partition).window == world.window
+
+
+def nothing_noticed(producer: Producer) -> bool:
+    """Whether each record was acknowledged, and no number was given up for it."""
+    told = producer.statistics()
+    return not (
+        told.epoch_bumps
+        or told.data_loss_events
+        or told.records_not_written
+        or told.records_unknown
+        or told.records_queued
+    )
+
+
+@asynccontextmanager
+async def load(world: World, *histories: History) -> AsyncIterator[None]:
+    """Keep two windows of each unsettled while the body runs; then wait for all of them."""
+    ending, depth = False, 2 * world.window
+
+    async def run(history: History) -> None:
+        waiting = deque(history.send(depth))
+        while not ending:
+            with suppress(KafkaError):
+                await waiting[0]
+            while waiting and waiting[0].done():
+                waiting.popleft()
+            waiting.extend(history.send(depth - len(waiting)))
+        await outcomes(waiting)
+
+    async with anyio.create_task_group() as tasks:
+        for history in histories:
+            tasks.start_soon(run, history)
+        await anyio.lowlevel.checkpoint()
+        try:
+            yield
+        except BaseException:
+            tasks.cancel_scope.cancel()
+            raise
+        ending = True
+
+
+async def settled(history: History, count: int) -> None:
+    """Wait until so many more records than are queued now are settled. Needs `load`."""
+    last = len(history.deliveries) + count
+    while len(history.deliveries) < last:
+        await outcomes(history.deliveries[-1:])
+        await anyio.lowlevel.checkpoint()
+    await outcomes(history.deliveries[last - 1 : last])
+
+
+async def opened(cluster: KafkaCluster, history: History, cut: Callable[[], object]) -> None:
+    """Do something to the connection, and wait until a new one is open and in use."""
+    before = cluster.proxy.opened
+    cut()
+    await cluster.proxy.until(lambda: cluster.proxy.opened > before)
+    await settled(history, 20)
+
+
+def once(action: Action) -> Callable[[], Action | None]:
+    """For a hook: this, and then nothing any more."""
+    left = iter((action,))
+    return lambda: next(left, None)
+
+
+def every(number: int, action: Action) -> Callable[[], Action | None]:
+    """For a hook: this, each so many times."""
+    counter = itertools.count(1)
+    return lambda: action if next(counter) % number == 0 else None
+
+
+async def leave_in_doubt(
+    cluster: KafkaCluster, spans: SpanCount, history: History, batches: int, **how: Any
+) -> None:
+    """Have so many batches appended and none answered. Their connection stays open."""
+    start = spans.answers
+    spans.answer = lambda: Drop(silent=False)
+    history.send(batches, **how)
+    await cluster.proxy.until(lambda: spans.answers - start == batches)
+
+
+# --- what is asked of the broker, past the proxy --------------------------------------------------
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds, by asking. The test that calls it is `bounded`."""
+    while not await condition():  # noqa: ASYNC110 - another process tells no event
+        await anyio.sleep(_POLL_SECONDS)
+
+
+async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
+    """What the leader of partition 0 knows: (producer id, epoch) -> the last sequence."""
+    place = {"name": topic, "partition_indexes": [0]}
+    answer = await cluster.ask(*_DESCRIBE_PRODUCERS, topics=[place])
+    [partition] = answer.topics[0].partitions
+    return {
+        (each.producer_id, each.producer_epoch): each.last_sequence
+        for each in partition.active_producers
+    }
+
+
+async def forgotten(cluster: KafkaCluster, topic: str) -> None:
+    """Wait until the broker has no producer state of it any more."""
+
+    async def gone() -> bool:
+        return not await last_sequences(cluster, topic)
+
+    await until(gone)
+
+
+async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
+    """Everybody may do anything to the topic but read it."""
+    rule = {
+        "resource_type": TOPIC,
+        "resource_name": topic,
+        "resource_pattern_type": _LITERAL,
+        "principal": "User:ANONYMOUS",
+        "host": "*",
+    }
+    rules = [
+        {**rule, "operation": _READ, "permission_type": _DENY},
+        {**rule, "operation": _ALL, "permission_type": _ALLOW},
+    ]
+    answer = await cluster.ask(*_CREATE_ACLS, creations=rules)
+    assert [int(each.error_code) for each in answer.results] == [0, 0]
+
+
+async def _alter_brokers(cluster: KafkaCluster, operation: int, name: str, value: str) -> None:
+    config = {"name": name, "config_operation": operation, "value": value}
+    resource = {"resource_type": BROKER, "resource_name": "", "configs": [config]}
+    answer = await cluster.ask(*_ALTER_CONFIGS, resources=[resource], validate_only=False)
+    assert int(answer.responses[0].error_code) == 0
+
+
+@asynccontextmanager
+async def broker_config(cluster: KafkaCluster, name: str, value: str) -> AsyncIterator[None]:
+    """Set a config of all brokers while the body runs."""
+    await _alter_brokers(cluster, _SET, name, value)
+    try:
+        yield
+    finally:
+        await _alter_brokers(cluster, _DELETE, name, "")
+
+
+async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None) -> None:
+    """Let a client produce so many bytes per second; None: any number."""
+    op = {"key": "producer_byte_rate", "value": rate or 0.0, "remove": rate is None}
+    entity = [{"entity_type": CLIENT_ID, "entity_name": client_id}]
+    entry = {"entity": entity, "ops": [op]}
+    answer = await cluster.ask(*_ALTER_QUOTAS, entries=[entry], validate_only=False)
+    assert int(answer.entries[0].error_code) == 0
+
+
+@contextmanager
+def link(cluster: KafkaCluster, rtt: float) -> Iterator[None]:
+    """The proxy's round-trip time while the body runs."""
+    cluster.proxy.set_link(rtt=rtt)
+    try:
+        yield
+    finally:
+        cluster.proxy.set_link()
