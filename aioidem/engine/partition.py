@@ -346,6 +346,9 @@ class PartitionState:
         attempt = batch.attempt
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
             out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
+            self.acked_offset = -1  # said once is enough
+            if attempt is not None:
+                attempt.knows_us = False  # it is another log, whatever that leader has shown before
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)

@@ -10,9 +10,11 @@ A batch's stamp is its maximum timestamp, replaced by the answer's log append ti
 one. On a topic that stamps by LogAppendTime what is unresolved has no answer yet, but it can only
 be appended after what was acknowledged: that one's append time bounds its stamp from below, however
 old its records are. (A topic whose stamping changes while something is in doubt is judged by what
-its last answer said.) A partition is suspect when the oldest stamp among its last acknowledged, outstanding and
-in-doubt batches is more than half the expiration ago (the other half absorbs clock skew and
-delivery), or when its leader changed while it was suspect.
+its last answer said.)
+
+A partition is suspect when the oldest stamp among its last acknowledged, outstanding and in-doubt
+batches is more than half the expiration ago (the other half absorbs clock skew and delivery), or
+when its leader changed while it was suspect.
 
 Rejected: measuring idleness. It fires where nothing is lost and not where something is.
 """

@@ -20,6 +20,16 @@ Watched
 - A partition is outstanding on one connection at a time, and a connection has no more requests in
   flight than it may.
 
+Where its owner reports the data-loss events too (`loss_reported`) and asks for `unreported_losses`
+at the end: that an event follows when answers prove that the broker lost what it acknowledged,
+- by an offset: error NONE for a batch newer than every acknowledged one names an offset that was
+  acknowledged before;
+- by a hole: error NONE for a batch above one of its identity that cannot have been appended;
+- by a gap: OUT_OF_ORDER for a batch that cannot have been appended, next to acknowledged ones of an
+  identity of which no number was given up; its records then begin another identity;
+- by refused probes: OUT_OF_ORDER is why a record ends UNKNOWN (`refused`), next to acknowledged
+  ones of an identity of which no number was given up.
+
 Rejected: watching inside the broker. What it has read lags behind what the client has sent by half
 a round trip, and a window that shrank meanwhile would look overrun.
 """
@@ -40,6 +50,9 @@ _WRAP = 1 << 31
 _DEFAULT_WINDOW = 5
 _MAX_WINDOW = 1000
 _TOO_LARGE = frozenset({10, 18})
+_OUT_OF_ORDER = 45
+# INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID
+_DISOWNED = frozenset({47, 59})
 # Codes that every broker path sends before the append, if no base offset comes with them.
 _BEFORE_APPEND = frozenset(
     {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 53, 59}
@@ -86,7 +99,7 @@ class _Sent:
 class _Identity:
     """Everything one partition sent under one (producer id, epoch)."""
 
-    __slots__ = ("batches", "frontier", "gaps", "order")
+    __slots__ = ("batches", "disowned", "frontier", "gaps", "order")
 
     def __init__(self, first: int) -> None:
         self.frontier = first
@@ -94,6 +107,8 @@ class _Identity:
         self.order: list[int] = []
         # Ranges whose whole was refused as too large: to be filled again from their start.
         self.gaps: list[tuple[int, int]] = []
+        # The leader has said that it does not know us, or that it knows a newer one.
+        self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
         ahead = (sequence - self.frontier) % _WRAP
@@ -116,11 +131,15 @@ class _Partition:
     """One partition of one topic."""
 
     __slots__ = (
+        "acked_end",
+        "acked_last",
         "asking",
         "connection",
         "era",
+        "gap",
         "gate",
         "identities",
+        "losses",
         "newest",
         "outstanding",
         "window",
@@ -133,6 +152,13 @@ class _Partition:
         self.outstanding = 0
         self.window = _DEFAULT_WINDOW
         self.era = 0
+        # The newest batch acknowledged with an offset, by (identity, base), and the end of all.
+        self.acked_last: tuple[tuple[int, int], int] | None = None
+        self.acked_end = 0
+        # The batch whose refusal shows a gap, until an event or a proof.
+        self.gap: _Sent | None = None
+        # What the answers have proved lost, since the last event.
+        self.losses: list[str] = []
         # NONE was the last word heard; the leader has shown that it holds state for us.
         self.gate = self.asking = False
 
@@ -174,6 +200,8 @@ class WireMonitor:
     ) -> None:
         self.violations: list[Violation] = []
         self.max_span = 0
+        self.losses_proved = 0
+        """How often the answers have proved a loss."""
         self._max_in_flight = max_in_flight
         self._outcome = outcome
         self._first_sequences = first_sequences or {}
@@ -228,6 +256,74 @@ class WireMonitor:
         for key in [key for key in self._partitions if key[0] == topic]:
             self._partitions[key] = _Partition()
 
+    # -- losses of the broker's ---------------------------------------------------------------
+
+    def loss_reported(self, topic: str, partition: int) -> None:
+        """The producer has raised a data-loss event for a partition."""
+        state = self._partition(topic, partition)
+        state.losses.clear()
+        state.gap = None
+
+    def refused(self, topic: str, partition: int, value: ValueId) -> None:
+        """A record is about to end UNKNOWN because OUT_OF_ORDER was all the leader had to say."""
+        state = self._partition(topic, partition)
+        identity = None if state.newest is None else state.identities[state.newest]
+        if identity is None or not identity.order:
+            return
+        head = identity.batches[identity.order[0]]
+        if value in _values(head) and self._gapless(identity, head):
+            self._lost(state, f"{topic}-{partition}: {value} ended UNKNOWN over a gap")
+
+    def unreported_losses(self) -> list[Violation]:
+        """The losses that the answers proved and that no event followed."""
+        return [
+            Violation(Anomaly.EVENT, f"none raised: {detail}")
+            for state in self._partitions.values()
+            for detail in state.losses
+        ]
+
+    def _lost(self, state: _Partition, detail: str) -> None:
+        self.losses_proved += 1
+        state.losses.append(detail)
+
+    def _gapless(self, identity: _Identity, head: _Sent) -> bool:
+        """Whether all below a batch is acknowledged, and no number of its identity was given up."""
+        before = [sent for base, sent in identity.batches.items() if base < head.base]
+        if identity.disowned or not before or not all(sent.proved for sent in before):
+            return False
+        # Doubt where the leader may have forgotten us is not settled by a later success.
+        if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
+            return False
+        above = (identity.batches[base] for base in identity.order if base > head.base)
+        ended = {Outcome.NOT_WRITTEN, Outcome.UNKNOWN}
+        return not any((self._outcomes(sent) or set()) & ended for sent in above)
+
+    def _watch_success(
+        self, state: _Partition, identity: _Identity, sent: _Sent, answer: WireAnswer
+    ) -> None:
+        if state.newest is None or state.identities[state.newest] is not identity:
+            return
+        where = f"{answer.topic}-{answer.partition}"
+        # What was given up meanwhile is asked about no more, and its answer not looked at.
+        awaited = Outcome.PENDING in (self._outcomes(sent) or ())
+        below = (identity.batches[base] for base in identity.order if base < sent.base)
+        if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
+            self._lost(state, f"{where}: sequence {sent.base} was accepted over a hole")
+        last, this = state.acked_last, (state.newest, sent.base)
+        older = last is not None and last[0] == this[0] and sent.base <= last[1]
+        if answer.base_offset < 0 or older:
+            return
+        if awaited and answer.base_offset < state.acked_end:
+            self._lost(state, f"{where}: offset {answer.base_offset} after {state.acked_end - 1}")
+            state.acked_end = 0
+        state.acked_last = this
+        state.acked_end = max(state.acked_end, answer.base_offset + sent.count)
+
+    def _watch_gap(self, state: _Partition, identity: _Identity, sent: _Sent) -> None:
+        asked = sent.ambiguous or sent.outstanding or identity.order[:1] != [sent.base]
+        if not asked and self._gapless(identity, sent):
+            state.gap = sent
+
     # -- writing ------------------------------------------------------------------------------
 
     def _partition(self, topic: str, index: int) -> _Partition:
@@ -277,6 +373,7 @@ class WireMonitor:
                         f"{_name(batch)}: {key} while {older} #{sent.base} is in doubt",
                     )
         state.gate = state.asking = False
+        self._watch_new_identity(state, batch)
         if state.newest is not None and state.newest[0] == key[0] and key[1] <= state.newest[1]:
             self._report(Anomaly.EPOCH_OVERLAP, f"{_name(batch)}: {key} after {state.newest}")
         first = 0
@@ -286,6 +383,15 @@ class WireMonitor:
         identity = state.identities[key] = _Identity(first)
         return identity
 
+    def _watch_new_identity(self, state: _Partition, batch: WireBatch) -> None:
+        gap, state.gap = state.gap, None
+        if gap is None or state.newest is None:
+            return
+        # It may have been proved, or given up, for another reason meanwhile.
+        pending = Outcome.PENDING in (self._outcomes(gap) or ())
+        if pending and not gap.proved and self._gapless(state.identities[state.newest], gap):
+            self._lost(state, f"{_name(batch)}: sequence {gap.base} was refused over a gap")
+
     def _given_up(self, sent: _Sent) -> bool:
         outcomes = self._outcomes(sent)
         return self._renumbers or outcomes is None or Outcome.PENDING not in outcomes
@@ -293,9 +399,7 @@ class WireMonitor:
     def _outcomes(self, sent: _Sent) -> set[Outcome] | None:
         if self._outcome is None:
             return None
-        records = read_batches(sent.data)[0].records()
-        values = [parse_value(record.value) for record in records]
-        return {self._outcome(value) for value in values if value is not None}
+        return {self._outcome(value) for value in _values(sent)}
 
     def _take_in_what_was_read(self, identity: _Identity, base: int) -> None:
         """Doubt may have been settled by reading the log, which is not seen here."""
@@ -351,6 +455,7 @@ class WireMonitor:
         sent.outstanding -= 1
         sent.split = False
         if answer.code == 0:
+            self._watch_success(state, carried.identity, sent, answer)
             carried.identity.prove(sent.base)
             if carried.era == state.era:
                 state.gate, state.asking = True, False
@@ -361,6 +466,9 @@ class WireMonitor:
             state.gate = False
             # A permanent refusal of what is in doubt is asked about like OUT_OF_ORDER.
             state.asking |= answer.code in (45, 46) or sent.ambiguous
+        carried.identity.disowned |= answer.code in _DISOWNED
+        if answer.code == _OUT_OF_ORDER:
+            self._watch_gap(state, carried.identity, sent)
         if answer.code not in _BEFORE_APPEND or answer.base_offset >= 0:
             sent.ambiguous = True
         elif answer.code in _TOO_LARGE and not sent.ambiguous:
@@ -377,6 +485,11 @@ def _doubt(carried: _Carried) -> None:
         carried.sent.outstanding -= 1
         carried.sent.ambiguous = True
         carried.sent.split = False
+
+
+def _values(sent: _Sent) -> list[ValueId]:
+    values = [parse_value(record.value) for record in read_batches(sent.data)[0].records()]
+    return [value for value in values if value is not None]
 
 
 def _name(batch: WireBatch) -> str:

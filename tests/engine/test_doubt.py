@@ -364,6 +364,29 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
     rig.assert_drained()
 
 
+def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
+    """Seed 1328 of `storm`: a recreated topic, reached by its name, accepts what follows a batch
+    that its predecessor may have taken.
+    """
+    rig, (first, second) = pipelined(2)
+    rig.fail(first, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(second, 0)
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.statuses == [ACKED, PENDING, ACKED]
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.outcomes[1].status is UNKNOWN
+
+
+def test_a_loss_that_offsets_show_is_reported_once() -> None:
+    rig, _ = pipelined(1)
+    rig.ack(rig.outstanding()[0], 100)
+    for offset in (50, 51, 52):
+        rig.send()
+        rig.ack(rig.outstanding()[0], offset)
+    assert rig.core.counters.data_loss_events == 1
+
+
 # -- permanent refusals of a batch in doubt
 
 

@@ -84,6 +84,19 @@ class Injector:
 
                 self._later(answers * world.rtt, deafen)
 
+    def _do_reset(self, broker: int, nbytes: int, way: str) -> None:
+        for connection in self._to(broker):
+            connection.reset_after[way] = nbytes
+
+    def _do_narrow(self, bandwidth: float, seconds: float) -> None:
+        world = self._world
+        world.bandwidth = bandwidth
+
+        def end() -> None:
+            world.bandwidth = None
+
+        self._later(seconds, end)
+
     def _do_kill(self, broker: int, clean: bool, seconds: float, answers_lost: bool) -> None:
         world, cluster = self._world, self._world.cluster
         if not cluster.brokers[broker].online:

@@ -626,6 +626,42 @@ def implicit_ack_where_suspect(patch: Patch) -> None:
     patch(PartitionState, "_imply", naive)
 
 
+# -- data-loss events ---------------------------------------------------------------------------
+
+
+@mutant("what the answers prove lost is reported (design.md, resolving doubt 2, 3 and 5)")
+def no_data_loss_event(patch: Patch) -> None:
+    patch(ProducerCore, "data_loss", lambda _self, _partition, _reason: None)
+
+
+@mutant("a batch next to acknowledged ones that is OUT_OF_ORDER shows a gap, and a gap is reported")
+def gap_not_reported(patch: Patch) -> None:
+    lose = PartitionState._lose
+
+    def naive(self: PartitionState, reason: str, now: float, out: Any) -> None:
+        lose(self, reason, now, _Silent(out))
+
+    patch(PartitionState, "_lose", naive)
+
+
+@mutant("what is refused for good when it is asked about may never have been there: no event")
+def event_for_what_was_refused_for_good(patch: Patch) -> None:
+    patch(Recovery, "refusal", property(lambda _self: None, lambda _self, _error: None))
+
+
+class _Silent:
+    """Effects that report no loss."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+
+    def data_loss(self, _partition: Any, _reason: str) -> None:
+        """Not this time."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
 # -- time ---------------------------------------------------------------------------------------
 
 

@@ -62,6 +62,8 @@ class Tally:
     retries: int = 0
     bumps: int = 0
     events: int = 0
+    losses: int = 0
+    lossy: Counter[str] = field(default_factory=Counter)
     max_span: int = 0
     virtual_seconds: float = 0.0
 
@@ -78,6 +80,9 @@ class Tally:
         self.retries += result.retries
         self.bumps += result.bumps
         self.events += result.events
+        self.losses += result.losses
+        if result.lost:
+            self.lossy["answers proved it" if result.losses else "no answer could"] += 1
         self.max_span = max(self.max_span, result.max_span)
         self.virtual_seconds += result.took
         if result.violations:
@@ -87,12 +92,13 @@ class Tally:
         """Count another tally in."""
         self.schedules += other.schedules
         self.failed |= other.failed
-        for name in ("outcomes", "profiles", "faults", "unknown_by_profile"):
+        for name in ("outcomes", "profiles", "faults", "unknown_by_profile", "lossy"):
             getattr(self, name).update(getattr(other, name))
         self.batches += other.batches
         self.retries += other.retries
         self.bumps += other.bumps
         self.events += other.events
+        self.losses += other.losses
         self.max_span = max(self.max_span, other.max_span)
         self.virtual_seconds += other.virtual_seconds
 
@@ -108,10 +114,11 @@ class Tally:
         yield f"faults: {_table(self.faults)}"
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
         yield f"unknown by profile: {_table(self.unknown_by_profile)}"
+        yield f"schedules that lost acknowledged records: {_table(self.lossy)}"
         yield (
             f"batches sent: {self.batches}, again: {self.retries}, epoch bumps: {self.bumps}, "
-            f"data-loss events: {self.events}, widest span: {self.max_span}, "
-            f"virtual time: {self.virtual_seconds:.0f} s"
+            f"data-loss events: {self.events}, losses that answers proved: {self.losses}, "
+            f"widest span: {self.max_span}, virtual time: {self.virtual_seconds:.0f} s"
         )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import random
+import re
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ from aioidem.testing import (
     check_history,
     log_records,
     make_value,
+    parse_value,
 )
 
 from .faults import Injector
@@ -72,6 +74,7 @@ _REST = 30.0
 # What a turn of the loop may add to a deadline, stalls apart.
 _SLACK = 0.001
 _LONGEST_ZOMBIE = 400.0
+_DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
 @dataclass
@@ -86,6 +89,8 @@ class Result:
     bumps: int = 0
     max_span: int = 0
     events: int = 0
+    losses: int = 0
+    lost: int = 0
     took: float = 0.0
     trace: list[str] = field(default_factory=list)
 
@@ -113,6 +118,8 @@ class Sink:
     def settle(self, settlement: Settlement, index: int) -> None:
         """Take the outcome down."""
         row, world = self.row, self._world
+        if index == 0 and isinstance(settlement.error, errors.OutOfOrderSequenceNumber):
+            world.monitor.refused(settlement.topic, settlement.partition, row.value)
         if row.outcome is not Outcome.PENDING:
             world.report(Anomaly.CRASH, f"{row.value} settled twice: {settlement.status.value}")
         row.outcome = _OUTCOMES[settlement.status]
@@ -227,7 +234,11 @@ class SimConnection:
         self._started = 0
         self._backlog: list[tuple[int, bytes]] = []
         self.under_way: list[list[Any]] = []
+        # Bytes that still pass before it is reset, "up" and "down".
+        self.reset_after: dict[str, int] = {}
         self._last_due = 0.0
+        # Until when a narrow link is busy with what it was given.
+        self._busy_until = 0.0
 
     def next_correlation_id(self) -> int:
         """As `network.Connection`."""
@@ -258,11 +269,31 @@ class SimConnection:
         while self._backlog and not self.blocked and self.open:
             self._started, frame = self._backlog.pop(0)
             self._world.progressed(self)
+            if self.cut_short("up", len(frame)):
+                return
             if not self.mute:
                 self._travel(frame)
 
+    def cut_short(self, way: str, nbytes: int) -> bool:
+        """Whether the connection is reset before so many bytes have passed."""
+        left = self.reset_after.get(way)
+        if left is None or self.mute:
+            return False
+        self.reset_after[way] = left - nbytes
+        if left >= nbytes:
+            return False
+        reset = errors.KafkaConnectionError(f"reset after {left} bytes")
+        self.mute = self.deaf = True
+        self._world.at(self._world.now, lambda: self._world.lose(self, reset))
+        return True
+
     def _travel(self, frame: bytes) -> None:
-        due = self._last_due = max(self._last_due, self._world.now + self.delay)
+        world = self._world
+        leaves = world.now
+        if world.bandwidth is not None:
+            leaves = self._busy_until = max(leaves, self._busy_until) + len(frame) / world.bandwidth
+            world.at(leaves, lambda: world.progressed(self))
+        due = self._last_due = max(self._last_due, leaves + self.delay)
         item: list[Any] = [frame]
         self.under_way.append(item)
         self._world.at(due, lambda: self._arrive(item))
@@ -317,10 +348,11 @@ class SimSender(Sender):
         self.deliver()
 
     def deliver(self) -> None:
-        """As it is, but that events go into the trace and not into the log."""
-        for event in self._core.take_events():
-            self._world.trace(f"event: {event}")
+        """As it is, but that events go into the trace and to the monitor, not into the log."""
+        events = self._core.take_events()
         super().deliver()
+        for event in events:
+            self._world.event(event)
 
     def _perform(self, step: steps.Step) -> None:
         match step:
@@ -423,6 +455,8 @@ class World:
             **schedule.options,
         )
         self.rtt = schedule.rtt
+        # Bytes per second of each connection, upwards; None: no limit.
+        self.bandwidth: float | None = None
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
         self.cluster.interceptor = self.injector.intercept
@@ -719,6 +753,13 @@ class World:
                 lambda: self._client(lambda: self.sender.link_refused(step.link_id, refused)),
             )
 
+    def event(self, event: str) -> None:
+        """The producer tells its operator something."""
+        self.trace(f"event: {event}")
+        lost = _DATA_LOSS.match(event)
+        if lost is not None:
+            self.monitor.loss_reported(lost[1], int(lost[2]))
+
     def handed(self, link_id: int, step: steps.SendProduce) -> None:
         """A Produce request was given to the socket."""
         if self.config.acks == 0:
@@ -774,6 +815,8 @@ class World:
             return
         frame = delivery.frame
         if frame is None:
+            return
+        if connection.cut_short("down", len(frame)):
             return
         payload = self.injector.garbled(connection, frame[4:])
 
@@ -840,6 +883,7 @@ class World:
     def _judge(self) -> None:
         schedule, result, core = self.schedule, self.result, self.core
         result.violations += self.monitor.violations
+        result.violations += self.monitor.unreported_losses()
         rows = self.rows.values()
         deadline = self.config.delivery_timeout + self.config.request_timeout
         # A new epoch's first append fences the old one, but a broker that has forgotten us fences
@@ -858,7 +902,11 @@ class World:
             may_repeat=set(self.rows) if repeats else copies,
             unpromised=not self.config.enable_idempotence,
         )
-        result.violations += check_history(rows, self.log(), expect)
+        log = self.log()
+        result.violations += check_history(rows, log, expect)
+        there = {parse_value(record.value) for record in log}
+        acked = {row.value for row in rows if row.outcome is Outcome.ACKED}
+        result.lost = len((acked & self.lost) - there)
         result.violations += check_counters(
             {
                 "buffer_bytes_used": core.budget.used,
@@ -876,6 +924,7 @@ class World:
         result.bumps = core.identity.bumps
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
+        result.losses = self.monitor.losses_proved
         if result.events and not schedule.events_allowed:
             self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
         if schedule.all_acked:

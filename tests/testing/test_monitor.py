@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -362,3 +363,97 @@ def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
     for n in range(8):
         wire.send(n, pid=-1)
     assert wire.found == []
+
+
+# -- losses that the answers prove
+
+
+class Watched(Wire):
+    """Every record is PENDING until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[ValueId, Outcome] = {}
+        super().__init__(outcome=lambda value: self.outcomes.get(value, Outcome.PENDING))
+
+    def end(self, outcome: Outcome, *tags: int) -> None:
+        for tag in tags:
+            self.outcomes[ValueId("p", "t", 0, tag)] = outcome
+
+    def acked(self, count: int) -> None:
+        """Sequences 0 to count - 1, each a record with that tag, acknowledged in turn."""
+        for n in range(count):
+            self.answer(self.send(n, tag=n), offset=n)
+            self.end(Outcome.ACKED, n)
+
+    @property
+    def unreported(self) -> list[Anomaly]:
+        return [violation.anomaly for violation in self.monitor.unreported_losses()]
+
+
+def lost_by_offset(wire: Watched) -> None:
+    wire.acked(3)
+    wire.answer(wire.send(3, tag=3), offset=1)
+
+
+def lost_by_hole(wire: Watched) -> None:
+    wire.acked(2)
+    first, second = wire.send(2, tag=2), wire.send(3, tag=3)
+    wire.answer(first, 19)
+    wire.answer(second, offset=2)
+
+
+def lost_by_gap(wire: Watched) -> None:
+    wire.acked(2)
+    wire.answer(wire.send(2, tag=2), 45)
+    wire.send(0, epoch=1, tag=2)
+
+
+def lost_by_probes(wire: Watched) -> None:
+    wire.acked(2)
+    wire.answer(wire.send(2, tag=2), 7)
+    wire.answer(wire.send(2, tag=2), 45)
+    wire.monitor.refused("t", 0, ValueId("p", "t", 0, 2))
+
+
+LOSSES = [lost_by_offset, lost_by_hole, lost_by_gap, lost_by_probes]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
+    wire = Watched()
+    lose(wire)
+    assert wire.unreported == [Anomaly.EVENT]
+    assert wire.monitor.losses_proved == 1
+    wire.monitor.loss_reported("t", 0)
+    assert wire.unreported == []
+
+
+@pytest.mark.parametrize("given_up", [Outcome.NOT_WRITTEN, Outcome.UNKNOWN])
+def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
+    wire = Watched()
+    wire.acked(2)
+    wire.answer(wire.send(2, tag=2), 7)
+    wire.end(given_up, 2)
+    wire.answer(wire.send(3, tag=3), 45)
+    wire.monitor.refused("t", 0, ValueId("p", "t", 0, 3))
+    wire.send(0, epoch=1, tag=3)
+    assert wire.unreported == []
+
+
+def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
+    wire = Watched()
+    wire.acked(2)
+    first, second = wire.send(2, tag=2), wire.send(3, tag=3)
+    wire.answer(first, 45)
+    wire.answer(second, 59)
+    wire.send(0, epoch=1, tag=2)
+    assert wire.unreported == []
+
+
+def test_the_offset_of_an_older_copy_is_no_loss() -> None:
+    wire = Watched()
+    wire.acked(2)
+    first, second = wire.send(2, tag=2), wire.send(3, tag=3)
+    wire.answer(second, offset=3)
+    wire.answer(first, offset=2)
+    assert wire.unreported == []
