@@ -1,0 +1,370 @@
+"""One Python client as a worker: started by `workers.py`, which says what its lines mean.
+
+    python benchmarks/clients.py aiokafka '{"bootstrap": "localhost:9092", "topic": "t", ...}'
+
+Invariants: each client has the deadlines of the job; else it is as installed: idempotent, with
+acks=all, at most five in flight and no linger. Each record is handed over in the order of its
+number, by one task. What a client says is passed on as it says it.
+
+Rejected: a thread per client in one process (a client that blocks the interpreter would be
+measured through the others), and one shared adapter with many switches (they differ in kind: two
+are asyncio's, two have threads of their own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from workers import Work
+
+Done = Callable[[int | None, BaseException | None], None]
+"""Told the offset or the error of a record, in any thread."""
+
+# The broker refused the record itself, before anything was appended.
+REFUSED = ("MessageSizeTooLarge", "MSG_SIZE_TOO_LARGE", "RecordTooLarge", "InvalidTimestamp")
+
+
+class Client(Protocol):
+    """A producer to one partition."""
+
+    package: str
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def send(self, topic: str, value: bytes, done: Done) -> None:
+        """Queue a record; raise if the client refuses it at once."""
+
+    async def start_at(self, topic: str, sequence: int) -> None:
+        """Set the next sequence number of the partition, which was not written to yet."""
+
+    async def close(self) -> None:
+        """End every record, and the client."""
+
+
+class Aioidem:
+    """aioidem."""
+
+    package = "aioidem"
+
+    def __init__(self, work: Work) -> None:
+        from aioidem import Producer
+
+        self._producer = Producer(
+            work.bootstrap,
+            delivery_timeout=work.deadline,
+            max_block=work.deadline,
+            request_timeout=work.request_timeout,
+            batch_size=work.batch_size,
+            client_id=self.package,
+        )
+
+    async def open(self) -> None:
+        """Connect."""
+        await self._producer.start()
+
+    async def send(self, topic: str, value: bytes, done: Done) -> None:
+        """Queue a record."""
+        from aioidem.delivery import Delivery
+
+        def ended(delivery: Delivery) -> None:
+            error = delivery.exception()
+            done(None if error is not None else delivery.metadata.offset, error)
+
+        self._producer.send_nowait(topic, value, partition=0).add_done_callback(ended)
+
+    async def start_at(self, topic: str, sequence: int) -> None:
+        """Set the next sequence number."""
+        await self._producer.partitions_for(topic)
+        core = self._producer._core  # noqa: SLF001 - 2^31 records take too long
+        state = core.partition(topic, 0)
+        if core.identity.current is not None:
+            state.adopt(core.identity.current)
+        state.ledger.next = sequence
+
+    async def close(self) -> None:
+        """End."""
+        await self._producer.close()
+
+
+class Aiokafka:
+    """aiokafka. Its request timeout is also what bounds a record: up to twice of it, it says."""
+
+    package = "aiokafka"
+
+    def __init__(self, work: Work) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=work.bootstrap,
+            enable_idempotence=True,
+            max_batch_size=work.batch_size,
+            request_timeout_ms=round(500 * work.deadline),
+            client_id=self.package,
+        )
+
+    async def open(self) -> None:
+        """Connect."""
+        await self._producer.start()
+
+    async def send(self, topic: str, value: bytes, done: Done) -> None:
+        """Queue a record."""
+        future = await self._producer.send(topic, value, partition=0)
+
+        def ended(outcome: asyncio.Future[Any]) -> None:
+            error = outcome.exception()
+            done(None if error is not None else outcome.result().offset, error)
+
+        future.add_done_callback(ended)
+
+    async def start_at(self, topic: str, sequence: int) -> None:
+        """Set the next sequence number."""
+        from aiokafka.structs import TopicPartition
+
+        numbers = self._producer._txn_manager._sequence_numbers  # noqa: SLF001 - see Aioidem
+        numbers[TopicPartition(topic, 0)] = sequence
+
+    async def close(self) -> None:
+        """End."""
+        await self._producer.stop()
+
+
+class ConfluentKafka:
+    """confluent-kafka, that is, librdkafka; a thread of ours serves its callbacks."""
+
+    package = "confluent-kafka"
+
+    def __init__(self, work: Work) -> None:
+        from confluent_kafka import Producer
+
+        self._patience = work.patience
+        self._over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": work.bootstrap,
+                "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": 5,
+                "linger.ms": 0,
+                "batch.size": work.batch_size,
+                "message.timeout.ms": round(1000 * work.deadline),
+                "request.timeout.ms": round(1000 * work.request_timeout),
+                "client.id": self.package,
+                "log_level": 0,
+            }
+        )
+        self._server = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            self._producer.poll(0.05)
+
+    async def open(self) -> None:
+        """Connect."""
+        self._server.start()
+
+    async def send(self, topic: str, value: bytes, done: Done) -> None:
+        """Queue a record."""
+        from confluent_kafka import KafkaException
+
+        def ended(error: Any, message: Any) -> None:
+            if error is None:
+                done(message.offset(), None)
+            else:
+                done(None, KafkaException(error))
+
+        self._producer.produce(topic, value, partition=0, on_delivery=ended)
+
+    async def start_at(self, topic: str, sequence: int) -> None:
+        """Not reachable from outside."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End."""
+        self._producer.flush(self._patience)
+        self._over.set()
+        self._server.join()
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    package = "kafka-python"
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._producer: Any = None
+
+    async def open(self) -> None:
+        """Connect."""
+        from kafka import KafkaProducer
+
+        self._producer = KafkaProducer(
+            bootstrap_servers=self._work.bootstrap,
+            enable_idempotence=True,
+            acks="all",
+            max_in_flight_requests_per_connection=5,
+            linger_ms=0,
+            batch_size=self._work.batch_size,
+            delivery_timeout_ms=round(1000 * self._work.deadline),
+            max_block_ms=round(1000 * self._work.deadline),
+            request_timeout_ms=round(1000 * self._work.request_timeout),
+            client_id=self.package,
+        )
+
+    async def send(self, topic: str, value: bytes, done: Done) -> None:
+        """Queue a record."""
+        future = self._producer.send(topic, value, partition=0)
+        future.add_callback(lambda metadata: done(metadata.offset, None))
+        future.add_errback(lambda error: done(None, error))
+
+    async def start_at(self, topic: str, sequence: int) -> None:
+        """Set the next sequence number."""
+        from kafka import TopicPartition
+
+        numbers = self._producer._transaction_manager._sequence_numbers  # noqa: SLF001 - likewise
+        numbers[TopicPartition(topic, 0)] = sequence
+
+    async def close(self) -> None:
+        """End."""
+        self._producer.close(timeout=self._work.patience)
+
+
+CLIENTS: dict[str, Callable[[Work], Client]] = {
+    each.package: each for each in (Aioidem, Aiokafka, ConfluentKafka, KafkaPython)
+}
+
+
+class Output:
+    """Lines, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def say(self, line: str) -> None:
+        """Write one."""
+        with self._lock:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+    def ended(self, number: int, offset: int | None, error: BaseException | None) -> None:
+        """A record's outcome."""
+        if error is None:
+            self.say(f"acked {number} {-1 if offset is None else offset}")
+            return
+        status = getattr(getattr(error, "status", None), "name", None)
+        refused = any(name in f"{type(error).__name__} {error}" for name in REFUSED)
+        if refused if status is None else status == "NOT_WRITTEN":
+            self.refused(number, error)
+        else:
+            self.say(f"failed {number} unknown {_one_line(error)}")
+
+    def refused(self, number: int, error: BaseException) -> None:
+        """A record that was not written: the client says so, or would not queue it."""
+        self.say(f"failed {number} not-written {_one_line(error)}")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class Orders:
+    """What the parent says, read in a thread."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.stop = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            if line.strip() != "go":
+                break
+            self.go.set()
+        self.stop.set()
+        self.go.set()
+
+
+def value_of(number: int, size: int) -> bytes:
+    """A value that says which it is."""
+    return f"{number:08d}".encode().ljust(size, b".")
+
+
+async def drive(client: Client, work: Work, orders: Orders, output: Output) -> None:
+    """The worker's life."""
+    await client.open()
+    try:
+        await warm_up(client, work)
+        if work.sequence:
+            await client.start_at(work.topic, work.sequence)
+        output.say(f"ready {version(client.package)}")
+        await asyncio.to_thread(orders.go.wait)
+        await send_all(client, work, orders, output)
+    finally:
+        await client.close()
+    output.say("closed")
+
+
+async def warm_up(client: Client, work: Work) -> None:
+    """Have one record acknowledged."""
+    loop = asyncio.get_running_loop()
+    warm: asyncio.Future[None] = loop.create_future()
+
+    def set_warm(error: BaseException | None) -> None:
+        if error is None:
+            warm.set_result(None)
+        else:
+            warm.set_exception(error)
+
+    def done(_offset: int | None, error: BaseException | None) -> None:
+        loop.call_soon_threadsafe(set_warm, error)
+
+    await client.send(work.warm, value_of(0, work.size), done)
+    await asyncio.wait_for(warm, work.deadline)
+
+
+async def send_all(client: Client, work: Work, orders: Orders, output: Output) -> None:
+    """Records at the rate asked for, until told to stop."""
+    start, number = time.monotonic(), 0
+    while not orders.stop.is_set():
+        number += 1
+        wait = start + number / work.rate - time.monotonic()
+        while wait > 0 and not orders.stop.is_set():
+            await asyncio.sleep(min(wait, 0.1))
+            wait = start + number / work.rate - time.monotonic()
+        size = work.bigsize if number == work.big else work.size
+        output.say(f"sent {number}")
+        try:
+            await client.send(work.topic, value_of(number, size), partial(output.ended, number))
+        except Exception as error:  # noqa: BLE001 - whatever it says is passed on
+            output.refused(number, error)
+
+
+def main() -> int:
+    """Work until told to stop."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("client", choices=tuple(CLIENTS))
+    parser.add_argument("work", help="what to do, as JSON: the fields of workers.Work")
+    flags = parser.parse_args()
+    work = Work(**json.loads(flags.work))
+    output = Output()
+
+    async def run() -> None:
+        await drive(CLIENTS[flags.client](work), work, Orders(), output)
+
+    asyncio.run(run())
+    # Threads of a client that does not end must not keep the process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

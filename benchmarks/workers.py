@@ -1,0 +1,293 @@
+"""A client in a process of its own, watched from outside: one producer, one partition, lines.
+
+The worker (`clients.py` for the Python clients, `JavaProducer.java` for Java's) connects, has one
+record acknowledged, and then writes a line for all that happens:
+
+    ready VERSION                           it is connected
+    sent N                                  record N is handed to the client, N from 1 on
+    acked N OFFSET                          the client says so
+    failed N not-written|unknown REASON     likewise
+    closed                                  it was told to stop, and every record has ended
+
+It is told `go`, to begin sending, and `stop`; the end of its input means `stop` too, so that it
+does not outlive whoever started it. A value's first eight digits are its number.
+
+A client other than aioidem does not say whether a record that failed is in the log. Where its error
+is the broker's refusal of the record itself, or raised by the call that should have queued it, that
+is `not-written`; anything else is `unknown`. An offset that it does not name is -1.
+
+Invariants: every wait is bounded, and no process is left behind, killed or not (`ProcessGuard`).
+Nothing a client says is believed here; what it said is held against the log elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from aioidem.testing.kafka_install import KafkaInstall
+from aioidem.testing.kafka_process import ProcessGuard
+
+HERE = Path(__file__).parent
+JAVA = "Java"
+
+
+class WorkerError(Exception):
+    """A worker did not do what it was told, or not in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one worker is to do.
+
+    Args:
+        bootstrap: servers.
+        topic: written to, partition 0.
+        warm: gets the record that shows that it is connected.
+        rate: records per second; 0 is as fast as `backlog` allows.
+        backlog: how many records may be unacknowledged.
+        size: of a value, bytes; but `bigsize` of record `big`.
+        sequence: the partition's first sequence number.
+        deadline: seconds within which the client itself is to end a record: every option it has for
+            that, also for how long queueing may block.
+        request_timeout: seconds it waits for one answer.
+        batch_size: bytes.
+        patience: seconds for closing.
+    """
+
+    bootstrap: str
+    topic: str
+    warm: str
+    rate: float = 0.0
+    backlog: int = 100_000
+    size: int = 100
+    big: int = -1
+    bigsize: int = 0
+    sequence: int = 0
+    deadline: float = 30.0
+    request_timeout: float = 10.0
+    batch_size: int = 16_384
+    patience: int = 50
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record: when it was handed over, and how it ended."""
+
+    at: float
+    ended: float | None = None
+    outcome: str = "pending"
+    offset: int = -1
+    reason: str = ""
+
+
+Listener = Callable[[str, int], None]
+
+
+class Worker:
+    """One worker process.
+
+    Args:
+        command: what to run.
+        guard: ends it if nobody else does.
+        listener: called with "sent", "acked" or "failed" and the record's number, in a thread.
+    """
+
+    def __init__(
+        self, command: Sequence[str], guard: ProcessGuard, listener: Listener | None = None
+    ) -> None:
+        self.version = "?"
+        self.records: dict[int, Sent] = {}
+        self.trouble: list[str] = []
+        self._command = list(command)
+        self._guard = guard
+        self._listener = listener
+        self._changed = threading.Condition()
+        self._ready = self._closed = False
+        self._process: subprocess.Popen[str] | None = None
+        self._readers: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self._process = process = subprocess.Popen(  # noqa: S603 - our own workers
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._guard.watch_group(process.pid)
+        self._readers = [
+            threading.Thread(target=read, args=(pipe,), daemon=True)
+            for read, pipe in ((self._read, process.stdout), (self._complain, process.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Kill it if it still runs."""
+        process = self._process
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        self._guard.forget_group(process.pid)
+        for reader in self._readers:
+            reader.join(10)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    # -- telling and waiting -----------------------------------------------------------------------
+
+    def until_ready(self, timeout: float) -> None:
+        """Return when it is connected.
+
+        :raises WorkerError: it is not, or it ended.
+        """
+        if not self._wait(lambda: self._ready or not self._running, timeout) or not self._ready:
+            raise WorkerError("not connected: " + "; ".join(self.trouble[-3:]))
+
+    def go(self) -> None:
+        """Begin sending."""
+        self._tell("go\n")
+
+    def stop(self) -> None:
+        """Send no more, and close when every record has ended."""
+        self._tell("stop\n")
+
+    def until_closed(self, timeout: float) -> bool:
+        """Wait until it has closed or is gone; whether it closed."""
+        self._wait(lambda: self._closed or not self._running, timeout)
+        return self._closed
+
+    def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until a condition on what it said holds."""
+        return self._wait(lambda: condition() or not self._running, timeout) and condition()
+
+    @property
+    def acked(self) -> int:
+        """How many records it says are acknowledged."""
+        with self._changed:
+            return sum(each.outcome == "acked" for each in self.records.values())
+
+    @property
+    def _running(self) -> bool:
+        # Its output ends with it: what it said last is read before it counts as gone.
+        return bool(self._readers) and self._readers[0].is_alive()
+
+    def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        with self._changed:
+            while not condition():
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 0.5))
+        return True
+
+    def _tell(self, word: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self._process.stdin.write(word)
+                self._process.stdin.flush()
+
+    # -- listening ---------------------------------------------------------------------------------
+
+    def _read(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            verb, _, rest = line.rstrip("\n").partition(" ")
+            with self._changed:
+                self._take(verb, rest)
+                self._changed.notify_all()
+            if self._listener is not None and verb in {"sent", "acked", "failed"}:
+                self._listener(verb, int(rest.split(" ", 1)[0]))
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, verb: str, rest: str) -> None:
+        now = time.monotonic()
+        match verb, rest.split(" ", 2):
+            case "ready", [version, *_]:
+                self.version, self._ready = version, True
+            case "closed", _:
+                self._closed = True
+            case "sent", [number]:
+                self.records[int(number)] = Sent(now)
+            case "acked", [number, offset]:
+                record = self.records[int(number)]
+                record.ended, record.outcome, record.offset = now, "acked", int(offset)
+            case "failed", [number, outcome, reason]:
+                record = self.records[int(number)]
+                record.ended, record.outcome, record.reason = now, outcome, reason
+            case _:
+                self.trouble.append(f"{verb} {rest}")
+
+    def _complain(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            self.trouble = [*self.trouble[-200:], line.rstrip("\n")]
+
+
+def python_worker(client: str, work: Work) -> list[str]:
+    """The command of a Python client's worker."""
+    return [sys.executable, str(HERE / "clients.py"), client, json.dumps(asdict(work))]
+
+
+def java_worker(install: KafkaInstall, work: Work, properties: Mapping[str, str] = {}) -> list[str]:
+    """The command of Java's producer: idempotent, five in flight; ``properties`` go over that.
+
+    :raises WorkerError: there is no compiler, that is, only a JRE.
+    """
+    if not has_compiler(install):
+        raise WorkerError(f"{install.java} cannot compile: Java's producer needs a JDK")
+    job = {
+        name: value
+        for name, value in asdict(work).items()
+        if name in {"topic", "warm", "rate", "backlog", "size", "big", "bigsize", "sequence"}
+    }
+    config = {
+        "bootstrap.servers": work.bootstrap,
+        "enable.idempotence": "true",
+        "max.in.flight.requests.per.connection": 5,
+        "batch.size": work.batch_size,
+        "linger.ms": 0,
+        "delivery.timeout.ms": round(1000 * work.deadline),
+        "max.block.ms": round(1000 * work.deadline),
+        "request.timeout.ms": round(1000 * work.request_timeout),
+        **properties,
+    }
+    arguments = {**job, "patience": work.patience, **config}
+    return [
+        *(str(install.java), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", install.class_path()),
+        str(HERE / "JavaProducer.java"),
+        *(f"{name}={value}" for name, value in arguments.items()),
+    ]
+
+
+def has_compiler(install: KafkaInstall) -> bool:
+    """Whether this Java can run a source file: a JDK can, a JRE cannot."""
+    beside = install.java.resolve().parent / "javac"
+    return beside.exists() or shutil.which("javac", path=str(install.java.parent)) is not None
