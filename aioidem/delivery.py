@@ -158,9 +158,10 @@ class Delivery:
 class Deliveries(Sequence[Delivery]):
     """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
 
-    __slots__ = ("_event", "_items", "_pending")
+    __slots__ = ("_callback", "_event", "_items", "_pending")
 
     def __init__(self) -> None:
+        self._callback: Callable[[Deliveries], object] | None = None
         self._items: list[Delivery] = []
         self._pending = 0
         self._event: anyio.Event | None = None
@@ -173,8 +174,20 @@ class Deliveries(Sequence[Delivery]):
     def one_done(self) -> None:
         """One of them has its outcome."""
         self._pending -= 1
-        if self._pending == 0 and self._event is not None:
+        if self._pending:
+            return
+        if self._event is not None:
             self._event.set()
+        if self._callback is not None:
+            self._callback(self)
+
+    def when_settled(self, callback: Callable[[Deliveries], object]) -> None:
+        """Call `callback(self)` when every outcome is known: at once if they are. It must neither
+        block nor raise, and takes the place of one given before.
+        """
+        self._callback = callback
+        if not self._pending:
+            callback(self)
 
     async def settled(self) -> None:
         """Wait until every outcome is known."""

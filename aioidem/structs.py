@@ -14,7 +14,14 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["DeliveryStatus", "OffsetAndMetadata", "RecordMetadata", "TopicPartition"]
+__all__ = [
+    "BrokerMetadata",
+    "DeliveryStatus",
+    "OffsetAndMetadata",
+    "PartitionMetadata",
+    "RecordMetadata",
+    "TopicPartition",
+]
 
 
 class DeliveryStatus(enum.Enum):
@@ -41,6 +48,26 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+class BrokerMetadata(NamedTuple):
+    """A broker as the drop-in's `client.cluster.brokers()` shows it."""
+
+    nodeId: int  # noqa: N815 - aiokafka's name
+    host: str
+    port: int
+    rack: str | None
+
+
+class PartitionMetadata(NamedTuple):
+    """A partition as metadata describes it. aiokafka has the type; no method of ours returns it."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: list[int]
+    isr: list[int]
+    error: Exception | None
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -31,8 +31,17 @@ from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
 from aioidem.delivery import Deliveries, Delivery
 from aioidem.engine import ProducerCore
 from aioidem.engine.accumulator import PendingRecord, RecordGroup
+from aioidem.engine.cluster import ClusterView
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
+from aioidem.producer.arguments import (
+    Headers,
+    check_partition,
+    check_timestamp,
+    checked_headers,
+    checked_payload,
+    milliseconds,
+)
 from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
 from aioidem.sender import Observer, Sender
@@ -42,9 +51,6 @@ __all__ = ["Producer"]
 
 logger = logging.getLogger("aioidem")
 
-Headers = Sequence[tuple[str, bytes | None]]
-
-_MAX_TIMESTAMP_MS = 2**63 - 1
 _GRACEFUL_END = 5.0
 _UNSEEN_KEPT = 10_000
 
@@ -263,7 +269,7 @@ class Producer:
             key=key,
             headers=headers,
             partition=partition,
-            timestamp_ms=None if timestamp is None else _milliseconds(timestamp),
+            timestamp_ms=None if timestamp is None else milliseconds(timestamp),
         )
         return await delivery
 
@@ -331,7 +337,7 @@ class Producer:
             BufferFullError: there is no room; `await wait_for_room()` and call again.
             RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed: nothing was queued.
         """
-        timestamp_ms = None if timestamp is None else _milliseconds(timestamp)
+        timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         if not self._core.budget.try_take(record.size):
             raise errors.BufferFullError(
@@ -362,7 +368,7 @@ class Producer:
                 queued before is in `deliveries`.
         """
         deliveries = Deliveries()
-        timestamp_ms = None if timestamp is None else _milliseconds(timestamp)
+        timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         self._check_open()
         await anyio.lowlevel.checkpoint_if_cancelled()
         try:
@@ -399,16 +405,16 @@ class Producer:
         self._check_open()
         if type(topic) is not str or topic not in self._core.topics:
             validate_topic(topic)
-        value = _payload("value", value)
-        key = _payload("key", key)
+        value = checked_payload("value", value)
+        key = checked_payload("key", key)
         if headers:
-            headers = _checked_headers(headers)
+            headers = checked_headers(headers)
         if partition is not None:
-            _check_partition(partition)
+            check_partition(partition)
         if timestamp_ms is None:
             timestamp_ms = round(time.time() * 1000)
         else:
-            _check_timestamp(timestamp_ms)
+            check_timestamp(timestamp_ms)
         size = record_size_bound(key, value, headers)
         if size + BATCH_OVERHEAD > self.config.max_request_size:
             raise errors.MessageSizeTooLargeError(
@@ -552,6 +558,30 @@ class Producer:
         self._check_open()
         raise state.refused or core.unassigned_error(state)
 
+    @property
+    def cluster(self) -> ClusterView:
+        """Who leads what, as last heard. For looking at only."""
+        return self._core.cluster
+
+    async def refresh_metadata(self) -> None:
+        """Ask for metadata now, and wait for the answer.
+
+        Raises:
+            KafkaTimeoutError: none within `max_block`. ProducerClosed: there is nobody to ask.
+        """
+        self._check_open()
+        refreshed = self._core.metadata.refreshed_at
+        self._core.metadata.want()
+        self._sender.wakeup.set()
+        with anyio.move_on_after(self.config.max_block) as scope:
+            await self._sender.until(
+                lambda: self._core.metadata.refreshed_at != refreshed or self._ended
+            )
+        if scope.cancelled_caught:
+            raise errors.KafkaTimeoutError(
+                f"no metadata within max_block ({self.config.max_block:g} s)"
+            )
+
     def knows(self, topic: str, partition: int | None = None) -> bool:
         """Whether the topic's partitions are known and, if one is given, it is one of them. If it
         is not, they are asked for again.
@@ -607,61 +637,3 @@ def _crash_handler(core: ProducerCore) -> Callable[[Exception], None]:
         core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
 
     return on_crash
-
-
-def _payload(name: str, data: object) -> bytes | None:
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(f"{name} must be bytes or None, not {type(data).__name__}")
-
-
-def _checked_headers(headers: Headers) -> Headers:
-    checked = []
-    if not isinstance(headers, Iterable):
-        raise TypeError(f"headers must be (str, bytes | None) pairs, not {type(headers).__name__}")
-    for header in headers:
-        try:
-            name, value = header
-        except (TypeError, ValueError):
-            raise TypeError("headers must be (str, bytes | None) pairs") from None
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
-        checked.append((name, _payload(f"the value of header {name!r}", value)))
-    return tuple(checked)
-
-
-def _check_partition(partition: object) -> None:
-    if not isinstance(partition, int) or isinstance(partition, bool):
-        raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
-    if not 0 <= partition < 2**31:
-        raise errors.RecordError(f"partition {partition}: expected 0 to {2**31 - 1}")
-
-
-def _check_timestamp(timestamp_ms: object) -> None:
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-        raise TypeError(
-            "timestamp_ms must be milliseconds since the epoch as int, not "
-            f"{type(timestamp_ms).__name__}"
-        )
-    if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
-        raise errors.RecordError(
-            f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch, not negative"
-        )
-
-
-def _milliseconds(timestamp: object) -> int:
-    if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
-        raise TypeError(
-            f"timestamp must be seconds since the epoch, not {type(timestamp).__name__}"
-        )
-    try:
-        milliseconds = round(timestamp * 1000)
-    except (OverflowError, ValueError):
-        milliseconds = -1
-    if not 0 <= milliseconds <= _MAX_TIMESTAMP_MS:
-        raise errors.RecordError(
-            f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
-        )
-    return milliseconds

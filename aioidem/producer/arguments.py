@@ -1,0 +1,87 @@
+"""Checks of a record's parts, shared by the native producer and the drop-in.
+
+Invariant: what passes here can be encoded; a wrong type is a TypeError, a value that Kafka cannot
+take a `RecordError`, both before anything is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from aioidem import errors
+
+__all__ = [
+    "Headers",
+    "check_partition",
+    "check_timestamp",
+    "checked_headers",
+    "checked_payload",
+    "milliseconds",
+]
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_MAX_TIMESTAMP_MS = 2**63 - 1
+
+
+def checked_payload(name: str, data: object) -> bytes | None:
+    """Key or value as bytes, None for none. Raises TypeError."""
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{name} must be bytes or None, not {type(data).__name__}")
+
+
+def checked_headers(headers: Headers) -> Headers:
+    """Headers as a tuple of pairs. Raises TypeError."""
+    checked = []
+    if not isinstance(headers, Iterable):
+        raise TypeError(f"headers must be (str, bytes | None) pairs, not {type(headers).__name__}")
+    for header in headers:
+        try:
+            name, value = header
+        except (TypeError, ValueError):
+            raise TypeError("headers must be (str, bytes | None) pairs") from None
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        checked.append((name, checked_payload(f"the value of header {name!r}", value)))
+    return tuple(checked)
+
+
+def check_partition(partition: object) -> None:
+    """Raise TypeError or RecordError unless it can be a partition's number."""
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
+    if not 0 <= partition < 2**31:
+        raise errors.RecordError(f"partition {partition}: expected 0 to {2**31 - 1}")
+
+
+def check_timestamp(timestamp_ms: object) -> None:
+    """Raise TypeError or RecordError unless it is milliseconds since the epoch."""
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(
+            "timestamp_ms must be milliseconds since the epoch as int, not "
+            f"{type(timestamp_ms).__name__}"
+        )
+    if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+        raise errors.RecordError(
+            f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch, not negative"
+        )
+
+
+def milliseconds(timestamp: object) -> int:
+    """Seconds since the epoch as whole milliseconds. Raises TypeError, RecordError."""
+    if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
+        raise TypeError(
+            f"timestamp must be seconds since the epoch, not {type(timestamp).__name__}"
+        )
+    try:
+        whole = round(timestamp * 1000)
+    except (OverflowError, ValueError):
+        whole = -1
+    if not 0 <= whole <= _MAX_TIMESTAMP_MS:
+        raise errors.RecordError(
+            f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
+        )
+    return whole
