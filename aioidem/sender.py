@@ -34,6 +34,8 @@ from aioidem.engine import ProducerCore, steps
 from aioidem.engine.accumulator import Settlement
 from aioidem.engine.links import Entry
 from aioidem.network.connection import Connection
+from aioidem.network.sasl.client import sasl_client
+from aioidem.network.tls import secured
 from aioidem.network.transport import Connector
 from aioidem.protocol.broker_config import broker_config_request, broker_facts
 from aioidem.protocol.messages import decode_response, encode_request, response_type
@@ -178,7 +180,7 @@ class Sender:
     Args:
         core: the engine.
         config: its options.
-        connector: how to open streams.
+        connector: how to open streams; TLS is put around them where the options have it.
         wall_clock: seconds since the epoch, the clock that stamps records.
         observer: who hears of batches.
     """
@@ -197,7 +199,8 @@ class Sender:
             core.dispatched = []
         self._core = core
         self._config = config
-        self._connector = connector
+        self._connector = secured(connector, config)
+        self.sasl = sasl_client(config)
         self._channels: dict[int, _Channel] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], anyio.Event]] = []
@@ -465,6 +468,7 @@ class Sender:
                     client_id=self._config.client_id,
                     setup_timeout=self._config.connection_setup_timeout,
                     max_frame_bytes=self._config.max_frame_bytes,
+                    sasl=self.sasl,
                 )
                 version = connection.versions.choose(ApiKey.PRODUCE)
             except errors.KafkaError as error:
@@ -507,7 +511,10 @@ class Sender:
         self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
     ) -> None:
         if error is not None:
-            logger.info("%s: connection %d: %s", self._config.client_id, link_id, error)
+            # What retrying does not heal is for an operator to see.
+            refused = isinstance(error, errors.AuthenticationFailedError)
+            level = logging.WARNING if refused else logging.INFO
+            logger.log(level, "%s: connection %d: %s", self._config.client_id, link_id, error)
         self._core.on_link_lost(link_id, error, self._now(), unwritten)
         self.wakeup.set()
 

@@ -12,6 +12,7 @@ once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 
 from aioidem import errors
@@ -33,16 +34,20 @@ __all__ = ["Connections"]
 
 _V14_STRIKES = 2
 
+_REFUSALS = 5
+"""Authentications refused one after the other, at any brokers, after which values will not do."""
+
 
 class Connections:
     """The nodes of the cluster and the links to them."""
 
-    __slots__ = ("_config", "_next_link_id", "_random", "links", "nodes")
+    __slots__ = ("_config", "_next_link_id", "_random", "_refused", "links", "nodes")
 
     def __init__(self, config: ProducerConfig, random: Callable[[], float]) -> None:
         self._config = config
         self._random = random
         self._next_link_id = 1
+        self._refused = 0
         self.links: dict[int, Link] = {}
         self.nodes: dict[int, Node] = {}
         for number, (host, port) in enumerate(config.bootstrap_servers, start=1):
@@ -112,6 +117,7 @@ class Connections:
         """A link is up; v14 is held back until the broker has shown that it means KIP-1269's."""
         link.move(LinkEvent.OPENED)
         link.last_progress = now
+        self._refused = 0
         node = self.nodes[link.node_id]
         node.backoff.reset()
         node.last_error = None
@@ -174,6 +180,7 @@ class Connections:
         if error is not None or never_up:
             node.last_error = error
             node.retry_at = now + node.backoff.next_delay()
+        self._refused += isinstance(error, errors.AuthenticationFailedError)
         self._count_strike(node, link)
         if not never_up:
             node.question_lost = any(
@@ -196,9 +203,26 @@ class Connections:
             node.strikes += 1
             node.v14_refused = node.v14_refused or node.strikes >= _V14_STRIKES
 
+    def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
+        """The refusal the cluster will not take back, if it is one.
+
+        None while any broker lets us in, or may yet: where credentials come from a callable or a
+        ticket they may be others the next time, and so may certificates, which are read anew.
+        """
+        up = any(link.state is LinkState.READY for link in self.links.values())
+        if up or self._refused < _REFUSALS or self._config.sasl_password is None:
+            return None
+        if isinstance(error, errors.SslAuthenticationError):
+            return None
+        return error if isinstance(error, errors.AuthenticationFailedError) else None
+
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Why no broker can be reached, once every bootstrap address was tried in vain."""
         failures = [node.last_error for node in self.nodes.values() if node.node_id < 0]
+        for each in failures:
+            # The others were given, or will be given, the same credentials and certificates.
+            if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
+                return copy.copy(each)
         if any(error is None for error in failures):
             return None
         named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])

@@ -752,6 +752,9 @@ class ProducerCore:
         if link is not None:
             self._drop(link, error, now, frozenset(unwritten))
             self.metadata.want()
+            refusal = self.connections.shut_out(error)
+            if refusal is not None:
+                self.fatal(refusal)
 
     def _lose_request(self, request: Outstanding, *, written: bool, now: float) -> None:
         match request.kind:

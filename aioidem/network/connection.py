@@ -14,8 +14,11 @@ Invariants:
 - `run` ends with a cause, once, and the stream is closed by then. Frames that were complete
   before the end were delivered; after `close_soon` none is.
 - Whatever is cancelled, the stream is closed: closing is shielded, and bounded.
-- Before the peer has shown that it is a broker, it gets 1 MiB and the setup timeout, and what it
-  speaks is named if it is not Kafka.
+- Before the peer has shown that it is a broker, and authenticated us where that is configured, it
+  gets 1 MiB and the setup timeout, and what it speaks is named if it is not Kafka.
+- A session that nears its end is renewed where it is (KIP-368): what is queued is parked, what is
+  due is waited for, then the exchange has the connection to itself. Nothing is lost by it: what was
+  parked has not started.
 
 Rejected: a future per request here (the engine has the state of each batch; a second copy would
 differ from it some day); a lock around `send` (one writer task needs none, and it is what lets
@@ -35,17 +38,22 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from aioidem.errors import (
+    AuthenticationFailedError,
     InternalError,
     KafkaConnectionError,
     KafkaError,
     NotKafkaError,
     ProtocolError,
 )
+from aioidem.network.sasl.authentication import Authentication
+from aioidem.network.sasl.client import SaslClient
+from aioidem.network.tls import TlsConnector, tls_failure
 from aioidem.network.tls_probe import answers_tls
 from aioidem.network.transport import Connector, address
 from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
 from aioidem.protocol.versions import ApiVersionTable, VersionNegotiation
+from aioidem.secret import Secret
 
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
@@ -74,6 +82,9 @@ _SOFTWARE: Final = ("aioidem", _own_version())
 
 _STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
+Cause = KafkaConnectionError | ProtocolError | AuthenticationFailedError
+"""Why a connection ended."""
+
 
 class Connection:
     """A connection on which requests may be outstanding in any number. Make one with `open`.
@@ -82,15 +93,19 @@ class Connection:
     """
 
     __slots__ = (
+        "_answered",
+        "_authentication",
         "_cause",
         "_crash",
         "_done_reading",
         "_due",
         "_ended",
+        "_exchange",
         "_last_id",
         "_queue",
         "_ran",
         "_scope",
+        "_setup_timeout",
         "_splitter",
         "_stopped",
         "_stream",
@@ -110,6 +125,7 @@ class Connection:
         versions: ApiVersionTable,
         splitter: FrameSplitter,
         last_correlation_id: int = -1,
+        setup_timeout: float = 10.0,
     ) -> None:
         self.host = host
         self.port = port
@@ -123,7 +139,12 @@ class Connection:
         self._wake = anyio.Event()
         self._ended: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
-        self._cause: KafkaConnectionError | ProtocolError | None = None
+        self._cause: Cause | None = None
+        self._authentication: Authentication | None = None
+        self._setup_timeout = setup_timeout
+        # While the session is renewed: what the exchange waits for, an answer or all answers.
+        self._exchange: _Exchange | None = None
+        self._answered = False
         self._crash: Exception | None = None
         self._ran = False
         self._stopped = False
@@ -139,11 +160,14 @@ class Connection:
         client_id: str | None,
         setup_timeout: float,
         max_frame_bytes: int,
+        sasl: SaslClient | None = None,
     ) -> Connection:
-        """Connect, and agree on versions.
+        """Connect, agree on versions, and authenticate.
 
-        :param setup_timeout: seconds for all of it.
+        :param setup_timeout: seconds for all of it, and for each renewal of a session.
         :param max_frame_bytes: the largest response taken from then on.
+        :param sasl: who to authenticate as; None: nobody.
+        :raises AuthenticationFailedError: one side does not accept the other.
         :raises NotKafkaError: the peer speaks something else, named if it can be recognised.
         :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time.
         :raises IncompatibleBrokerVersion: there is no version in common.
@@ -152,13 +176,19 @@ class Connection:
         """
         stream: ByteStream | None = None
         where = address(host, port)
+        connection: Connection | None = None
         with anyio.move_on_after(setup_timeout):
             stream = await connector.connect(host, port)
             try:
-                return await cls._greet(stream, host, port, client_id, max_frame_bytes)
+                connection = await cls._greet(
+                    stream, host, port, client_id, max_frame_bytes, setup_timeout
+                )
+                if sasl is not None:
+                    await connection._authenticate(sasl, client_id)  # noqa: SLF001 - our own class
             except (_SilentHangUpError, *_STREAM_ERRORS) as error:
                 await _close(stream)
-                if await answers_tls(connector, host, port):
+                secure = isinstance(connector, TlsConnector)
+                if not secure and await answers_tls(connector, host, port):
                     raise NotKafkaError(f"{where}: {_TLS_LISTENER}") from error
                 silent = isinstance(error, _SilentHangUpError)
                 cause = KafkaConnectionError(*error.args) if silent else error
@@ -169,12 +199,22 @@ class Connection:
                 if placed is error:
                     raise
                 raise placed from error
-        waited_for = "a connection" if stream is None else "its answer to ApiVersions"
+            else:
+                connection._splitter.max_frame_bytes = max_frame_bytes  # noqa: SLF001
+                return connection
+        waited_for = "its answer to ApiVersions" if connection is None else "authentication"
+        waited_for = "a connection" if stream is None else waited_for
         raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for {waited_for}")
 
     @classmethod
     async def _greet(
-        cls, stream: ByteStream, host: str, port: int, client_id: str | None, max_frame_bytes: int
+        cls,
+        stream: ByteStream,
+        host: str,
+        port: int,
+        client_id: str | None,
+        max_frame_bytes: int,
+        setup_timeout: float,
     ) -> Connection:
         splitter = FrameSplitter(min(max_frame_bytes, _HANDSHAKE_FRAME_BYTES))
         negotiation = VersionNegotiation(client_id, _SOFTWARE)
@@ -187,7 +227,6 @@ class Connection:
             if correlation_id_of(frame) != correlation_id:
                 raise NotKafkaError(f"answered ApiVersions with {frame[:16]!r}, which is not Kafka")
             versions = negotiation.answer(frame)
-        splitter.max_frame_bytes = max_frame_bytes
         return cls(
             stream,
             host,
@@ -195,7 +234,20 @@ class Connection:
             versions=versions,
             splitter=splitter,
             last_correlation_id=correlation_id,
+            setup_timeout=setup_timeout,
         )
+
+    async def _authenticate(self, sasl: SaslClient, client_id: str | None) -> None:
+        """For the first time: nothing else is on the connection yet."""
+
+        async def ask(_: int, frame: Secret[bytes]) -> bytes:
+            await _send_hidden(self._stream, frame)
+            return await _only_frame(self._stream, self._splitter, "to authenticate")
+
+        self._authentication = Authentication(
+            sasl, self.host, client_id, self.versions, self.next_correlation_id
+        )
+        await self._authentication.run(ask)
 
     def __repr__(self) -> str:
         state = f"ended: {self._cause}" if self._cause else "open"
@@ -203,7 +255,7 @@ class Connection:
         return f"<Connection {address(self.host, self.port)}, {counts}, {state}>"
 
     @property
-    def cause(self) -> KafkaConnectionError | ProtocolError | None:
+    def cause(self) -> Cause | None:
         """Why it ended or is about to; None while it is open."""
         return self._cause
 
@@ -239,14 +291,12 @@ class Connection:
         """
         return correlation_id not in self._unstarted
 
-    async def run(
-        self, on_frame: OnFrame, on_progress: OnProgress
-    ) -> KafkaConnectionError | ProtocolError:
+    async def run(self, on_frame: OnFrame, on_progress: OnProgress) -> Cause:
         """Send and receive until the connection ends; return why it did. Call it once.
 
-        The stream is closed when this returns or raises. A `ProtocolError` or a
-        `KafkaConnectionError` raised by a callback ends the connection with that as its cause; any
-        other exception of a callback is raised from here.
+        The stream is closed when this returns or raises. A `ProtocolError`, a
+        `KafkaConnectionError` or an `AuthenticationFailedError` raised by a callback ends the
+        connection with that as its cause; any other exception of a callback is raised from here.
 
         :raises InternalError: it was called before.
         """
@@ -299,9 +349,7 @@ class Connection:
     def _where(self) -> str:
         return address(self.host, self.port)
 
-    def _end(
-        self, cause: KafkaConnectionError | ProtocolError
-    ) -> KafkaConnectionError | ProtocolError:
+    def _end(self, cause: Cause) -> Cause:
         """Take no more requests; the first cause stays. Returns it."""
         if self._cause is None:
             self._cause = cause
@@ -316,7 +364,7 @@ class Connection:
     def _fail(self, error: Exception) -> None:
         """End because of what a loop ran into."""
         cause = _placed(error, self._where)
-        if isinstance(cause, KafkaConnectionError | ProtocolError):
+        if isinstance(cause, Cause):
             self._end(cause)
         else:
             self._crash = error
@@ -336,6 +384,8 @@ class Connection:
     async def _send_queued(self, on_progress: OnProgress) -> None:
         while True:
             while self._queue:
+                if self._authentication is not None and self._authentication.due:
+                    await self._renew(self._authentication, on_progress)
                 data = self._start_next()
                 for at in range(0, len(data), _SEND_BYTES):
                     # A long frame goes in pieces, so that its progress shows before its end.
@@ -344,6 +394,29 @@ class Connection:
                     on_progress(len(piece), 0)
             self._wake = anyio.Event()
             await self._wake.wait()
+
+    async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
+        """Authenticate again. The writer does it, so nothing that is queued can leave meanwhile."""
+
+        async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
+            exchange = self._exchange = _Exchange(correlation_id)
+            self._due.append(correlation_id)
+            on_progress(await _send_hidden(self._stream, frame), 0)
+            return await exchange.wait()
+
+        try:
+            if self._due:
+                # However long the broker needs: whoever is waited for has a timeout of his own.
+                self._exchange = _Exchange(None)
+                await self._exchange.wait()
+            with anyio.move_on_after(self._setup_timeout):
+                await authentication.run(ask)
+                return
+        finally:
+            self._exchange = None
+        raise KafkaConnectionError(
+            f"waited {self._setup_timeout:g} s for the session to be renewed"
+        )
 
     def _start_next(self) -> bytes:
         """Take as many frames off the queue as go well into one send, and mark them started."""
@@ -376,7 +449,12 @@ class Connection:
             for frame in self._splitter.feed(data):
                 if self._stopped:
                     return
-                on_frame(self._due_next(frame), frame)
+                self._answered = True
+                came = self._due_next(frame)
+                if self._exchange is None or not self._exchange.takes(came, frame):
+                    on_frame(came, frame)
+                if self._exchange is not None and not self._due:
+                    self._exchange.quiet()
                 # What an answer made room for leaves before the next answer is read: a burst of
                 # answers does not stay a burst of requests, with every one behind the last.
                 await anyio.lowlevel.checkpoint()
@@ -395,18 +473,64 @@ class Connection:
 
     def _hung_up(self) -> KafkaConnectionError:
         part = " in the middle of a frame" if self._splitter.pending else ""
-        return KafkaConnectionError(
-            f"the broker hung up{part}; {len(self._due)} responses were due"
-        )
+        text = f"the broker hung up{part}; {len(self._due)} responses were due"
+        if self._due and not self._answered and self._authentication is None:
+            text += ", the first ones on this connection: the listener may want SASL"
+        return KafkaConnectionError(text)
 
 
-async def _only_frame(stream: ByteStream, splitter: FrameSplitter) -> bytes:
+class _Exchange:
+    """What the renewal of a session waits for: the answer with this id; None: all that are due."""
+
+    __slots__ = ("_correlation_id", "_frame", "_over")
+
+    def __init__(self, correlation_id: int | None) -> None:
+        self._correlation_id = correlation_id
+        self._frame = b""
+        self._over = anyio.Event()
+
+    def takes(self, correlation_id: int, frame: bytes) -> bool:
+        """Whether this answer is the one."""
+        if correlation_id != self._correlation_id:
+            return False
+        self._frame = frame
+        self._over.set()
+        return True
+
+    def quiet(self) -> None:
+        """Nothing is due any more."""
+        if self._correlation_id is None:
+            self._over.set()
+
+    async def wait(self) -> bytes:
+        """Until it has come; returns it."""
+        await self._over.wait()
+        return self._frame
+
+
+async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
+    """Send what nobody may see. An exception is not chained: its frames would have it as a local.
+
+    Returns how many bytes that were.
+    """
+    try:
+        await stream.send(frame.reveal())
+    except _STREAM_ERRORS as error:
+        reason = str(error.__cause__ or error) or "the other end was closed"
+    else:
+        return len(frame.reveal())
+    raise KafkaConnectionError(f"the connection was lost: {reason}")
+
+
+async def _only_frame(
+    stream: ByteStream, splitter: FrameSplitter, asked: str = "for its API versions"
+) -> bytes:
     """The answer of a peer that was asked one thing."""
     while True:
         try:
             data = await stream.receive(_READ_BYTES)
         except anyio.EndOfStream:
-            raise _hung_up_at_once(splitter.pending) from None
+            raise _hung_up_at_once(splitter.pending, asked) from None
         frames = splitter.feed(data)
         if len(frames) > 1 or splitter.error is not None:
             raise ProtocolError("it sent more than it was asked for")
@@ -421,14 +545,14 @@ class _SilentHangUpError(KafkaConnectionError):
 _TLS_LISTENER: Final = "the peer is not a plaintext Kafka listener: it speaks TLS"
 
 
-def _hung_up_at_once(sent: bytes) -> KafkaConnectionError:
+def _hung_up_at_once(sent: bytes, asked: str) -> KafkaConnectionError:
     name = recognise(sent)
     if name is not None:
         return NotKafkaError(f"the peer is not a plaintext Kafka listener: it speaks {name}")
     after = f"after {sent[:16]!r}" if sent else "without a word"
     kind = KafkaConnectionError if sent else _SilentHangUpError
     return kind(
-        f"it hung up {after} when asked for its API versions; the broker may be going down, "
+        f"it hung up {after} when asked {asked}; the broker may be going down, "
         "or the listener wants TLS or SASL, or it is not Kafka"
     )
 
@@ -445,6 +569,9 @@ async def _close(stream: ByteStream) -> None:
 def _placed(error: BaseException, where: str) -> BaseException:
     """The error as users see it: a lost connection typed, and ours with the peer's address."""
     if isinstance(error, _STREAM_ERRORS):
+        refusal = tls_failure(error)
+        if refusal is not None:
+            return type(refusal)(f"{where}: {refusal.args[0]}")
         reason = str(error.__cause__ or error) or "the other end was closed"
         return KafkaConnectionError(f"{where}: the connection was lost: {reason}")
     if isinstance(error, KafkaError) and error.args:

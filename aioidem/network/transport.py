@@ -1,10 +1,9 @@
-"""How a byte stream to a broker is made: the seam where TLS and SASL will go.
+"""How a byte stream to a broker is made.
 
-`Connection` asks a `Connector` for a stream and knows nothing else about it. Today's is
-`TcpConnector`. TLS will be a connector that wraps another one (its host name check needs the
-advertised host, which is why `connect` is given names, not sockets). SASL is Kafka requests on
-the stream, so it will run between `connect` and the first request of `Connection`, for any
-connector. The embedded cluster's in-memory transport and a fault proxy are connectors too.
+`Connection` asks a `Connector` for a stream and knows nothing else about it. TLS is a connector
+that wraps another one (its host name check needs the advertised host, which is why `connect` is
+given names, not sockets). SASL is Kafka requests on the stream, so it is the business of
+`Connection`, for any connector. The embedded cluster's in-memory transport is a connector too.
 
 Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
 the address and the reason of every attempt; an impossible address is refused before anything is

@@ -44,6 +44,7 @@ from aioidem.producer.arguments import (
 )
 from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
+from aioidem.secret import Secret
 from aioidem.sender import Observer, Sender
 from aioidem.structs import RecordMetadata
 
@@ -105,6 +106,7 @@ class Producer:
         """Connect, and with idempotence get a producer id.
 
         Raises:
+            AuthenticationFailedError: a broker and this producer do not accept one another.
             KafkaConnectionError: no bootstrap address could be reached; `NotKafkaError` if one
             speaks something else. BrokerResponseError: the cluster refuses to give a producer id.
             KafkaTimeoutError: not done within `max_block`. ProducerClosed: it was started or closed
@@ -151,6 +153,20 @@ class Producer:
     @property
     def _ended(self) -> bool:
         return self._background is None or self._sender.ended
+
+    def set_sasl_credentials(self, username: str, password: str | Secret[str]) -> None:
+        """Authenticate with these from now on (PLAIN and SCRAM).
+
+        New connections use them at once. A session that is renewed takes a new password; for a new
+        user name its connection is closed when nothing is outstanding on it, and opened anew. To
+        have credentials fetched instead, pass `sasl_credentials`.
+
+        Raises:
+            ConfigError: this producer does not authenticate with the options for name and password.
+        """
+        if self._sender.sasl is None:
+            raise errors.ConfigError("this producer uses no SASL")
+        self._sender.sasl.set_credentials(username, password)
 
     async def stop(self) -> None:
         """`close()` without a limit of its own: `delivery_timeout` bounds it."""

@@ -40,18 +40,10 @@ class SaslClient:
         self.name: str = config.sasl_mechanism or ""
         self._username = config.sasl_username
         self._password = config.sasl_password
-        self._changed = False
         self._oidc = _oidc(config)
 
     def __repr__(self) -> str:
         return f"<SaslClient {self.name}>"
-
-    @property
-    def can_change(self) -> bool:
-        """Whether another attempt may be made with other credentials than the last."""
-        config = self._config
-        asked = config.sasl_credentials or config.sasl_oauth_token_provider or self._oidc
-        return self.name not in _PASSWORD or asked is not None or self._changed
 
     def set_credentials(self, username: str, password: str | Secret[str]) -> None:
         """Use these from the next exchange on.
@@ -63,7 +55,6 @@ class SaslClient:
                 f"{self.name}: user name and password are not options of this producer"
             )
         self._username, self._password = username, Secret(password)
-        self._changed = True
 
     async def mechanism(self, host: str) -> Mechanism:
         """For one exchange with that broker.
