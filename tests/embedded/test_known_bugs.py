@@ -31,6 +31,7 @@ from .tools import (
     PRODUCE,
     bounded,
     numbered,
+    partition_of,
     producer_for,
     stored_values,
     virtual_time,
@@ -100,6 +101,7 @@ class Trickle:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self.step: int | None = None
+        self.sent = bytearray()
 
     async def connect(self, host: str, port: int) -> ByteStream:
         return _Trickling(await self._connector.connect(host, port), self)
@@ -115,6 +117,7 @@ class _Trickling(Stream):
             step = self._trickle.step
             if step is not None:
                 await virtual_time(1.0)
+            self._trickle.sent += item[:step]
             await self.stream.send(item[:step])
             item = item[len(item) if step is None else step :]
 
@@ -164,6 +167,8 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
             check(deliveries, stored_values(cluster, topic))
             statuses = [delivery.status for delivery in deliveries.values()]
             assert UNKNOWN in statuses[1:10], "of what was begun nobody knows where it ended"
+            for value, delivery in deliveries.items():
+                assert delivery.status is not NOT_WRITTEN or value[:7] not in trickle.sent
             assert set(statuses[10:]) == {ACKED}
 
 
@@ -388,27 +393,35 @@ async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Tran
 async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush() -> None:
     """confluent-kafka-python #2071 and #2154: a cleared buffer; no outcome before a flush."""
     cut = 0
+    queued: list[int] = []
 
     def hook(seen: RequestSeen) -> Action | None:
         nonlocal cut
         if seen.api_key == PRODUCE and cut < 5:
             cut += 1
+            queued.append(partition_of(producer).pending_records)
             return CloseConnection()
         return None
 
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
         cluster.intercept(hook)
-        async with producer_for(cluster, linger=0.5) as producer:
+        async with producer_for(
+            cluster, linger=0.5, batch_size=500, late_sealing=False
+        ) as producer:
             deliveries = [producer.send_nowait("t", value) for value in numbered(500)]
             for delivery in deliveries:
                 await delivery
         assert cut == 5
+        assert all(queued), "and some were not sealed yet"
         assert stored_values(cluster) == numbered(500)
 
 
+@pytest.mark.parametrize("impatient", [10, 0])
 @bounded(60)
-async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go() -> None:
+async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go(
+    impatient: int,
+) -> None:
     """A10.77; franz-go #832, v1.17.1, #1348: deadlock at the limit, lost wake-ups of a flush."""
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
@@ -426,12 +439,16 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
             async with anyio.create_task_group() as tasks:
                 for _ in range(10):
                     tasks.start_soon(send_for_ever)
+                for _ in range(impatient):
                     tasks.start_soon(give_up)
                 await virtual_time(1.0)
                 assert producer.statistics().buffer_waiters > 0
                 for _ in range(10):
+                    before = cluster.log_end_offset("t")
                     with anyio.fail_after(1.0):
                         await producer.flush()
+                    await virtual_time(0.2)
+                    assert cluster.log_end_offset("t") > before, "whoever waits gets its turn"
                 tasks.cancel_scope.cancel()
             await producer.flush()
             assert producer.statistics().buffer_waiters == 0

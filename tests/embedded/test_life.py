@@ -693,7 +693,9 @@ async def test_no_request_is_larger_than_max_request_size() -> None:
 
 @bounded(60)
 async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epoch() -> None:
-    """What the old one refused without appending it goes to the new one, as a fresh send would."""
+    """attack.md finding 21, A7.60. What the old one refused without appending it goes to the new
+    one, as a fresh send would.
+    """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster) as producer:

@@ -206,7 +206,9 @@ def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> No
 
 def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_order() -> None:
     """attack.md finding 11: b5, b4 refused, b3 stored, then b4 and b5 are appended."""
-    rig, (fifth, fourth, third, second, first) = probing()
+    rig, probes = probing()
+    fifth, fourth, third, second, first = probes
+    assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
     rig.fail(fifth, OUT_OF_ORDER, poll=False)
     rig.fail(fourth, OUT_OF_ORDER, poll=False)
     rig.ack(third, 30, poll=False)

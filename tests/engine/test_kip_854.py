@@ -217,7 +217,7 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
 
 
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
-    """S2-1: attack.md 5d, b1 now and b2 old."""
+    """S2-1, attack.md finding 5: b1 now and b2 old."""
     rig = DatedRig(age=0.0)
     rig.start()
     rig.send()
@@ -277,7 +277,7 @@ def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> No
 
 
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
-    """S2-2: without state the leader accepts any sequence."""
+    """S2-2, attack.md finding 5: without state the leader accepts any sequence."""
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
         rig, (first, second, third) = dated(age=age)
         rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -288,7 +288,9 @@ def test_a_later_success_acknowledges_nothing_below_it() -> None:
 
 
 def test_what_is_in_doubt_is_read_and_not_resent() -> None:
-    """S2-2: from behind the last acknowledged offset on; found is acknowledged with its offset."""
+    """S2-2, attack.md finding 5: from behind the last acknowledged offset on; found is acknowledged
+    with its offset.
+    """
     rig, requests = doubted()
     assert not rig.outstanding(), "a resend could be appended a second time"
     (step,) = rig.held

@@ -388,8 +388,26 @@ def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstand
     rig.tick(1.0)
     (asked,) = rig.held
     assert asked.link_id == resend.link.link_id
-    assert not rig.outstanding(), "it waits for what is outstanding, and nothing overtakes it"
+    assert not rig.outstanding(), "nothing overtakes it"
     assert len(requests) == 5
+
+
+def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
+    """attack.md finding 28: what is on its way would be appended after the leader has told."""
+    rig, _ = pipelined(5)
+    rig.hold = (steps.AskProducers,)
+    rig.lose()
+    rig.tick(1.0)
+    rig.ack(rig.outstanding()[0])
+    second, *behind = rig.outstanding()
+    assert rig.sequences == [2, 3, 4, 5]
+    rig.fail(second, OUT_OF_ORDER)
+    for request in behind:
+        rig.tick(0.5)
+        assert not rig.held
+        rig.fail(request, OUT_OF_ORDER)
+    rig.tick(0.1)
+    assert len(rig.held) == 1
 
 
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
