@@ -1,8 +1,7 @@
 """Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]`.
 
 Prints the schedule, what was wrong, and with `--trace` every step and answer. Exit status 1 when
-something was wrong. A seed that drives the whole producer (see `soak`) has no trace and is not
-shrunk.
+something was wrong.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import sys
 
 from .schedule import PROFILES, draw
 from .shrink import shrink
-from .soak import kind_of, run_seed
-from .world import run
+from .soak import drawn, quiet
+from .whole import perform
 
 __all__ = ["main"]
 
@@ -26,13 +25,11 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args()
-    if asked.profile is None and kind_of(asked.seed) != "engine":
-        result = run_seed(asked.seed)
-    else:
-        schedule = draw(asked.seed, asked.profile)
-        if asked.shrink and run(schedule).violations:
+    schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
+    with quiet():
+        if asked.shrink and perform(schedule).violations:
             schedule = shrink(schedule)
-        result = run(schedule, trace=asked.trace)
+        result = perform(schedule, trace=asked.trace)
     say = sys.stdout.write
     say(result.schedule.describe() + "\n")
     for line in result.trace:

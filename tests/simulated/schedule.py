@@ -53,6 +53,8 @@ class Schedule:
 
     seed: int
     profile: str
+    backend: str = ""
+    """On which loop the whole producer runs, "trio" or "asyncio"; "": the engine alone."""
     brokers: int = 1
     replication: int = 1
     topics: tuple[tuple[str, int], ...] = (("t", 1),)

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from .schedule import Schedule
-from .world import run
+from .whole import perform
 
 __all__ = ["shrink"]
 
 
 def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
     """The smallest schedule found, in at most `budget` runs, that shows the same first anomaly."""
-    wanted = {violation.anomaly for violation in run(schedule).violations}
+    wanted = {violation.anomaly for violation in perform(schedule).violations}
     left = [budget]
 
     def fails(candidate: Schedule) -> bool:
         left[0] -= 1
-        return bool(wanted & {violation.anomaly for violation in run(candidate).violations})
+        return bool(wanted & {violation.anomaly for violation in perform(candidate).violations})
 
     before = None
     while before != schedule and left[0] > 0:

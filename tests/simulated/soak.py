@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 
 from aioidem.testing import Outcome
 
-from .schedule import draw
-from .whole import run_whole
-from .world import Result, run
+from .schedule import Schedule, draw
+from .whole import draw_whole, perform
+from .world import Result
 
-__all__ = ["PROCESSES", "Tally", "kind_of", "main", "run_seed", "soak"]
+__all__ = ["PROCESSES", "Tally", "drawn", "kind_of", "main", "run_seed", "soak"]
 
 PROCESSES = 2
 _CHUNK = 40
@@ -40,12 +40,15 @@ def kind_of(seed: int) -> str:
     return "engine"
 
 
+def drawn(seed: int) -> Schedule:
+    """The schedule that the soak runs for a seed."""
+    kind = kind_of(seed)
+    return draw(seed) if kind == "engine" else draw_whole(seed, kind)
+
+
 def run_seed(seed: int) -> Result:
     """Run one seed as the soak does."""
-    kind = kind_of(seed)
-    if kind == "engine":
-        return run(draw(seed))
-    return run_whole(seed, kind)
+    return perform(drawn(seed))
 
 
 @dataclass
@@ -72,10 +75,11 @@ class Tally:
         schedule = result.schedule
         self.schedules += 1
         self.outcomes.update(result.outcomes)
-        self.profiles[schedule.profile] += 1
+        profile = ":".join(filter(None, (schedule.backend, schedule.profile)))
+        self.profiles[profile] += 1
         self.faults.update(fault.kind for fault in schedule.faults)
         self.faults.update(glitch.kind for glitch in schedule.glitches)
-        self.unknown_by_profile[schedule.profile] += result.unknown
+        self.unknown_by_profile[profile] += result.unknown
         self.batches += result.batches
         self.retries += result.retries
         self.bumps += result.bumps
@@ -86,7 +90,7 @@ class Tally:
         self.max_span = max(self.max_span, result.max_span)
         self.virtual_seconds += result.took
         if result.violations:
-            self.failed[schedule.seed] = f"{schedule.profile}: {result.violations[0]}"
+            self.failed[schedule.seed] = f"{profile}: {result.violations[0]}"
 
     def merge(self, other: Tally) -> None:
         """Count another tally in."""

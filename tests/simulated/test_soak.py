@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from aioidem.engine import ProducerCore
+from aioidem.engine.partition import PartitionState
+from aioidem.testing import Anomaly
+
 from . import mutants
+from .faults import Injector
+from .run import main as command_line
 from .schedule import PROFILES, draw
 from .shrink import shrink
-from .soak import kind_of, run_seed
+from .soak import drawn, kind_of, quiet, run_seed
+from .whole import draw_whole, perform
 from .world import run
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +60,14 @@ def test_a_seed_replays_to_the_letter(profile: str) -> None:
     assert first.outcomes == again.outcomes
 
 
+@pytest.mark.parametrize("seed", [3, 13, 23, 103])
+def test_a_seed_of_the_whole_producer_replays_to_the_letter(seed: int) -> None:
+    first, again = (perform(drawn(seed), trace=True) for _ in range(2))
+    assert len(first.trace) > 10
+    assert first.trace == again.trace
+    assert first.outcomes == again.outcomes
+
+
 def test_drawing_is_a_function_of_the_seed() -> None:
     assert draw(17) == draw(17)
     assert draw(17) != draw(18)
@@ -73,6 +89,49 @@ def test_a_failing_schedule_shrinks_and_still_fails() -> None:
     assert len(small.faults) <= len(large.faults)
 
 
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_a_failing_schedule_of_the_whole_producer_shrinks(backend: str) -> None:
+    with broken("connection window ignored"), quiet():
+        schedules = (draw_whole(seed, backend) for seed in range(100))
+        large = next(schedule for schedule in schedules if perform(schedule).violations)
+        small = shrink(large, budget=60)
+        assert perform(small).violations
+    assert not perform(small).violations
+    assert small.backend == backend
+    assert len(small.calls) < len(large.calls)
+
+
+def test_the_command_line_traces_and_shrinks_whole_seeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run", "--seed", "13", "--shrink", "--trace"])
+    assert command_line() == 0
+    told = capsys.readouterr().out
+    assert "backend='trio'" in told
+    assert "> InitProducerId" in told
+
+
+def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
+    """Each of the issue's faults, and each kind that the injector knows, is drawn, and often."""
+    schedules = [drawn(seed) for seed in range(2000)]
+    faults = Counter(fault.kind for s in schedules for fault in s.faults)
+    faults.update(glitch.kind for s in schedules for glitch in s.glitches)
+    known = {
+        name.removeprefix("_do_").removeprefix("_on_")
+        for name in dir(Injector)
+        if name.startswith(("_do_", "_on_")) and name not in ("_on_metadata", "_on_init")
+    }
+    assert known - faults.keys() == set()
+    assert min(faults[kind] for kind in known) >= 10
+    options = [s.options for s in schedules]
+    assert sum("buffer_memory" in o for o in options) > 50, "memory pressure"
+    assert (
+        sum(f.kind == "pid" and f.args[0] in (14, 15, 16) for s in schedules for f in s.faults) > 20
+    )
+    ages = [call.age for s in schedules for call in s.calls]
+    assert min(ages) < 0 < max(ages), "old and future record timestamps"
+
+
 def test_a_mutant_leaves_nothing_behind() -> None:
     seed = 0
     before = run(draw(seed), trace=True).trace
@@ -80,6 +139,41 @@ def test_a_mutant_leaves_nothing_behind() -> None:
         with mutants.applied(mutant):
             pass
     assert run(draw(seed), trace=True).trace == before
+
+
+def first_anomaly(seeds: range) -> Anomaly | None:
+    found = (violation for seed in seeds for violation in run(draw(seed)).violations)
+    return next((violation.anomaly for violation in found), None)
+
+
+def test_planted_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fall_over(*_args: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ProducerCore, "on_metadata", fall_over)
+    assert first_anomaly(range(1)) is Anomaly.CRASH
+
+
+def test_planted_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerCore, "_next_wake", lambda _self, _active, now: now)
+    assert first_anomaly(range(1)) is Anomaly.STUCK
+
+
+def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    bump = ProducerCore.bump
+
+    def cry_wolf(self: ProducerCore, partition: PartitionState) -> None:
+        self.data_loss(partition, "planted")
+        bump(self, partition)
+
+    monkeypatch.setattr(ProducerCore, "bump", cry_wolf)
+    assert first_anomaly(range(40)) is Anomaly.EVENT
+
+
+def test_each_anomaly_is_planted_somewhere() -> None:
+    tests = [*Path(__file__).parent.glob("test_*.py"), *(ROOT / "tests/testing").glob("test_*.py")]
+    text = "".join(path.read_text() for path in tests)
+    assert [a.name for a in Anomaly if f"Anomaly.{a.name}" not in text] == []
 
 
 def test_there_are_twenty_mutants_and_more() -> None:

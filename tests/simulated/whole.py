@@ -3,7 +3,11 @@
 The application here is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled
 at any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
 selector does not wait but moves the time (`VirtualLoop`), so that a minute of timeout costs nothing
-on either. Faults and glitches are those of the schedule that make sense over streams.
+on either. Faults and glitches are those of the schedule that make sense over streams; a stall is a
+jump of the clock, and stops the brokers too.
+
+Invariant: the same schedule gives the same run. trio shuffles what is ready at once with a
+generator of its own, which is seeded here.
 """
 
 from __future__ import annotations
@@ -14,14 +18,18 @@ import functools
 import random
 import selectors
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 import anyio
+import trio
+import trio.testing
+from anyio import CancelScope
 from anyio.abc import ByteStream, TaskGroup
 
 from aioidem import Producer, errors
 from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import RequestSeen
 from aioidem.config import ProducerConfig
 from aioidem.delivery import Delivery
 from aioidem.engine import ProducerCore, steps
@@ -46,40 +54,48 @@ from aioidem.testing import (
 )
 
 from .faults import Injector
-from .schedule import Call, Fault, Schedule, draw
-from .world import Result, SimCore
+from .schedule import Call, Fault, Glitch, Schedule, draw
+from .world import START_MS, Result, SimCore, answer_lines, run, step_lines
 
-__all__ = ["VirtualLoop", "run_whole"]
+__all__ = ["VirtualLoop", "draw_whole", "perform"]
 
 _FAULTS = frozenset(
     {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
     | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
+    | {"block", "stall", "reset"}
 )
 _GLITCHES = frozenset(
     {"drop", "delay", "refuse", "after", "missing", "doubled", "invented", "absurd", "spurious"}
-    | {"fence"}
+    | {"fence", "garbage", "zombie"}
 )
 _OUTCOMES = {
     DeliveryStatus.ACKED: Outcome.ACKED,
     DeliveryStatus.NOT_WRITTEN: Outcome.NOT_WRITTEN,
     DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
 }
-_PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean")
+_PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean", "forgetful")
+# What is queued behind something slow is served by then.
+_LONGEST_ZOMBIE = 100.0
+_START = START_MS / 1000
 _DEADLOCK = 5000.0
 
 
-def run_whole(seed: int, backend: str) -> Result:
-    """Run one seed on "trio" or "asyncio"."""
+def draw_whole(seed: int, backend: str) -> Schedule:
+    """The schedule of a seed that drives the whole producer on "trio" or "asyncio"."""
     schedule = draw(seed, random.Random(seed).choice(_PROFILES))
-    schedule = dataclasses.replace(
+    return dataclasses.replace(
         schedule,
-        profile=f"{backend}:{schedule.profile}",
+        backend=backend,
         faults=tuple(fault for fault in schedule.faults if fault.kind in _FAULTS),
         glitches=tuple(glitch for glitch in schedule.glitches if glitch.kind in _GLITCHES),
         calls=schedule.calls[:60],
         first_epoch=0,
     )
-    return _Whole(schedule).run(backend)
+
+
+def perform(schedule: Schedule, *, trace: bool = False) -> Result:
+    """Run a schedule on what it was drawn for, to its end, and judge it."""
+    return _Whole(schedule, trace=trace).run() if schedule.backend else run(schedule, trace=trace)
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -107,21 +123,65 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Seconds since the loop was made."""
         return self._virtual.now
 
+    def jump(self, seconds: float) -> None:
+        """Let time pass in which nothing runs."""
+        self._virtual.now += seconds
+
+
+class _AtAwait:
+    """Awaits a coroutine, and cancels a scope where it suspends for the n-th time."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], n: int, scope: CancelScope) -> None:
+        self._coroutine = coroutine
+        self._left = n
+        self._scope = scope
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        inner = self._coroutine.__await__()
+        resume: Callable[[], Any] = functools.partial(next, inner)
+        while True:
+            try:
+                asked = resume()
+            except StopIteration:
+                return
+            self._left -= 1
+            if not self._left:
+                self._scope.cancel()
+            try:
+                resume = functools.partial(inner.send, (yield asked))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the coroutine's
+                resume = functools.partial(inner.throw, error)
+
 
 class _Stream(ByteStream):
-    """A stream that can be cut, noticed or not."""
+    """A stream that can be cut, noticed or not, at once or after so many bytes, and held up."""
 
     def __init__(self, inner: ByteStream, broker: int) -> None:
         self._inner = inner
         self.broker = broker
         self.mute = self.deaf = self._cut = False
-        self._scope: anyio.CancelScope | None = None
+        # Bytes that still pass before it is cut, "up" and "down".
+        self.reset_after: dict[str, int] = {}
+        # The next answer is cut short there.
+        self.garble: int | None = None
+        self._open = anyio.Event()
+        self._open.set()
+        self._scope: CancelScope | None = None
 
     def cut(self) -> None:
         """Both ends find it gone."""
         self._cut = True
+        self._open.set()
         if self._scope is not None:
             self._scope.cancel()
+
+    def block(self) -> None:
+        """It takes nothing any more."""
+        self._open = anyio.Event()
+
+    def unblock(self) -> None:
+        """It takes what it is given again."""
+        self._open.set()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         while True:
@@ -133,15 +193,35 @@ class _Stream(ByteStream):
             if self._cut:
                 raise anyio.BrokenResourceError
             if not self.deaf:
-                return data
+                return self._garbled(self._passing("down", data))
 
     async def send(self, item: bytes) -> None:
+        await self._open.wait()
         if self._cut:
             raise anyio.BrokenResourceError
         if self.mute:
             await anyio.lowlevel.checkpoint()
         else:
-            await self._inner.send(item)
+            await self._inner.send(self._passing("up", item))
+            if self._cut:
+                raise anyio.BrokenResourceError
+
+    def _passing(self, way: str, data: bytes) -> bytes:
+        left = self.reset_after.get(way)
+        if left is None:
+            return data
+        self.reset_after[way] = left - len(data)
+        if left >= len(data):
+            return data
+        self._cut = True
+        return data[:left]
+
+    def _garbled(self, data: bytes) -> bytes:
+        cut, size = self.garble, len(data) - 4
+        if cut is None or size <= cut or int.from_bytes(data[:4], "big") != size:
+            return data
+        self.garble = None
+        return cut.to_bytes(4, "big") + data[4 : 4 + cut]
 
     async def send_eof(self) -> None:
         await self._inner.send_eof()
@@ -173,11 +253,18 @@ class _TapSender(Sender):
     def __init__(
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: _Whole
     ) -> None:
-        super().__init__(core, config, connector)
+        super().__init__(core, config, connector, wall_clock=whole.wall)
         self._whole = whole
+
+    def deliver(self) -> None:
+        """As it is, but that events go into the trace and not into the log."""
+        for event in self._core.take_events():
+            self._whole.trace(f"event: {event}")
+        super().deliver()
 
     def _perform(self, step: steps.Step) -> None:
         self.deliver()
+        self._whole.trace_step(step)
         super()._perform(step)
 
     def _produce(self, step: steps.SendProduce) -> None:
@@ -233,20 +320,38 @@ class _WholeInjector(Injector):
         whole: Any = self._world
         whole.embedded.set_rtt(rtt)
 
-    def _note_late(self, _seen: Any) -> None:
-        pass
+    def _do_block(self, broker: int, seconds: float) -> None:
+        whole: Any = self._world
+        for stream in [s for s in whole.streams if s.broker == broker]:
+            stream.block()
+            self._later(seconds, stream.unblock)
+
+    def _do_reset(self, broker: int, nbytes: int, way: str) -> None:
+        whole: Any = self._world
+        for stream in [s for s in whole.streams if s.broker == broker]:
+            stream.reset_after[way] = nbytes
+
+    def _on_garbage(self, glitch: Glitch, seen: RequestSeen) -> None:
+        whole: Any = self._world
+        for stream in [s for s in whole.streams if s.broker == seen.broker_id]:
+            stream.garble = glitch.args[0]
 
 
 class _Whole:
     """One run. What `Injector` and `SimCore` need of a world is here too."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         self.schedule = schedule
         self.result = Result(schedule)
+        self._tracing = trace
+        self._began = 0.0
+        self._stalled_for = 0.0
+        self._jump: Callable[[float], None] = _stay
         self.rows: dict[ValueId, Row] = {}
         self.streams: list[_Stream] = []
         self.incarnations = dict.fromkeys(range(schedule.brokers), 0)
         self.lost: set[ValueId] = set()
+        self.late: set[ValueId] = set()
         self.archive: list[LogRecord] = []
         self.rtt = schedule.rtt
         self.embedded = EmbeddedCluster(
@@ -256,9 +361,10 @@ class _Whole:
             rtt=schedule.rtt,
             transport="memory",
             seed=schedule.seed,
+            configs=schedule.broker_configs,
+            wall_clock=self.wall,
         )
         self.cluster = self.embedded.state
-        self._random = random.Random(schedule.seed ^ 0xF00D)
         self._calls = 0
         self._tasks: TaskGroup | None = None
         self._producer: _TapProducer | None = None
@@ -271,17 +377,20 @@ class _Whole:
             },
         )
 
-    def run(self, backend: str) -> Result:
+    def run(self) -> Result:
         """Run it and judge it."""
         options: dict[str, Any]
-        if backend == "trio":
-            import trio.testing
-
-            options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
+        if self.schedule.backend == "trio":
+            clock = trio.testing.MockClock(autojump_threshold=0)
+            options, self._jump = {"clock": clock}, clock.jump
+            scheduler: Any = trio._core._run
+            scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
+            scheduler._r.seed(self.schedule.seed)
         else:
-            options = {"loop_factory": VirtualLoop}
+            loop = VirtualLoop()
+            options, self._jump = {"loop_factory": lambda: loop}, loop.jump
         try:
-            anyio.run(self._main, backend=backend, backend_options=options)
+            anyio.run(self._main, backend=self.schedule.backend, backend_options=options)
         except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
             self.report(Anomaly.CRASH, "".join(traceback.format_exception(error))[-600:])
         return self.result
@@ -292,6 +401,19 @@ class _Whole:
     def now(self) -> float:
         """The loop's time."""
         return anyio.current_time()
+
+    def wall(self) -> float:
+        """The wall clock of everybody, seconds."""
+        return _START + self.now - self._began
+
+    def stall(self, seconds: float, _polls_first: bool) -> None:
+        """The whole process does nothing for a while, brokers and all."""
+        self._stalled_for += seconds
+        self._jump(seconds)
+
+    def is_open(self, peer_id: int) -> bool:
+        """Whether the client still has that connection."""
+        return any(connection.id == peer_id for connection in self.cluster.connections)
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Do something at a time."""
@@ -308,14 +430,25 @@ class _Whole:
         act()
         self.embedded.set_clock_offset(0, 0.0)
 
-    def trace(self, _line: str) -> None:
-        """Nobody reads along here."""
+    def trace(self, line: str) -> None:
+        """A line for whoever reads along."""
+        if self._tracing:
+            self.result.trace.append(f"{self.now - self._began:9.4f} {line}")
+
+    def trace_step(self, step: steps.Step) -> None:
+        """What the engine asks for."""
+        if self._tracing:
+            for line in step_lines(step):
+                self.trace(line)
 
     def note_sent(self) -> None:
         """Nobody holds a stopwatch here."""
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
         """A Produce answer reached the client."""
+        if self._tracing:
+            for line in answer_lines(link_id, token, answers):
+                self.trace(line)
         self.monitor.answered(link_id, token, answers)
 
     def flush(self) -> None:
@@ -325,13 +458,14 @@ class _Whole:
 
     def report(self, anomaly: Anomaly, detail: str) -> None:
         """Something is wrong."""
+        self.trace(f"!! {anomaly.name}: {detail}")
         self.result.violations.append(Violation(anomaly, detail))
 
     # -- the application -----------------------------------------------------------------------
 
     async def _main(self) -> None:
         schedule = self.schedule
-        began = self.now
+        began = self._began = self.now
         with anyio.fail_after(_DEADLOCK):
             async with self.embedded as cluster, anyio.create_task_group() as tasks:
                 for name, partitions in schedule.topics:
@@ -349,7 +483,7 @@ class _Whole:
                 connector = _Connector(self, cluster.connector)
                 await self._life(_TapProducer(config, connector, self))
                 self.injector.heal()
-                await _until(self.now + 10.0)
+                await _until(self.now + _LONGEST_ZOMBIE)
                 tasks.cancel_scope.cancel()
                 self._judge(config)
         self.result.took = self.now - began
@@ -381,19 +515,27 @@ class _Whole:
     def _injection(self, fault: Fault) -> Callable[[], None]:
         return lambda: self.injector.inject(fault)
 
+    def _chance(self, *what: object) -> random.Random:
+        # One generator for each thing, so that leaving one out changes no other.
+        return random.Random(f"{self.schedule.seed} {what}")
+
     async def _call(self, producer: _TapProducer, call: Call) -> None:
-        """One of four ways to send, and one in four is cancelled at some await."""
-        how = self._random.randrange(4)
-        patience = None
-        if self._random.random() < 0.25 and not self.schedule.all_acked:
-            patience = self._random.choice((0.0, 0.0, 0.5, 1.0, 3.0, 30.0)) * self.schedule.rtt
-        with anyio.move_on_after(patience):
-            if how == 0:
-                await self._send_nowait(producer, call)
-            elif how == 1:
-                await self._send_many(producer, call)
-            else:
-                await self._send(producer, call)
+        """One of four ways to send; one in four is cancelled, at its n-th await or after a time."""
+        chance = self._chance(call)
+        how = chance.randrange(4)
+        send = (self._send_nowait, self._send_many, self._send, self._send)[how](producer, call)
+        if self.schedule.all_acked or chance.random() >= 0.25:
+            await send
+        elif chance.random() < 0.5:
+            with anyio.CancelScope() as scope:
+                await _AtAwait(send, chance.randint(1, 6), scope)
+        else:
+            patience = chance.choice((0.0, 0.5, 1.0, 3.0, 30.0)) * self.schedule.rtt
+            with anyio.move_on_after(patience):
+                await send
+
+    def _stamp(self, call: Call) -> float:
+        return self.wall() - call.age
 
     def _row(self, call: Call) -> tuple[Row, bytes]:
         partition = -1 if call.partition is None else call.partition
@@ -407,7 +549,13 @@ class _Whole:
         # Whoever leaves does not know.
         row.outcome = Outcome.UNKNOWN
         try:
-            meta = await producer.send(call.topic, value, key=call.key, partition=call.partition)
+            meta = await producer.send(
+                call.topic,
+                value,
+                key=call.key,
+                partition=call.partition,
+                timestamp=self._stamp(call),
+            )
         except errors.KafkaError as error:
             row.outcome = _OUTCOMES[error.status] if error.status else Outcome.NOT_WRITTEN
         else:
@@ -419,7 +567,11 @@ class _Whole:
             row, value = self._row(call)
             try:
                 delivery = producer.send_nowait(
-                    call.topic, value, key=call.key, partition=call.partition
+                    call.topic,
+                    value,
+                    key=call.key,
+                    partition=call.partition,
+                    timestamp=self._stamp(call),
                 )
             except errors.KafkaError as error:
                 del self.rows[row.value]
@@ -448,7 +600,11 @@ class _Whole:
         settled: list[Delivery] = []
         try:
             settled += await producer.send_many(
-                call.topic, values(), key=call.key, partition=call.partition
+                call.topic,
+                values(),
+                key=call.key,
+                partition=call.partition,
+                timestamp=self._stamp(call),
             )
         except errors.PartialDeliveryError as error:
             settled += error.deliveries
@@ -470,8 +626,9 @@ class _Whole:
         producer = self._producer
         if producer is not None:
             try:
-                with anyio.move_on_after(self._random.choice((0.0, self.schedule.rtt, 10.0))):
-                    await producer.flush(self._random.choice((0.1, 5.0)))
+                chance = self._chance("flush", self.now)
+                with anyio.move_on_after(chance.choice((0.0, self.schedule.rtt, 10.0))):
+                    await producer.flush(chance.choice((0.1, 5.0)))
             except errors.KafkaError:
                 return
 
@@ -494,11 +651,13 @@ class _Whole:
         core = producer.core
         # From the call, not from the queueing: waiting for room and for the topic count.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
+        forgetful = schedule.profile == "forgetful"
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
-            deadline=patience + 1.0,
+            deadline=patience + self._stalled_for + 1.0,
             lost=self.lost,
-            may_reorder=late if schedule.lossy else frozenset(),
+            may_reorder=late if schedule.lossy or forgetful else frozenset(),
+            may_repeat=self.late if forgetful else frozenset(),
         )
         result.violations += check_history(self.rows.values(), self.log(), expect)
         result.violations += check_counters(
@@ -516,9 +675,15 @@ class _Whole:
         result.bumps = core.identity.bumps
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
+        if result.events and not schedule.events_allowed:
+            self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
         if schedule.all_acked and left:
             self.report(Anomaly.STUCK, f"{left[0].value} {left[0].outcome.value}")
+
+
+def _stay(_seconds: float) -> None:
+    """Before there is a clock."""
 
 
 async def _until(when: float) -> None:

@@ -17,7 +17,7 @@ import heapq
 import random
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -60,7 +60,7 @@ from aioidem.testing import (
 from .faults import Injector
 from .schedule import Call, Schedule
 
-__all__ = ["Result", "World", "run"]
+__all__ = ["START_MS", "Result", "SimCore", "World", "answer_lines", "run", "step_lines"]
 
 START_MS = 1_750_000_000_000
 _SPIN = 300
@@ -774,11 +774,8 @@ class World:
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
         """A Produce answer reached the client."""
         if self._tracing:
-            for a in answers:
-                self.trace(
-                    f"  link {link_id} token {token}: {a.topic}-{a.partition} code {a.code} "
-                    f"offset {a.base_offset} retained {a.retained}"
-                )
+            for line in answer_lines(link_id, token, answers):
+                self.trace(line)
         self.monitor.answered(link_id, token, answers)
 
     def progressed(self, connection: SimConnection) -> None:
@@ -981,16 +978,30 @@ class World:
 
     def trace_step(self, step: steps.Step) -> None:
         """What the engine asks for."""
-        if not self._tracing:
-            return
-        if not isinstance(step, steps.SendProduce):
-            self.trace(f"> {step}")
-            return
-        for topic in step.topics:
-            for index, data in topic.partitions:
-                batch = read_batches(data)[0]
-                self.trace(
-                    f"> link {step.link_id} token {step.token} v{step.version}: "
-                    f"{topic.name}-{index} pid {batch.producer_id} epoch {batch.producer_epoch} "
-                    f"seq {batch.base_sequence}+{batch.count}"
-                )
+        if self._tracing:
+            for line in step_lines(step):
+                self.trace(line)
+
+
+def step_lines(step: steps.Step) -> Iterator[str]:
+    """What the engine asks for, for a trace."""
+    if not isinstance(step, steps.SendProduce):
+        yield f"> {step}"
+        return
+    for topic in step.topics:
+        for index, data in topic.partitions:
+            batch = read_batches(data)[0]
+            yield (
+                f"> link {step.link_id} token {step.token} v{step.version}: "
+                f"{topic.name}-{index} pid {batch.producer_id} epoch {batch.producer_epoch} "
+                f"seq {batch.base_sequence}+{batch.count}"
+            )
+
+
+def answer_lines(link_id: int, token: int, answers: list[WireAnswer]) -> Iterator[str]:
+    """What a Produce answer says, for a trace."""
+    for a in answers:
+        yield (
+            f"  link {link_id} token {token}: {a.topic}-{a.partition} code {a.code} "
+            f"offset {a.base_offset} retained {a.retained}"
+        )
