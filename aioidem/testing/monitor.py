@@ -294,9 +294,9 @@ class WireMonitor:
         # Doubt where the leader may have forgotten us is not settled by a later success.
         if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
             return False
-        above = (identity.batches[base] for base in identity.order if base > head.base)
-        ended = {Outcome.NOT_WRITTEN, Outcome.UNKNOWN}
-        return not any((self._outcomes(sent) or set()) & ended for sent in above)
+        others = (sent for base, sent in identity.batches.items() if base != head.base)
+        given_up = {Outcome.NOT_WRITTEN, Outcome.UNKNOWN}
+        return not any((self._outcomes(sent) or set()) & given_up for sent in others)
 
     def _watch_success(
         self, state: _Partition, identity: _Identity, sent: _Sent, answer: WireAnswer

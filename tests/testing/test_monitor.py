@@ -440,6 +440,17 @@ def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -
     assert wire.unreported == []
 
 
+def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
+    wire = Watched()
+    wire.acked(1)
+    first, second = wire.send(1, tag=1), wire.send(2, tag=2)
+    wire.end(Outcome.UNKNOWN, 1)
+    wire.answer(first, offset=1)
+    wire.answer(second, 45)
+    wire.send(0, epoch=1, tag=2)
+    assert wire.unreported == []
+
+
 def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
     wire = Watched()
     wire.acked(2)
