@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from aioidem.broker.batch import BatchHeader, RefusedError, parse_single_batch
 from aioidem.broker.entities import Entity
 from aioidem.broker.link import Link
+from aioidem.broker.security import SaslSession
 
 if TYPE_CHECKING:
     from aioidem.broker.partition import Partition
@@ -65,9 +66,10 @@ class Delayed(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Answer at once."""
+    """Answer at once, and ``close`` the connection behind it."""
 
     response: Entity
+    close: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,22 @@ class ProduceItem:
 class Connection:
     """One client connection as its broker sees it."""
 
-    __slots__ = ("broker_id", "closed", "doomed", "id", "inbox", "link", "serving", "silent")
+    __slots__ = (
+        "broker_id",
+        "closed",
+        "doomed",
+        "id",
+        "inbox",
+        "link",
+        "sasl",
+        "serving",
+        "silent",
+    )
 
-    def __init__(self, connection_id: int, broker_id: int, link: Link) -> None:
+    def __init__(
+        self, connection_id: int, broker_id: int, link: Link, sasl: SaslSession | None = None
+    ) -> None:
+        self.sasl = sasl
         self.id = connection_id
         self.broker_id = broker_id
         self.link = link

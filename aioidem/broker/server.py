@@ -1,9 +1,9 @@
 """EmbeddedCluster: the sans-IO `ClusterState` behind real connections, over TCP or in memory.
 
 For tests and demos, not for production: logs are in RAM and bounded (256 MiB per partition unless
-``retention.bytes`` says otherwise; the oldest batches go first), there is no security, and nothing
-survives the process. Everything a client could notice is decided in `ClusterState`; here are only
-listeners, two tasks per connection, and one task that waits for the next due time.
+``retention.bytes`` says otherwise; the oldest batches go first), who is let in may do everything,
+and nothing survives the process. Everything a client could notice is decided in `ClusterState`;
+here are only listeners, two tasks per connection, and one task that waits for the next due time.
 
 Invariants
     A batch counts as read as soon as its frame came off the stream, before any simulated delay.
@@ -34,6 +34,7 @@ from aioidem.broker.intercept import Interceptor
 from aioidem.broker.memory import MemoryConnector, MemoryStream, stream_pair
 from aioidem.broker.partition import Partition, Topic
 from aioidem.broker.requests import Connection, Delivery
+from aioidem.broker.security import BrokerSecurity
 from aioidem.broker.state import ClusterState
 from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker
 from aioidem.errors import ConfigError, NotKafkaError, ProtocolError, error_for_code
@@ -75,6 +76,7 @@ class EmbeddedCluster:
     :param ports: TCP ports by broker, 0 for a free one.
     :param configs: cluster-wide broker configs by their Kafka names.
     :param seed: of cluster id and topic ids.
+    :param security: TLS and SASL of every broker; None: whoever connects is let in.
     :param wall_clock: seconds since the epoch, for timestamps and expiry.
     :raises ConfigError: a value no broker would start with.
     """
@@ -95,6 +97,7 @@ class EmbeddedCluster:
         default_replication: int = 1,
         configs: Mapping[str, str] | None = None,
         seed: int = 0,
+        security: BrokerSecurity | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         settings = {
@@ -123,9 +126,11 @@ class EmbeddedCluster:
                 seed=seed,
                 encode=True,
                 sequence_range=sequence_range,
+                security=security,
             )
         except RefusedError as refusal:
             raise ConfigError(refusal.message) from None
+        self._security = security or BrokerSecurity()
         self._transport = transport
         self._ports = list(ports) + [0] * (brokers - len(ports))
         self._wall_clock = wall_clock
@@ -485,7 +490,10 @@ class EmbeddedCluster:
         if self._tasks is not None:
             self._tasks.start_soon(run, *arguments)
 
-    async def _serve(self, broker: Broker, stream: ByteStream) -> None:
+    async def _serve(self, broker: Broker, raw: ByteStream) -> None:
+        stream = await self._security.shield(raw)
+        if stream is None:
+            return
         connection = self._state.connect(broker.id)
         channel = self._channels[connection.id] = _Channel(stream)
         try:

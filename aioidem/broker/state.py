@@ -64,6 +64,7 @@ from aioidem.broker.requests import (
     Pending,
     ProduceItem,
 )
+from aioidem.broker.security import BrokerSecurity, SaslSession
 from aioidem.broker.spans import Verdict
 from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker, Topology
 from aioidem.broker.verdicts import verdicts
@@ -82,6 +83,7 @@ class ClusterState(Topology):
     :param retain: ``log.producer.state.batches.to.retain``, of all brokers or by broker id.
     :param produce_versions: highest Produce version, of all brokers or by broker id; 14 and up
         means the broker implements KIP-1269.
+    :param security: how clients get in; None: nothing is asked of them.
     :param sequence_range: brokers of KIP-758 with that range, which keep one batch and speak
         Produce v13 at most; None: brokers that know a retry by their last batches.
     :param configs: further cluster-wide broker configs.
@@ -103,6 +105,7 @@ class ClusterState(Topology):
         seed: int = 0,
         encode: bool = False,
         sequence_range: int | None = None,
+        security: BrokerSecurity | None = None,
     ) -> None:
         super().__init__(
             brokers=brokers,
@@ -114,6 +117,7 @@ class ClusterState(Topology):
         )
         self.rtt = rtt
         self.bandwidth = bandwidth
+        self.security = security
         self.interceptor: Interceptor | None = None
         self._encode = encode
         self._connections: dict[int, Connection] = {}
@@ -134,9 +138,9 @@ class ClusterState(Topology):
         """
         if not self.brokers[broker_id].online:
             raise ConnectionRefusedError(f"broker {broker_id} is stopped")
-        connection = Connection(
-            next(self._connection_ids), broker_id, Link(self.rtt, self.bandwidth)
-        )
+        link, security = Link(self.rtt, self.bandwidth), self.security
+        sasl = SaslSession(security) if security is not None and security.mechanisms else None
+        connection = Connection(next(self._connection_ids), broker_id, link, sasl)
         self._connections[connection.id] = connection
         return connection
 
@@ -358,12 +362,19 @@ class ClusterState(Topology):
             self._obey(now, pending, action)
 
     def _serve(self, now: float, pending: Pending) -> None:
+        sasl = pending.connection.sasl
+        if sasl is not None and not sasl.admits(pending.api_key, now):
+            _note_unanswered(pending)
+            self._break(pending.connection)
+            return
         broker = self.brokers[pending.connection.broker_id]
         handle = dispatch.handler(pending.api_key)
         reply = handle(self, broker, pending.request, Context(pending, now, self.wall_ms(broker)))
         match reply:
-            case Now(response):
+            case Now(response, close):
                 self._answer(now, pending, response)
+                if close:
+                    self._break(pending.connection)
             case Later(delayed):
                 self._park(pending, delayed)
             case Never(close):

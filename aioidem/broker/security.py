@@ -1,0 +1,298 @@
+"""What the embedded brokers ask of their clients: TLS, and SASL in every mechanism but GSSAPI.
+
+Sans-IO, but for the TLS handshake of a stream. Written apart from the client's mechanisms: SCRAM is
+scramp's server, the signature of AWS_MSK_IAM is computed here with HMAC and nothing else, and
+OAUTHBEARER takes what Kafka's own test validator takes, unsigned tokens with ``sub`` and ``exp``.
+
+Invariants
+    Before authentication a connection is served ApiVersions and the exchange, nothing else; the
+    same during a renewal, and after the end of a session (KIP-368).
+    A renewal keeps mechanism and principal, and comes a second after the last one at the earliest.
+
+For tests: passwords are in memory as they are, and nobody is authorised for less than everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+from scramp import ScramException, ScramMechanism
+
+__all__ = ["MECHANISMS", "BrokerSecurity", "SaslRefusedError", "SaslSession"]
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
+
+_HANDSHAKE, _API_VERSIONS, _AUTHENTICATE = 17, 18, 36
+_BETWEEN_SECONDS: Final = 1.0
+_HANDSHAKE_SECONDS: Final = 10.0
+
+
+class SaslRefusedError(Exception):
+    """The client is not let in; the text is for it to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSecurity:
+    """How clients get in.
+
+    ``tls``: the brokers' certificate, and whether clients need one; None: plaintext.
+    ``mechanisms``: of SASL that are offered; none: no SASL. ``users``: passwords by name, also
+    secret keys by access key for AWS_MSK_IAM. ``max_session``: seconds until a client has to
+    authenticate again (``connections.max.reauth.ms``); None: never.
+    ``scram_iterations``: of SCRAM's keys.
+    """
+
+    tls: ssl.SSLContext | None = None
+    mechanisms: tuple[str, ...] = ()
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    max_session: float | None = None
+    scram_iterations: int = 4096
+
+    async def shield(self, stream: ByteStream) -> ByteStream | None:
+        """The stream in TLS, if that is wanted; None: the handshake failed, and it is closed."""
+        if self.tls is None:
+            return stream
+        with anyio.move_on_after(_HANDSHAKE_SECONDS), suppress(ssl.SSLError, *_STREAM_ENDED):
+            # Closed without a TLS goodbye, which would have to wait for the task that reads.
+            return await TLSStream.wrap(
+                stream, server_side=True, ssl_context=self.tls, standard_compatible=False
+            )
+        await anyio.aclose_forcefully(stream)
+        return None
+
+
+_STREAM_ENDED: Final = (
+    anyio.EndOfStream,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    OSError,
+)
+
+
+class SaslSession:
+    """Who a connection is, and for how long."""
+
+    __slots__ = ("_begun_at", "_exchange", "_mechanism", "_security", "expires_at", "principal")
+
+    def __init__(self, security: BrokerSecurity) -> None:
+        self._security = security
+        self._exchange: _Server | None = None
+        self._mechanism: str | None = None
+        self._begun_at: float | None = None
+        self.principal: str | None = None
+        self.expires_at: float | None = None
+
+    def admits(self, api_key: int, now: float) -> bool:
+        """Whether a request of that API is served at ``now``, or ends the connection."""
+        if api_key in {_HANDSHAKE, _AUTHENTICATE}:
+            return True
+        if self._exchange is not None:
+            return False
+        if self.principal is None:
+            return api_key == _API_VERSIONS
+        return self.expires_at is None or now < self.expires_at
+
+    def begin(self, mechanism: str, now: float) -> bool:
+        """SaslHandshake; False: it is not its turn.
+
+        Raises SaslRefusedError for a mechanism that is not offered.
+        """
+        again = self.principal is not None
+        if again and self._begun_at is not None and now - self._begun_at < _BETWEEN_SECONDS:
+            return False
+        if mechanism not in self._security.mechanisms:
+            raise SaslRefusedError(mechanism)
+        if again:
+            self._begun_at = now
+            if mechanism != self._mechanism:
+                raise SaslRefusedError("the mechanism cannot be changed")
+        self._mechanism = mechanism
+        self._exchange = _SERVERS[mechanism](self._security)
+        return True
+
+    def step(self, message: bytes, now: float, wall: float) -> tuple[bytes, float]:
+        """SaslAuthenticate: the answer, and the session's lifetime in seconds once it is over.
+
+        Raises SaslRefusedError, also when it is not its turn.
+        """
+        if self._exchange is None:
+            raise SaslRefusedError("SaslHandshake comes first")
+        answer = self._exchange.step(message, wall)
+        if self._exchange.principal is None:
+            return answer, 0.0
+        if self.principal not in {None, self._exchange.principal}:
+            raise SaslRefusedError("Cannot change principals during re-authentication")
+        self.principal = self._exchange.principal
+        ends = [self._security.max_session, self._exchange.lifetime]
+        lifetime = min((each for each in ends if each is not None), default=0.0)
+        self.expires_at = now + lifetime if lifetime else None
+        self._exchange = None
+        return answer, lifetime
+
+
+class _Server(ABC):
+    """The broker's side of one exchange; ``principal`` is set when it is over."""
+
+    def __init__(self) -> None:
+        self.principal: str | None = None
+        self.lifetime: float | None = None
+
+    @abstractmethod
+    def step(self, message: bytes, wall: float, /) -> bytes:
+        """The answer to the client's message. Raises SaslRefusedError."""
+
+
+class _PlainServer(_Server):
+    def __init__(self, security: BrokerSecurity) -> None:
+        super().__init__()
+        self._users = security.users
+
+    def step(self, message: bytes, _wall: float, /) -> bytes:
+        parts = message.decode().split("\0")
+        if (
+            len(parts) != 3
+            or self._users.get(parts[1]) != parts[2]
+            or parts[0] not in {"", parts[1]}
+        ):
+            raise SaslRefusedError("Authentication failed: Invalid username or password")
+        self.principal = parts[1]
+        return b""
+
+
+class _ScramServer(_Server):
+    def __init__(self, security: BrokerSecurity, *, name: str) -> None:
+        super().__init__()
+        self._user = ""
+        self._mechanism = ScramMechanism(name)
+        self._iterations = security.scram_iterations
+        self._users = security.users
+        self._server = self._mechanism.make_server(self._keys)
+
+    def _keys(self, user: str) -> Any:
+        self._user = user
+        password = self._users.get(user)
+        if password is None:
+            return None
+        return self._mechanism.make_auth_info(password, iteration_count=self._iterations)
+
+    def step(self, message: bytes, _wall: float, /) -> bytes:
+        server = self._server
+        try:
+            if server.stage is None:
+                server.set_client_first(message.decode())
+                first: str = server.get_server_first()
+                return first.encode()
+            server.set_client_final(message.decode())
+            final: str = server.get_server_final()
+        except ScramException:
+            raise SaslRefusedError(
+                f"Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {self._mechanism.name}"
+            ) from None
+        self.principal = self._user
+        return final.encode()
+
+
+class _OAuthServer(_Server):
+    def __init__(self, _security: BrokerSecurity) -> None:
+        super().__init__()
+        self._refused = False
+
+    def step(self, message: bytes, wall: float, /) -> bytes:
+        if self._refused:
+            raise SaslRefusedError('{"status":"invalid_token"}')
+        claims = _claims(message)
+        if claims is None or float(claims.get("exp", 0)) <= wall:
+            self._refused = True
+            return b'{"status":"invalid_token"}'
+        self.principal = str(claims["sub"])
+        self.lifetime = float(claims["exp"]) - wall
+        return b""
+
+
+def _claims(message: bytes) -> dict[str, Any] | None:
+    """Of the unsigned token in an OAUTHBEARER message, None if there is none."""
+    parts = message.decode().split("\x01")
+    if parts[0] != "n,," or not parts[1].startswith("auth=Bearer ") or parts[-2:] != ["", ""]:
+        return None
+    try:
+        _, payload, signature = parts[1].removeprefix("auth=Bearer ").split(".")
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    except ValueError:
+        return None
+    return claims if not signature and claims.get("sub") else None
+
+
+class _AwsServer(_Server):
+    def __init__(self, security: BrokerSecurity) -> None:
+        super().__init__()
+        self._keys = security.users
+
+    def step(self, message: bytes, _wall: float, /) -> bytes:
+        fields: dict[str, str] = json.loads(message)
+        access_key = fields["x-amz-credential"].split("/")[0]
+        secret = self._keys.get(access_key)
+        if secret is None or not hmac.compare_digest(
+            signature(fields, secret), fields["x-amz-signature"]
+        ):
+            raise SaslRefusedError("Access denied")
+        self.principal = access_key
+        return json.dumps({"version": fields["version"], "request-id": "embedded"}).encode()
+
+
+def signature(fields: Mapping[str, str], secret: str) -> str:
+    """SigV4 of the request that an AWS_MSK_IAM message describes, by AWS's document of it."""
+    names = {
+        "action": "Action",
+        "x-amz-algorithm": "X-Amz-Algorithm",
+        "x-amz-credential": "X-Amz-Credential",
+        "x-amz-date": "X-Amz-Date",
+        "x-amz-expires": "X-Amz-Expires",
+        "x-amz-security-token": "X-Amz-Security-Token",
+        "x-amz-signedheaders": "X-Amz-SignedHeaders",
+    }
+    query = "&".join(
+        sorted(
+            f"{quote(names[name], safe='')}={quote(value, safe='-_.~')}"
+            for name, value in fields.items()
+            if name in names
+        )
+    )
+    nothing = hashlib.sha256(b"").hexdigest()
+    request = f"GET\n/\n{query}\nhost:{fields['host']}\n\nhost\n{nothing}"
+    scope = fields["x-amz-credential"].split("/")[1:]
+    to_sign = "\n".join(
+        (
+            "AWS4-HMAC-SHA256",
+            fields["x-amz-date"],
+            "/".join(scope),
+            hashlib.sha256(request.encode()).hexdigest(),
+        )
+    )
+    key = f"AWS4{secret}".encode()
+    for part in scope:
+        key = hmac.digest(key, part.encode(), "sha256")
+    return hmac.new(key, to_sign.encode(), "sha256").hexdigest()
+
+
+_SERVERS: Final[Mapping[str, Callable[[BrokerSecurity], _Server]]] = {
+    "PLAIN": _PlainServer,
+    "SCRAM-SHA-256": partial(_ScramServer, name="SCRAM-SHA-256"),
+    "SCRAM-SHA-512": partial(_ScramServer, name="SCRAM-SHA-512"),
+    "OAUTHBEARER": _OAuthServer,
+    "AWS_MSK_IAM": _AwsServer,
+}
