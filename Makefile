@@ -8,11 +8,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test check kafka static everyday measured soak mutants
+.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)
 
 demo: $(READY) ## What the window is worth: 1, 5 and 20 batches in flight over 150 ms
 	$(BIN)/aioidem perf --rtt 150 --retain 20 --in-flight 1,5,20 --duration 3 --record-size 1000 \
@@ -20,6 +20,15 @@ demo: $(READY) ## What the window is worth: 1, 5 and 20 batches in flight over 1
 
 bench: $(READY) ## The same for every client that is installed, side by side
 	$(BIN)/python benchmarks/long_link.py --all
+
+bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a half minutes
+	$(BIN)/python benchmarks/long_link.py --kafka --all --late-sealing --duration 10
+
+bench-localhost: $(READY) ## What a record costs, against aiokafka on one real broker: two minutes
+	$(BIN)/python benchmarks/localhost.py
+
+bench-faults: $(READY) ## The same faults for five clients at once: five minutes
+	$(BIN)/python benchmarks/faults.py
 
 test: check measured ## Everything that can be checked on one machine
 	$(BIN)/python -m pytest tests/kafka

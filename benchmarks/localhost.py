@@ -3,9 +3,8 @@
     python benchmarks/localhost.py
     python benchmarks/localhost.py --rounds 5 --seconds 5 --uvloop --json localhost.json
 
-Records of 100 bytes to four partitions, both clients with their default settings (idempotence and
-acks=all are the default of both), each run in a process of its own, in turn: A B C A B C ... Three
-ways of sending:
+Records of 100 bytes to four partitions, both clients idempotent and else with their default
+settings, each run in a process of its own, in turn: A B C A B C ... Three ways of sending:
 
 * `await`: so many tasks (`--tasks`), each of which sends a record, awaits its acknowledgement, and
   sends the next: `await aioidem.Producer.send()`, `await AIOKafkaProducer.send_and_wait()`.
