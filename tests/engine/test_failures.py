@@ -373,6 +373,7 @@ def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> Non
     first.done = False
     rig.ack(first, 99)
     assert rig.outcomes[1].offset != 99
+    assert rig.outcomes[2].status is PENDING
     rig.ack(second)
     rig.assert_drained()
 
