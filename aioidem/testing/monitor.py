@@ -50,6 +50,7 @@ _WRAP = 1 << 31
 _DEFAULT_WINDOW = 5
 _MAX_WINDOW = 1000
 _TOO_LARGE = frozenset({10, 18})
+_TWO_FACED = frozenset({3, 6, 100})
 _OUT_OF_ORDER = 45
 # INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID
 _DISOWNED = frozenset({47, 59})
@@ -187,6 +188,7 @@ class WireMonitor:
         first_sequences: where a partition's very first sequence is not 0, by (topic, partition).
         windowed: whether a window of batches binds at all (it does not under KIP-758).
         renumbers: whether batches in doubt may get a new identity (`in_doubt="resend"`).
+        trust_base_offset: as the producer's; False: what may have two faces always has.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class WireMonitor:
         first_sequences: Mapping[tuple[str, int], int] | None = None,
         windowed: bool = True,
         renumbers: bool = False,
+        trust_base_offset: bool = True,
     ) -> None:
         self.violations: list[Violation] = []
         self.max_span = 0
@@ -207,6 +210,7 @@ class WireMonitor:
         self._first_sequences = first_sequences or {}
         self._windowed = windowed
         self._renumbers = renumbers
+        self._before_append = _BEFORE_APPEND - (frozenset() if trust_base_offset else _TWO_FACED)
         self._partitions: dict[tuple[str, int], _Partition] = {}
         self._requests: dict[object, dict[object, dict[tuple[str, int], _Carried]]] = {}
 
@@ -469,7 +473,7 @@ class WireMonitor:
         carried.identity.disowned |= answer.code in _DISOWNED
         if answer.code == _OUT_OF_ORDER:
             self._watch_gap(state, carried.identity, sent)
-        if answer.code not in _BEFORE_APPEND or answer.base_offset >= 0:
+        if answer.code not in self._before_append or answer.base_offset >= 0:
             sent.ambiguous = True
         elif answer.code in _TOO_LARGE and not sent.ambiguous:
             sent.split = True

@@ -372,6 +372,7 @@ class _Whole:
         self.injector = _WholeInjector(injector_world)
         self.monitor = WireMonitor(
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
+            trust_base_offset=schedule.options.get("trust_base_offset", True),
             first_sequences={
                 (t, p): schedule.first_sequence for t, n in schedule.topics for p in range(n)
             },

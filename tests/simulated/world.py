@@ -467,6 +467,7 @@ class World:
             max_in_flight=self.config.max_in_flight_requests_per_connection,
             outcome=lambda value: self.rows[value].outcome,
             first_sequences=firsts,
+            trust_base_offset=self.config.trust_base_offset,
             windowed=self.config.broker_dedup == "window",
             renumbers=self.config.in_doubt == "resend",
         )

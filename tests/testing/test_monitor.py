@@ -371,9 +371,9 @@ def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
 class Watched(Wire):
     """Every record is PENDING until the test says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.outcomes: dict[ValueId, Outcome] = {}
-        super().__init__(outcome=lambda value: self.outcomes.get(value, Outcome.PENDING))
+        super().__init__(outcome=lambda value: self.outcomes.get(value, Outcome.PENDING), **options)
 
     def end(self, outcome: Outcome, *tags: int) -> None:
         for tag in tags:
@@ -449,6 +449,18 @@ def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
     wire.answer(second, 45)
     wire.send(0, epoch=1, tag=2)
     assert wire.unreported == []
+
+
+@pytest.mark.parametrize("trusting", [True, False])
+def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
+    trusting: bool,
+) -> None:
+    wire = Watched(trust_base_offset=trusting)
+    wire.acked(1)
+    first, second = wire.send(1, tag=1), wire.send(2, tag=2)
+    wire.answer(first, 6)
+    wire.answer(second, offset=2)
+    assert wire.unreported == ([Anomaly.EVENT] if trusting else [])
 
 
 def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
