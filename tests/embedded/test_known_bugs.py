@@ -450,6 +450,11 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
                     await virtual_time(0.2)
                     assert cluster.log_end_offset("t") > before, "whoever waits gets its turn"
                 tasks.cancel_scope.cancel()
+            with anyio.fail_after(10.0):
+                # Nobody comes after the last of them: only room that is given back wakes them.
+                async with anyio.create_task_group() as last:
+                    for _ in range(20):
+                        last.start_soon(producer.send, "t", bytes(900))
             await producer.flush()
             assert producer.statistics().buffer_waiters == 0
             assert producer.statistics().buffer_bytes_used == 0
