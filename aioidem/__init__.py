@@ -6,8 +6,11 @@ effects: no event loop, no socket, and no optional dependency is touched before 
 
 from __future__ import annotations
 
+from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
+from aioidem.aiokafka import AIOKafkaProducer
 from aioidem.config import ProducerConfig
 from aioidem.delivery import Deliveries, Delivery
+from aioidem.errors import IllegalOperation
 from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.producer import Producer
 from aioidem.structs import DeliveryStatus, OffsetAndMetadata, RecordMetadata, TopicPartition
@@ -15,14 +18,18 @@ from aioidem.structs import DeliveryStatus, OffsetAndMetadata, RecordMetadata, T
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AIOKafkaProducer",
     "ConnectionStatistics",
     "Deliveries",
     "Delivery",
     "DeliveryStatus",
+    "IllegalOperation",
+    "NullProducerMetricsCollector",
     "OffsetAndMetadata",
     "PartitionStatistics",
     "Producer",
     "ProducerConfig",
+    "ProducerMetricsCollector",
     "ProducerStatistics",
     "RecordMetadata",
     "TopicPartition",

@@ -6,11 +6,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 from aioidem.engine import ProducerCore
 from aioidem.engine.links import Link, LinkState
 from aioidem.engine.partition import PartitionState
 
-__all__ = ["ConnectionStatistics", "PartitionStatistics", "ProducerStatistics", "snapshot"]
+__all__ = [
+    "ConnectionStatistics",
+    "NullProducerMetricsCollector",  # aiokafka has the two in its module of this name
+    "PartitionStatistics",
+    "ProducerMetricsCollector",
+    "ProducerStatistics",
+    "snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
