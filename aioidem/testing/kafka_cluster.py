@@ -57,6 +57,7 @@ from aioidem.testing.kafka_dump import DumpedBatch, parse_dump
 from aioidem.testing.kafka_install import KafkaInstall, KafkaUnavailableError, install_kafka
 from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
 from aioidem.testing.kafka_retention import RetentionFace
+from aioidem.testing.kafka_security import KafkaSecurity
 
 __all__ = ["KafkaBroker", "KafkaCluster", "KafkaStartError", "KafkaToolError"]
 
@@ -109,6 +110,8 @@ class KafkaBroker:
     """Of the listener behind the proxy; it advertises the proxy's."""
     inner_port: int
     """Of the listener that the brokers use among themselves; it advertises itself."""
+    secure_ports: Mapping[str, int]
+    """Of the listeners that `KafkaSecurity` adds, by their names; they advertise themselves."""
     folder: Path
     process: KafkaProcess
     proxy: FaultProxy
@@ -132,6 +135,7 @@ class KafkaCluster:
     :param retain: patch the brokers (or, by id, some of them) to remember so many batches per
         producer and partition, and have their proxies say so (KIP-1269); None: stock brokers,
         which remember five and say nothing. What is said can be changed: see `retention`.
+    :param security: further listeners, with TLS and SASL, and who may do what.
     :param properties: server properties of all brokers, over the ones chosen here.
     :param jvm_options: instead of those chosen here (a heap of 256 MiB).
     :param rtt: of the proxies' links, seconds, and ``bandwidth``, bytes per second each way.
@@ -149,6 +153,7 @@ class KafkaCluster:
         *,
         brokers: int = 1,
         retain: int | Mapping[int, int] | None = None,
+        security: KafkaSecurity | None = None,
         properties: Mapping[str, str | int] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
         rtt: float = 0.0,
@@ -161,6 +166,7 @@ class KafkaCluster:
         self.version = version
         self._count = brokers
         self._retain = _by_broker(retain, brokers)
+        self._security = security
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
         self._rtt, self._bandwidth, self._seed = rtt, bandwidth, seed
@@ -235,6 +241,10 @@ class KafkaCluster:
     def inner_servers(self) -> str:
         """``host:port,...`` past the proxies: for witnesses, who are not to be disturbed."""
         return ",".join(f"{_HOST}:{each.inner_port}" for each in self._brokers)
+
+    def secure_servers(self, listener: str) -> str:
+        """``host:port,...`` of the listeners of that name; see `KafkaSecurity`."""
+        return ",".join(f"localhost:{each.secure_ports[listener]}" for each in self._brokers)
 
     # -- brokers ----------------------------------------------------------------------------------
 
@@ -550,12 +560,13 @@ class KafkaCluster:
         self._install = await self._installed()
         self._guard = await anyio.to_thread.run_sync(ProcessGuard)
         self._folder = await anyio.to_thread.run_sync(self._make_folder)
+        count = 3 + (0 if self._security is None else len(self._security.listeners))
         ports = [
-            await anyio.to_thread.run_sync(lambda: [reserve_port() for _ in range(3)])
+            await anyio.to_thread.run_sync(lambda: [reserve_port() for _ in range(count)])
             for _ in range(self._count)
         ]
         voters = ",".join(f"{i}@{_HOST}:{p[2]}" for i, p in enumerate(ports))
-        for node_id, (port, inner, controller) in enumerate(ports):
+        for node_id, (port, inner, controller, *secure) in enumerate(ports):
             proxy = await self._exits.enter_async_context(
                 FaultProxy(
                     _HOST,
@@ -566,7 +577,9 @@ class KafkaCluster:
                     seed=self._seed + node_id,
                 )
             )
-            make = partial(self._make_broker, voters, node_id, port, inner, controller, proxy)
+            make = partial(
+                self._make_broker, voters, node_id, port, inner, controller, secure, proxy
+            )
             self._brokers.append(await anyio.to_thread.run_sync(make))
 
     async def _installed(self) -> KafkaInstall:
@@ -627,18 +640,21 @@ class KafkaCluster:
         port: int,
         inner: int,
         controller: int,
+        secure: Sequence[int],
         proxy: FaultProxy,
     ) -> KafkaBroker:
         folder = self._folder / f"broker-{node_id}"
         properties = self._folder / f"broker-{node_id}.properties"
+        added = "" if self._security is None else self._security.added(secure)
         settings = _settings(self._count) | {
             "node.id": node_id,
             "controller.quorum.voters": voters,
             "listeners": (
-                f"CLIENT://{_HOST}:{port},INNER://{_HOST}:{inner},CONTROLLER://{_HOST}:{controller}"
+                f"CLIENT://{_HOST}:{port},INNER://{_HOST}:{inner},CONTROLLER://{_HOST}:{controller}{added}"
             ),
-            "advertised.listeners": f"CLIENT://{proxy.address},INNER://{_HOST}:{inner}",
+            "advertised.listeners": f"CLIENT://{proxy.address},INNER://{_HOST}:{inner}{added}",
             "log.dirs": folder,
+            **({} if self._security is None else self._security.settings(self._folder)),
             **self._properties,
         }
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -649,7 +665,9 @@ class KafkaCluster:
             self._folder / f"broker-{node_id}.log",
             self._guard,
         )
-        return KafkaBroker(node_id, port, inner, folder, process, proxy)
+        names = () if self._security is None else self._security.listeners
+        by_name = dict(zip(names, secure, strict=True))
+        return KafkaBroker(node_id, port, inner, by_name, folder, process, proxy)
 
     def _java(self, *ahead: Path) -> list[str]:
         if self._install is None:
@@ -667,7 +685,8 @@ class KafkaCluster:
 
     async def _format_one(self, broker: KafkaBroker, failures: list[KafkaToolError]) -> None:
         properties = str(self._folder / f"broker-{broker.node_id}.properties")
-        arguments = ("format", "-t", self._cluster_id, "-c", properties)
+        users = [] if self._security is None else self._security.format_arguments()
+        arguments = ("format", "-t", self._cluster_id, "-c", properties, *users)
         try:
             await self.run_tool("kafka.tools.StorageTool", *arguments, timeout=self._start_timeout)
         except KafkaToolError as error:
