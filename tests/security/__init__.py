@@ -1,0 +1,3 @@
+"""Who is let in, who is trusted, and what is never shown."""
+
+from __future__ import annotations

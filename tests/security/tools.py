@@ -1,0 +1,122 @@
+"""What the security tests share: certificates of the moment, tokens, and options that fit them."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+USERS = {"alice": "alice-secret", "bob": "bob-secret"}
+
+
+def bounded(
+    seconds: float,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Fail the test if it takes longer."""
+
+    def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(test)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            with anyio.fail_after(seconds):
+                return await test(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate with its key, as PEM; the key in PKCS #8, which Java reads."""
+
+    key: str
+    chain: str
+
+    @property
+    def both(self) -> str:
+        return self.key + self.chain
+
+    @classmethod
+    def of(cls, certificate: trustme.LeafCert) -> Identity:
+        key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
+        return cls(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+            "".join(each.bytes().decode() for each in certificate.cert_chain_pems),
+        )
+
+
+class Authority:
+    """A certificate authority that nobody but the test trusts."""
+
+    def __init__(self) -> None:
+        self._ca = trustme.CA()
+        self.pem = self._ca.cert_pem.bytes().decode()
+
+    def identity(self, *names: str, **more: Any) -> Identity:
+        """A certificate for these hosts."""
+        return Identity.of(self._ca.issue_cert(*names, **more))
+
+    def server(self, *names: str, clients: bool = False, **more: Any) -> ssl.SSLContext:
+        """A broker's context, with a certificate for these hosts; ``clients`` must have one too."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._ca.issue_cert(*names, **more).configure_cert(context)
+        if clients:
+            self._ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def token(expires: float, subject: str = "alice", **claims: Any) -> str:
+    """An unsigned token, as Kafka's own test validator takes them; ``expires`` is epoch seconds."""
+    parts = {"alg": "none"}, {"sub": subject, "iat": expires - 7200, "exp": expires, **claims}
+    head, payload = (
+        base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts
+    )
+    return f"{head}.{payload}."
+
+
+class AwsSession:
+    """What is used of a botocore session."""
+
+    def __init__(self, access_key: str, secret_key: str, session_token: str | None = None) -> None:
+        from botocore.credentials import Credentials
+
+        self._credentials = Credentials(access_key, secret_key, session_token)
+
+    def get_credentials(self) -> Any:
+        return self._credentials
+
+    def get_config_variable(self, name: str) -> str:
+        assert name == "region"
+        return "eu-west-1"
+
+
+def sasl(mechanism: str, **options: Any) -> Mapping[str, Any]:
+    """Options for SASL without TLS."""
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_allow_plaintext": True,
+        **options,
+    }
+
+
+def password(mechanism: str, name: str = "alice", word: str = "alice-secret") -> Mapping[str, Any]:
+    """Options for a mechanism with passwords, without TLS."""
+    return sasl(mechanism, sasl_username=name, sasl_password=word)
