@@ -1,0 +1,97 @@
+"""For services that keep aiokafka for consuming: our producer in aiokafka's own types.
+
+`AIOKafkaProducer` here is the drop-in, but what it raises are aiokafka's exceptions and what it
+returns aiokafka's structs, so that `except aiokafka.errors.KafkaError` and `isinstance` go on
+working. `install` puts it in aiokafka's place for frameworks that make the producer themselves.
+
+Invariants: an exception has the class of the same name, or of its nearest ancestor that aiokafka
+has; its `status` says NOT_WRITTEN or UNKNOWN, and its cause is aioidem's own. Constructor errors
+are ValueError and TypeError in both, and are left alone.
+
+Rejected: exceptions that are of both trees (their `str` and `__reduce__` would be one tree's, and
+`type(error)` neither's).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, ClassVar
+
+import aiokafka
+import aiokafka.errors
+import aiokafka.structs
+
+from aioidem.aiokafka import AIOKafkaProducer as _AIOKafkaProducer
+from aioidem.aiokafka import Translation
+from aioidem.errors import BrokerResponseError, KafkaError
+from aioidem.structs import RecordMetadata
+
+__all__ = ["AIOKafkaProducer", "install", "installed", "uninstall"]
+
+_NAME = "AIOKafkaProducer"
+_THEIRS = aiokafka.AIOKafkaProducer
+_replaced: list[ModuleType] = []
+
+
+class _ToAiokafka(Translation):
+    __slots__ = ()
+
+    def error(self, error: KafkaError) -> Exception:
+        theirs = _class_for(type(error))
+        translated: Any = theirs(*error.args)
+        translated.status = error.status
+        if isinstance(error, BrokerResponseError):
+            translated.errno = error.errno  # aiokafka has no class for some codes
+        translated.__cause__ = error
+        return translated  # type: ignore[no-any-return]
+
+    def metadata(self, metadata: RecordMetadata) -> Any:
+        place = aiokafka.structs.TopicPartition(*metadata.topic_partition)
+        return aiokafka.structs.RecordMetadata._make((*metadata[:2], place, *metadata[3:]))
+
+
+def _class_for(ours: type[KafkaError]) -> Any:
+    for cls in ours.__mro__:
+        if cls is BrokerResponseError:
+            return aiokafka.errors.UnknownError
+        theirs = getattr(aiokafka.errors, cls.__name__, None)
+        if isinstance(theirs, type) and issubclass(theirs, Exception):
+            return theirs
+    return aiokafka.errors.KafkaError
+
+
+class AIOKafkaProducer(_AIOKafkaProducer):
+    """`aioidem.AIOKafkaProducer`, raising `aiokafka.errors` and returning `aiokafka.structs`."""
+
+    _translation: ClassVar[Translation] = _ToAiokafka()
+
+
+def install() -> None:
+    """Put this class in the place of `aiokafka.AIOKafkaProducer`, for the whole process.
+
+    Every loaded module that has imported the name gets it too, so this may be called before or
+    after a framework was imported, but before it makes its producer.
+    """
+    for name, module in list(sys.modules.items()):
+        if name != __name__ and vars(module).get(_NAME) is _THEIRS:
+            setattr(module, _NAME, AIOKafkaProducer)
+            _replaced.append(module)
+
+
+def uninstall() -> None:
+    """Undo `install`. Producers that exist stay what they are."""
+    while _replaced:
+        setattr(_replaced.pop(), _NAME, _THEIRS)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """`install` for the body of a `with`."""
+    install()
+    try:
+        yield
+    finally:
+        uninstall()
