@@ -24,7 +24,7 @@ def run(script: str, *flags: str, timeout: float = 150) -> str:
         timeout=timeout,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
@@ -70,7 +70,7 @@ def test_faults(tmp_path: Path) -> None:
     found = tmp_path / "rows.json"
     run(
         "faults.py",
-        *("--faults", "lost-response", "clean-restart", "--seconds", "1", "--deadline", "20"),
+        *("--faults", "lost-response", "clean-restart", "--seconds", "1", "--deadline", "60"),
         *("--json", str(found)),
     )
     rows: list[dict[str, Any]] = json.loads(found.read_text())
