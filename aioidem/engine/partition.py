@@ -341,14 +341,14 @@ class PartitionState:
         `current`: the leader epoch it was sent under is still the newest we know of.
         """
         self.outstanding -= 1
-        if batch.settled:
-            return
         attempt = batch.attempt
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
             out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
-            self.acked_offset = -1  # said once is enough
+            self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
             if attempt is not None:
                 attempt.knows_us = False  # it is another log, whatever that leader has shown before
+        if batch.settled:
+            return
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)

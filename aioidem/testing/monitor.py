@@ -308,7 +308,7 @@ class WireMonitor:
         if state.newest is None or state.identities[state.newest] is not identity:
             return
         where = f"{answer.topic}-{answer.partition}"
-        # What was given up meanwhile is asked about no more, and its answer not looked at.
+        # What was given up meanwhile leaves a hole of its own.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
         if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
@@ -317,7 +317,7 @@ class WireMonitor:
         older = last is not None and last[0] == this[0] and sent.base <= last[1]
         if answer.base_offset < 0 or older:
             return
-        if awaited and answer.base_offset < state.acked_end:
+        if answer.base_offset < state.acked_end:
             self._lost(state, f"{where}: offset {answer.base_offset} after {state.acked_end - 1}")
             state.acked_end = 0
         state.acked_last = this

@@ -380,6 +380,21 @@ def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_bel
     assert rig.outcomes[1].status is UNKNOWN
 
 
+def test_a_late_answer_shows_a_loss_as_well() -> None:
+    """Its batch was given up meanwhile; the offset is a fact all the same."""
+    rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
+    rig.ack(second, 100)
+    rig.send()
+    rig.fail(rig.outstanding()[0], NOT_LEADER, -1)
+    rig.tick(1.0)
+    (late,) = rig.outstanding()
+    rig.tick(9.02)
+    assert rig.outcomes[2].status is UNKNOWN
+    rig.ack(late, 50)
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.outcomes[2].status is UNKNOWN
+
+
 def test_a_loss_that_offsets_show_is_reported_once() -> None:
     rig, _ = pipelined(1)
     rig.ack(rig.outstanding()[0], 100)
