@@ -1,0 +1,64 @@
+"""A full window outlives its deadline (F14): what was on its way is UNKNOWN, what was not is
+NOT_WRITTEN, and what comes later is not held up by either.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from aioidem.testing.fault_proxy import Drop
+from tests.kafka.faults.world import World, fill, leave_in_doubt, producer_of
+from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
+
+pytestmark = pytest.mark.anyio
+
+SHORT = {"request_timeout": 0.5, "delivery_timeout": 1.2}
+WAITING = 10
+
+
+@pytest.mark.parametrize("fate", ["appended", "appended-later", "never-arrived"])
+@bounded(60)
+async def test_f14_deadlines_pass_with_a_full_window_in_flight(
+    cluster: KafkaCluster, world: World, fate: str
+) -> None:
+    topic = f"f14-{fate}"
+    await cluster.create_topic(topic)
+    spans = SpanCount(cluster.proxy)
+    window = world.window
+    async with producer_of(cluster, world, **SHORT) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        match fate:
+            case "appended":
+                await leave_in_doubt(cluster, spans, history, window)
+                cluster.proxy.freeze()
+            case "appended-later":
+                # What the proxy has taken in reaches the broker when the link thaws, behind the
+                # client's back: its connection is long closed by then.
+                cluster.proxy.freeze()
+                history.send(window)
+            case _:
+                spans.request = Drop
+                history.send(window)
+        history.send(WAITING)
+        told = await outcomes(history.deliveries[-window - WAITING :])
+        assert told == [DeliveryStatus.UNKNOWN] * window + [DeliveryStatus.NOT_WRITTEN] * WAITING
+        spans.answer = spans.request = lambda: None
+        cluster.proxy.thaw()
+        assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
+        assert producer.statistics().epoch_bumps == 1
+        assert producer.statistics().data_loss_events == 0
+    calls = await check(cluster, [history], topic)
+    first, last = 4 * window, 5 * window
+    doubtful = set(range(first, last))
+    assert [call for call in calls if call not in doubtful] == [
+        *range(first),
+        *range(last + WAITING, last + WAITING + 20),
+    ]
+    match fate:
+        case "appended":
+            assert doubtful <= set(calls)
+        case "never-arrived":
+            assert not doubtful & set(calls)

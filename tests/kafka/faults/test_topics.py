@@ -1,0 +1,184 @@
+"""What happens to topics while they are written to: emptied (F19), gone for a while, or deleted and
+made anew (F20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.entities import from_ms
+from aioidem.protocol.messages import decode_response, encode_response, response_type
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import Expectations, KafkaCluster, parse_value
+from aioidem.testing.fault_proxy import Action, FrameSeen, Rewrite
+from tests.kafka.faults.world import (
+    RTT,
+    World,
+    fill,
+    leave_in_doubt,
+    load,
+    nothing_noticed,
+    producer_of,
+    settled,
+)
+from tests.kafka.tools import History, SpanCount, bounded, check, judge, outcomes, records_of
+
+pytestmark = pytest.mark.anyio
+
+METADATA = 3
+DELETE_RECORDS, HIGH_WATERMARK = (21, 2), -1
+UNKNOWN_TOPIC = 3
+
+
+async def delete_records(cluster: KafkaCluster, topic: str) -> int:
+    """Throw away all that is committed; returns the offset from which on records stay."""
+    place = {"partition_index": 0, "offset": HIGH_WATERMARK}
+    answer = await cluster.ask(
+        *DELETE_RECORDS, topics=[{"name": topic, "partitions": [place]}], timeout=from_ms(10_000)
+    )
+    [partition] = answer.topics[0].partitions
+    assert int(partition.error_code) == 0
+    return int(partition.low_watermark)
+
+
+async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:
+    """As `check`, of the log from an offset on: its files may hold what is below it."""
+    log = [
+        each for each in records_of(topic, 0, await cluster.dump_log(topic)) if each.offset >= start
+    ]
+    gone = {
+        row.value
+        for row, delivery in zip(history.settle(), history.deliveries, strict=True)
+        if delivery.metadata.offset < start
+    }
+    assert judge([history], log, Expectations(lost=gone)) == []
+    values = [parse_value(each.value) for each in log]
+    total = len(history.deliveries)
+    assert [each.call for each in values if each] == list(range(total - len(log), total))
+
+
+@bounded(60)
+async def test_f19_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """The broker keeps our state, so nothing of ours is lost, and nothing is reported as lost."""
+    await cluster.create_topic("f19")
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f19")
+        await fill(history, producer, world)
+        cluster.proxy.set_link(rtt=RTT)
+        async with load(world, history):
+            for _ in range(3):
+                await settled(history, 20)
+                assert await delete_records(cluster, "f19") > 0
+        await leave_in_doubt(cluster, spans, history, world.window)
+        start = await delete_records(cluster, "f19")
+        assert start == len(history.deliveries)
+        spans.answer = lambda: None
+        cluster.proxy.disconnect()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(20))
+        assert nothing_noticed(producer)
+    assert history.offsets() == list(range(len(history.deliveries)))
+    await check_what_stays(cluster, history, "f19", start)
+
+
+@bounded(60)
+async def test_f19_records_are_deleted_and_the_broker_crashes(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
+    await cluster.create_topic("f19-crash")
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f19-crash")
+        await fill(history, producer, world)
+        await leave_in_doubt(cluster, spans, history, world.window)
+        start = await delete_records(cluster, "f19-crash")
+        assert start == len(history.deliveries)
+        await cluster.kill()
+        spans.answer = lambda: None
+        await cluster.start()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(20))
+        assert nothing_noticed(producer)
+    await check_what_stays(cluster, history, "f19-crash", start)
+
+
+class Vanished:
+    """Says in so many answers of Metadata that no topic is known."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+
+    def __call__(self, seen: FrameSeen) -> Action | None:
+        if seen.api_key != METADATA or not self.left:
+            return None
+        self.left -= 1
+        schema = response_type(METADATA, seen.api_version)
+        assert schema is not None
+
+        def change(payload: bytes) -> bytes:
+            correlation_id, response = decode_response(schema, payload)
+            body: Any = response
+            code = ErrorCode(UNKNOWN_TOPIC)
+            topics = tuple(replace(t, error_code=code, partitions=()) for t in body.topics)
+            return encode_response(replace(body, topics=topics), correlation_id)[4:]
+
+        return Rewrite(change)
+
+
+@bounded(60)
+async def test_f20_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f20-gone")
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(cluster, world, metadata_max_age=0.1) as producer:
+        history = History(producer, "f20-gone")
+        await fill(history, producer, world)
+        cluster.proxy.on_answer = vanished = Vanished(3)
+        async with load(world, history):
+            await cluster.proxy.until(lambda: not vanished.left)
+            await settled(history, 50)
+        assert nothing_noticed(producer)
+    total = len(history.deliveries)
+    assert history.offsets() == list(range(total))
+    assert await check(cluster, [history], "f20-gone") == list(range(total))
+
+
+@bounded(60)
+async def test_f20_a_topic_is_deleted_and_made_anew_under_load(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst, and
+    what is sent from then on is in the new one, once and in order.
+    """
+    await cluster.create_topic("f20-new")
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(
+        cluster, world, allow_auto_create_topics=False, metadata_max_age=1.0
+    ) as producer:
+        history = History(producer, "f20-new")
+        await fill(history, producer, world)
+        async with load(world, history):
+            await settled(history, 20)
+            await cluster.delete_topic("f20-new")
+            await cluster.create_topic("f20-new")
+            made = anyio.current_time()
+            await settled(history, 50)
+        assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
+        # Where topics are named and not identified, the new one's offsets tell first.
+        losses = producer.statistics().data_loss_events
+        assert losses == 0 if world.version >= "4" else losses <= 1
+    # An answer of the old one may have been on its way for the length of the link.
+    rows = history.settle()
+    gone = {row.value for row in rows if row.settled is not None and row.settled < made + RTT}
+    calls = await check(cluster, [history], "f20-new", expect=Expectations(lost=gone))
+    assert calls[-20:] == list(range(len(history.deliveries) - 20, len(history.deliveries)))
