@@ -32,6 +32,7 @@ _DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (
 )
 _LITERAL, _READ, _ALL, _DENY, _ALLOW = 3, 3, 2, 2, 3
 _SET, _DELETE = 0, 1
+_FORBIDDEN: Final = 29
 _POLL_SECONDS: Final = 0.05
 
 PROPERTIES: Final[Mapping[str, str | int]] = {
@@ -163,11 +164,16 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await anyio.sleep(_POLL_SECONDS)
 
 
-async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
-    """What the leader of partition 0 knows: (producer id, epoch) -> the last sequence."""
+async def _producers(cluster: KafkaCluster, topic: str) -> Any:
     place = {"name": topic, "partition_indexes": [0]}
     answer = await cluster.ask(*_DESCRIBE_PRODUCERS, topics=[place])
-    [partition] = answer.topics[0].partitions
+    return answer.topics[0].partitions[0]
+
+
+async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
+    """What the leader of partition 0 knows: (producer id, epoch) -> the last sequence."""
+    partition = await _producers(cluster, topic)
+    assert int(partition.error_code) == 0
     return {
         (each.producer_id, each.producer_epoch): each.last_sequence
         for each in partition.active_producers
@@ -184,7 +190,7 @@ async def forgotten(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
-    """Everybody may do anything to the topic but read it."""
+    """From now on everybody, we as well, may do anything to the topic but read it."""
     rule = {
         "resource_type": TOPIC,
         "resource_name": topic,
@@ -198,6 +204,11 @@ async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
     ]
     answer = await cluster.ask(*_CREATE_ACLS, creations=rules)
     assert [int(each.error_code) for each in answer.results] == [0, 0]
+
+    async def forbidden() -> bool:
+        return int((await _producers(cluster, topic)).error_code) == _FORBIDDEN
+
+    await until(forbidden)
 
 
 async def _alter_brokers(cluster: KafkaCluster, operation: int, name: str, value: str) -> None:
