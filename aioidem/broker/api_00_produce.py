@@ -1,8 +1,12 @@
 """Produce (v3 to v14): check, append, wait for replication, answer.
 
-The checks come in Kafka's order, which clients can tell apart: topic, leadership, in-sync replicas,
-size, checksum, records and timestamps, and only then producer epoch and sequence. A resend of a
-stored batch is therefore refused for its size or timestamp before it is recognised.
+The checks come in Kafka's order, which clients can tell apart: topic, form of the batch, acks,
+leadership, in-sync replicas, base offset, size, checksum, records and timestamps, and only then
+producer epoch and sequence. A resend of a stored batch is therefore refused for its size or
+timestamp before it is recognised. That this is Kafka's order is tested against Kafka itself
+(``tests/kafka/test_differential.py``), as is everything else that is said here.
+
+Of a partition named twice in a request the last batch counts, as if the others were not there.
 
 acks=all waits for the high watermark, duplicates included. A parked request whose partition changes
 its leader is answered NOT_LEADER_OR_FOLLOWER, and REQUEST_TIMED_OUT after its timeout, both with
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 0
+_NO_TIMESTAMP: Final = -1
 _ZSTD: Final = 4
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADER_HINTS: Final = 10
@@ -70,8 +75,8 @@ class _Outcome:
 
     def refuse(self, refusal: RefusedError) -> None:
         self.code = refusal.code
-        # Kafka sends words only for records it refused; every other code speaks for itself.
-        if refusal.code in (ErrorCode.invalid_record, ErrorCode.invalid_timestamp):
+        # Kafka sends words only with single records it refused, and where it reads no further.
+        if refusal.record_errors or (refusal.code is ErrorCode.corrupt_message and refusal.spoils):
             self.message = refusal.message
             self.record_errors = refusal.record_errors
 
@@ -107,7 +112,14 @@ class _DelayedProduce(Delayed):
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
     """Append what may be appended; answer now, when it is committed, or (acks=0) never."""
-    outcomes = [_append(cluster, broker, item, request, context) for item in context.pending.items]
+    items = _distinct(context.pending.items)
+    spoiled = _spoiled(items, request)
+    if spoiled is None:
+        outcomes = [_append(cluster, broker, item, request, context) for item in items]
+    else:
+        outcomes = [_Outcome(item, _find(cluster, item)) for item in items]
+        for outcome in outcomes:
+            outcome.refuse(spoiled)
     if request.acks == 0:
         return Never(close=any(o.code is not ErrorCode.none for o in outcomes))
     if request.acks == 1:
@@ -116,6 +128,26 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     parked = _DelayedProduce(broker, outcomes, context, request.timeout.total_seconds())
     response = parked.attempt(cluster)
     return Later(parked) if response is None else Now(response)
+
+
+def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
+    if len(items) == 1:
+        return list(items)
+    return list({(item.topic_id or item.topic, item.index): item for item in items}.values())
+
+
+def _spoiled(items: list[ProduceItem], request: Entity) -> RefusedError | None:
+    """What fails the request as a whole: Kafka looks for a transactional batch before all else."""
+    for item in items:
+        if item.refused is not None and item.refused.spoils:
+            return item.refused
+        if item.header is not None and item.header.transactional:
+            if request.transactional_id is None:
+                return RefusedError(
+                    ErrorCode.transactional_id_authorization_failed, "there is none"
+                )
+            return None
+    return None
 
 
 def _append(
@@ -139,9 +171,8 @@ def _admitted(
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
         raise RefusedError(forced.code, "said so by the interceptor")
-    if request.acks not in (-1, 0, 1):
-        raise RefusedError(ErrorCode.invalid_required_acks, f"acks {request.acks}")
     if outcome.partition is not None:
+        _check_request(item, request, context.api_version)
         return outcome.partition
     if context.api_version >= _FIRST_WITH_TOPIC_IDS and item.topic_id not in cluster.topics_by_id:
         raise RefusedError(ErrorCode.unknown_topic_id, f"no topic has the id {item.topic_id}")
@@ -167,20 +198,19 @@ def _store(
     header, data = item.header, item.data
     if header is None or data is None:
         raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
-    _check_request(header, request, context.api_version)
     leader = partition.led_by(broker.id)
     if leader is None:
         raise RefusedError(ErrorCode.not_leader_or_follower, f"broker {broker.id} does not lead it")
-    settings = partition.topic.settings
-    if request.acks == -1 and len(partition.isr) < settings.min_insync_replicas:
-        raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
-    if len(data) > settings.max_message_bytes:
-        raise RefusedError(
-            ErrorCode.message_too_large, f"{len(data)} bytes, at most {settings.max_message_bytes}"
-        )
-    check_crc(data, header)
-    _check_records(partition, header, data, context.wall_ms)
+    # Said with every refusal from here on, but for two codes.
     outcome.log_start_offset = leader.log.start_offset
+    if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
+        raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
+    try:
+        _check_batch(partition, header, data, context.wall_ms)
+    except RefusedError as refusal:
+        if refusal.code in (ErrorCode.message_too_large, ErrorCode.corrupt_message):
+            outcome.log_start_offset = -1
+        raise
     if not _is_duplicate(leader, header, outcome, broker.sequence_range):
         batch = partition.append(data, header, context.wall_ms)
         outcome.base_offset = batch.base_offset
@@ -208,37 +238,53 @@ def _is_duplicate(
     return True
 
 
-def _check_request(header: BatchHeader, request: Entity, version: int) -> None:
+def _check_request(item: ProduceItem, request: Entity, version: int) -> None:
+    """What is looked at before the log is."""
+    header = item.header
+    if header is None:
+        raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
     if header.codec == _ZSTD and version < _FIRST_WITH_ZSTD:
         raise RefusedError(ErrorCode.unsupported_compression_type, "zstd needs Produce v7")
-    if header.codec > _ZSTD:
-        raise RefusedError(ErrorCode.corrupt_message, f"unknown codec {header.codec}")
-    if header.control:
-        raise RefusedError(
-            ErrorCode.invalid_record, "Clients are not allowed to write control records"
-        )
-    if header.transactional or request.transactional_id is not None:
+    if request.acks not in (-1, 0, 1):
+        raise RefusedError(ErrorCode.invalid_required_acks, f"acks {request.acks}")
+    if header.transactional and not header.control:
         raise RefusedError(ErrorCode.invalid_txn_state, "this broker has no transactions")
 
 
-def _check_records(
+def _check_batch(
     partition: Partition, header: BatchHeader, data: bytes | memoryview, wall_ms: int
 ) -> None:
     if header.base_offset != 0:
         raise RefusedError(
             ErrorCode.invalid_record, f"The base offset should be 0, but is {header.base_offset}"
         )
+    longest = partition.topic.settings.max_message_bytes
+    if len(data) > longest:
+        raise RefusedError(ErrorCode.message_too_large, f"{len(data)} bytes, at most {longest}")
+    check_crc(data, header)
+    if header.codec > _ZSTD:
+        # Kafka does not expect it, and says so.
+        raise RefusedError(ErrorCode.unknown_server_error, f"unknown codec {header.codec}")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RefusedError(
             ErrorCode.invalid_record,
             f"{header.record_count} records up to offset delta {header.last_offset_delta}",
         )
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.control:
+        raise RefusedError(
+            ErrorCode.invalid_record, "Clients are not allowed to write control records"
+        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
         raise RefusedError(
             ErrorCode.invalid_record,
-            f"producer {header.producer_id} with epoch {header.producer_epoch} "
-            f"and sequence {header.base_sequence}",
+            f"producer {header.producer_id} with sequence {header.base_sequence}",
         )
+    _check_records(partition, header, data, wall_ms)
+
+
+def _check_records(
+    partition: Partition, header: BatchHeader, data: bytes | memoryview, wall_ms: int
+) -> None:
     settings = partition.topic.settings
     if not settings.log_append_time:
         _check_timestamps(partition, header, data, wall_ms)
@@ -261,7 +307,11 @@ def _check_timestamps(
     # Only the first and the newest stamp are in the header; a lower bound needs every record's.
     if header.max_timestamp_ms <= newest and oldest < 0:
         return
-    outside = [i for i, r in enumerate(_records(data)) if not oldest <= r.timestamp_ms <= newest]
+    outside = [
+        i
+        for i, r in enumerate(_records(data))
+        if r.timestamp_ms != _NO_TIMESTAMP and not oldest <= r.timestamp_ms <= newest
+    ]
     if outside:
         raise RefusedError(
             ErrorCode.invalid_timestamp,
@@ -288,7 +338,7 @@ def _settle(outcome: _Outcome, broker: Broker) -> None:
         outcome.code = ErrorCode.not_leader_or_follower
     elif partition.high_watermark < outcome.awaited:
         return
-    elif len(partition.isr) < partition.topic.settings.min_insync_replicas:
+    elif len(partition.isr) < partition.least_in_sync:
         outcome.code = ErrorCode.not_enough_replicas_after_append
     outcome.awaited = -1
 

@@ -189,7 +189,7 @@ def _partition_data(request: Entity, found: _Found) -> dict[str, Any]:
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
-        "aborted_transactions": [] if request.isolation_level == 1 else None,
+        "aborted_transactions": [] if request.isolation_level == 1 or partition is None else None,
         "preferred_read_replica": -1,
         "records": b"".join([b.wire() for b in found.batches]),
     }

@@ -32,7 +32,9 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         topics = [_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
         create = getattr(request, "allow_auto_topic_creation", True)
-        topics = [_asked(cluster, broker, wanted, create=create) for wanted in request.topics]
+        topics = [
+            _asked(cluster, broker, wanted, create=create) for wanted in _distinct(request.topics)
+        ]
     running = cluster.running
     values = {
         "throttle_time": ZERO_MS,
@@ -46,6 +48,17 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         "error_code": ErrorCode.none,
     }
     return Now(respond(_API, context.api_version, values))
+
+
+def _distinct(topics: tuple[Entity, ...]) -> list[Entity]:
+    """Each topic once; where one goes by its id, those by name are passed over, as Kafka does."""
+    by_id = any(getattr(each, "topic_id", None) is not None for each in topics)
+    wanted = {}
+    for each in topics:
+        topic_id = getattr(each, "topic_id", None)
+        if topic_id is not None or not by_id:
+            wanted[topic_id or each.name] = each
+    return list(wanted.values())
 
 
 def _asked(

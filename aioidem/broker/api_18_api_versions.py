@@ -34,11 +34,16 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.match(name) for name in names):
             code = ErrorCode.invalid_request
+    # With an error only what a client needs to do better, which is nothing or this API's versions.
+    told = [
+        each
+        for each in cluster.announced(broker)
+        if code is ErrorCode.none or (code is ErrorCode.unsupported_version and each[0] == _API)
+    ]
     values = {
         "error_code": code,
         "api_keys": [
-            {"api_key": key, "min_version": first, "max_version": last}
-            for key, first, last in cluster.announced(broker)
+            {"api_key": key, "min_version": first, "max_version": last} for key, first, last in told
         ],
         "throttle_time": ZERO_MS,
     }

@@ -21,13 +21,15 @@ _API: Final = 19
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each topic succeeds or fails by itself; a name given twice fails both times."""
+    """Each topic succeeds or fails by itself; a name given twice fails, once."""
     names = [wanted.name for wanted in request.topics]
-    topics = []
+    topics = [
+        _refused(name, ErrorCode.invalid_request, "Duplicate topic name.")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     for wanted in request.topics:
         if names.count(wanted.name) > 1:
-            code, message = ErrorCode.invalid_request, "Duplicate topic name."
-            topics.append(_refused(wanted.name, code, message))
             continue
         try:
             topics.append(_create(cluster, broker, wanted, validate_only=request.validate_only))
@@ -55,7 +57,7 @@ def _create(
     )
     return {
         "name": topic.name,
-        "topic_id": None if validate_only else topic.id,
+        "topic_id": topic.id,
         "error_code": ErrorCode.none,
         "error_message": None,
         "num_partitions": len(topic.partitions),

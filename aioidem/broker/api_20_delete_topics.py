@@ -10,6 +10,7 @@ from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
+    from aioidem.broker.partition import Topic
     from aioidem.broker.state import ClusterState
     from aioidem.broker.topology import Broker
 
@@ -20,25 +21,38 @@ _FIRST_WITH_IDS: Final = 6
 
 
 def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each topic succeeds or fails by itself."""
+    """Each topic succeeds or fails by itself; what is named twice, also by name and id, fails."""
     wanted: list[tuple[str | None, Any]]
     if context.api_version >= _FIRST_WITH_IDS:
         wanted = [(state.name, state.topic_id) for state in request.topics]
     else:
         wanted = [(name, None) for name in request.topic_names]
-    responses = []
-    for name, topic_id in wanted:
-        topic = cluster.topics.get(name) if name is not None else None
-        if topic is None and topic_id is not None:
-            topic = cluster.topics_by_id.get(topic_id)
-        answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
-        if topic is not None:
+    found = [_find(cluster, name, topic_id) for name, topic_id in wanted]
+    responses: dict[Any, dict[str, Any]] = {}
+    for (name, topic_id), topic in zip(wanted, found, strict=True):
+        key: Any = topic or (name, topic_id)
+        if key in responses or (found.count(topic) > 1 and topic is not None):
+            code, message = ErrorCode.invalid_request, "Duplicate topic."
+            shown = topic_id if topic is None or name is None else None
+        elif topic is not None:
             cluster.delete_topic(topic)
-            answer |= {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none}
+            code, message, shown = ErrorCode.none, None, topic.id
         elif name is not None:
-            answer["error_code"] = ErrorCode.unknown_topic_or_partition
+            code, message = ErrorCode.unknown_topic_or_partition, "This server does not host it."
+            shown = topic_id
         else:
-            answer["error_code"] = ErrorCode.unknown_topic_id
-        responses.append(answer)
-    values = {"throttle_time": ZERO_MS, "responses": responses}
+            code, message, shown = ErrorCode.unknown_topic_id, "No topic has this id.", topic_id
+        responses[key] = {
+            "name": name if topic is None else topic.name,
+            "topic_id": shown,
+            "error_code": code,
+            "error_message": message,
+        }
+    values = {"throttle_time": ZERO_MS, "responses": responses.values()}
     return Now(respond(_API, context.api_version, values))
+
+
+def _find(cluster: ClusterState, name: str | None, topic_id: Any) -> Topic | None:
+    if name is not None:
+        return cluster.topics.get(name)
+    return cluster.topics_by_id.get(topic_id)

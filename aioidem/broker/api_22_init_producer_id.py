@@ -28,7 +28,9 @@ _FIRST_WITH_FENCED: Final = 4
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
     """(id, epoch), or the reason why not."""
     code, producer_id, epoch = ErrorCode.none, -1, -1
+    claimed = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
+        _check_claim(*claimed)
         if request.transactional_id is None:
             producer_id, epoch = cluster.allocate_producer_id(broker), 0
         else:
@@ -42,6 +44,11 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         "producer_epoch": epoch,
     }
     return Now(respond(_API, context.api_version, values))
+
+
+def _check_claim(producer_id: int, epoch: int) -> None:
+    if (producer_id < 0) != (epoch < 0):
+        raise RefusedError(ErrorCode.invalid_request, "an id without an epoch, or the reverse")
 
 
 def _transactional(

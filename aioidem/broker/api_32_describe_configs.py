@@ -43,7 +43,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     """Each resource succeeds or fails by itself."""
     results = []
     for wanted in request.resources:
-        code, message, configs = ErrorCode.none, None, []
+        code, message, configs = ErrorCode.none, "", []
         try:
             configs = _describe(cluster, broker, wanted)
         except RefusedError as refusal:
@@ -154,9 +154,12 @@ def _levels(
 
 
 def _config(definition: Definition, levels: list[tuple[str, str, int]]) -> dict[str, Any]:
-    default = (definition.broker_name or definition.name, definition.default, _FROM_DEFAULT)
-    synonyms = [*levels, default]
-    _, value, source = synonyms[0]
+    name = definition.default_name
+    if name is None:
+        name = definition.broker_name or definition.name
+    default = (name, definition.default, _FROM_DEFAULT)
+    _, value, source = [*levels, default][0]
+    synonyms = [*levels, default] if name else levels
     return {
         "name": definition.name,
         "value": value,

@@ -41,6 +41,8 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
             _alter(cluster, broker, wanted, validate_only=request.validate_only)
         except RefusedError as refusal:
             code, message = refusal.code, refusal.message
+            if code is ErrorCode.unknown_server_error:
+                message = None
         responses.append(
             {
                 "error_code": code,
@@ -60,6 +62,7 @@ def _alter(cluster: ClusterState, asked: Broker, wanted: Entity, *, validate_onl
     if wanted.resource_type == RESOURCE_TOPIC:
         topic = cluster.topics.get(wanted.resource_name)
         if topic is None:
+            cluster.check_topic_name(wanted.resource_name)
             raise RefusedError(ErrorCode.unknown_topic_or_partition, "The topic does not exist.")
         changed = _changed(TOPIC_CONFIGS, topic.overrides, wanted, asked)
         if not validate_only:
@@ -85,27 +88,34 @@ def _changed(
             changed.pop(change.name, None)
             continue
         value = _new_value(table, changed, change)
-        validate(
-            table,
-            [(change.name, value)],
-            retains=asked.retains,
-            unknown_allowed=table is BROKER_CONFIGS,
-        )
-        changed[change.name] = value or ""
+        _check(table, change.name, value, asked)
+        changed[change.name] = value
     return changed
 
 
-def _new_value(
-    table: Mapping[str, Definition], current: Mapping[str, str], change: Entity
-) -> str | None:
+def _check(table: Mapping[str, Definition], name: str, value: str, asked: Broker) -> None:
+    of_broker = table is BROKER_CONFIGS
+    try:
+        validate(table, [(name, value)], retains=asked.retains, unknown_allowed=of_broker)
+    except RefusedError as refusal:
+        if not of_broker:
+            raise
+        # Kafka has another name for the same of brokers.
+        raise RefusedError(ErrorCode.invalid_request, refusal.message) from None
+
+
+def _new_value(table: Mapping[str, Definition], current: Mapping[str, str], change: Entity) -> str:
     value: str | None = change.value
-    if change.config_operation == _SET or value is None:
+    if change.config_operation not in (_SET, _APPEND, _SUBTRACT):
+        # Kafka does not expect it, and says so.
+        raise RefusedError(
+            ErrorCode.unknown_server_error, f"Unknown operation type {change.config_operation}"
+        )
+    if value is None:
+        raise RefusedError(ErrorCode.invalid_request, f"Null value for {change.name}")
+    if change.config_operation == _SET:
         return value
     definition = table.get(change.name)
-    if change.config_operation not in (_APPEND, _SUBTRACT):
-        raise RefusedError(
-            ErrorCode.invalid_request, f"Unknown operation type {change.config_operation}"
-        )
     if definition is None or definition.type != ConfigType.LIST:
         raise RefusedError(
             ErrorCode.invalid_config, f"Can't append or subtract: {change.name} is not a list"

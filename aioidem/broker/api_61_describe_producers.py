@@ -14,7 +14,7 @@ from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
-    from aioidem.broker.partition import Partition
+    from aioidem.broker.partition import Topic
     from aioidem.broker.state import ClusterState
     from aioidem.broker.topology import Broker
 
@@ -28,21 +28,24 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     topics = []
     for wanted in request.topics:
         topic = cluster.topics.get(wanted.name)
-        parts = [
-            _describe(topic.partition(index) if topic is not None else None, index, broker)
-            for index in wanted.partition_indexes
-        ]
+        parts = [_describe(topic, index, broker) for index in wanted.partition_indexes]
         topics.append({"name": wanted.name, "partitions": parts})
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
 
 
-def _describe(partition: Partition | None, index: int, broker: Broker) -> dict[str, Any]:
+def _describe(topic: Topic | None, index: int, broker: Broker) -> dict[str, Any]:
     values: dict[str, Any] = {
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
         "active_producers": [],
     }
+    if topic is None:
+        return values | {
+            "error_code": ErrorCode.unknown_topic_or_partition,
+            "error_message": "This server does not host this topic-partition.",
+        }
+    partition = topic.partition(index)
     if partition is None:
         return values | {"error_code": ErrorCode.unknown_topic_or_partition}
     replica = partition.replicas.get(broker.id)

@@ -34,6 +34,11 @@ _CRC_OFFSET: Final = 17
 _CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_OFFSET: Final = 35
 _LENGTH_PREFIX: Final = 12
+_UP_TO_MAGIC: Final = 17
+_MAGIC_AT: Final = 16
+_LEAST_LENGTH: Final = 14
+_NEWEST_MAGIC: Final = 2
+_NO_TIMESTAMP: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
 _LOG_APPEND_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
@@ -44,16 +49,22 @@ class RefusedError(Exception):
     """A request, or one partition of it, that the broker answers with an error code.
 
     ``code`` is the Kafka error, ``message`` what an operator would read, ``record_errors`` the
-    (batch index, message) pairs of KIP-467.
+    (batch index, message) pairs of KIP-467. ``spoils``: it befalls the whole request.
     """
 
     def __init__(
-        self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str | None], ...] = ()
+        self,
+        code: ErrorCode,
+        message: str,
+        record_errors: tuple[tuple[int, str | None], ...] = (),
+        *,
+        spoils: bool = False,
     ) -> None:
         super().__init__(f"{code.name}: {message}")
         self.code = code
         self.message = message
         self.record_errors = record_errors
+        self.spoils = spoils
 
 
 class BatchHeader(NamedTuple):
@@ -72,6 +83,11 @@ class BatchHeader(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + _LENGTH_PREFIX
 
     @property
     def codec(self) -> int:
@@ -103,36 +119,44 @@ def sequence_after(sequence: int, records: int) -> int:
 
 
 def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
-    """The header of ``data``, which must be exactly one v2 batch (all that Produce v3+ allows).
+    """The header of the one v2 batch that ``data`` may hold (all that Produce v3+ allows).
 
-    Raises `RefusedError`: INVALID_RECORD for no batch, several, or another format; CORRUPT_MESSAGE
-    for a length that cannot be. The checksum is not looked at: see `check_crc`.
+    What is too short to be a second batch may follow it, and is no part of it. The checksum is not
+    looked at: see `check_crc`. Raises `RefusedError`: INVALID_RECORD for no batch, several, or an
+    older format; CORRUPT_MESSAGE for what no format has, and of the first batch that spoils the
+    request, because Kafka looks into the first ones before it looks at each.
     """
-    if data is None or len(data) == 0:
+    found = b"" if data is None else data
+    size = _next_batch(found, 0, spoils=True)
+    if not size:
+        raise RefusedError(ErrorCode.invalid_record, "there must be a record batch per partition")
+    magic = found[_MAGIC_AT]
+    if magic != _NEWEST_MAGIC:
+        raise RefusedError(ErrorCode.invalid_record, f"a batch of magic 2, not {magic}")
+    if _next_batch(found, size, spoils=False):
+        raise RefusedError(ErrorCode.invalid_record, "there must be one batch per partition")
+    if size < HEADER_SIZE:
+        raise RefusedError(ErrorCode.corrupt_message, f"{size} bytes cannot hold a batch header")
+    return BatchHeader._make(_HEADER.unpack_from(found, 0))
+
+
+def _next_batch(data: bytes | memoryview, at: int, *, spoils: bool) -> int:
+    """Size of the batch at ``at``, 0 if what is there is not a whole one."""
+    left = len(data) - at
+    if left < _LENGTH_PREFIX:
+        return 0
+    length = int.from_bytes(data[at + 8 : at + _LENGTH_PREFIX], "big", signed=True)
+    if length < _LEAST_LENGTH:
         raise RefusedError(
-            ErrorCode.invalid_record, "Produce requests must have exactly one batch per partition"
+            ErrorCode.corrupt_message, f"a batch cannot be {length} bytes long", spoils=spoils
         )
-    if len(data) < HEADER_SIZE:
-        raise RefusedError(
-            ErrorCode.corrupt_message, f"{len(data)} bytes cannot hold a batch header"
-        )
-    header = BatchHeader._make(_HEADER.unpack_from(data, 0))
-    if header.magic != 2:
-        raise RefusedError(
-            ErrorCode.invalid_record,
-            f"Produce requests may hold batches of magic 2 only, not {header.magic}",
-        )
-    size = header.batch_length + _LENGTH_PREFIX
-    if size < HEADER_SIZE or size > len(data):
-        raise RefusedError(
-            ErrorCode.corrupt_message, f"batch of {size} bytes in {len(data)} bytes of records"
-        )
-    if size < len(data):
-        raise RefusedError(
-            ErrorCode.invalid_record,
-            "Produce requests may hold exactly one record batch per partition",
-        )
-    return header
+    if left < _UP_TO_MAGIC:
+        return 0
+    magic = data[at + _MAGIC_AT]
+    if magic > _NEWEST_MAGIC:
+        raise RefusedError(ErrorCode.corrupt_message, f"no format has magic {magic}", spoils=spoils)
+    size = length + _LENGTH_PREFIX
+    return size if size <= left else 0
 
 
 def check_crc(data: bytes | memoryview, header: BatchHeader) -> None:
@@ -176,7 +200,10 @@ class StoredBatch:
         self.appended_ms = appended_ms
         self.log_append_time_ms = appended_ms if log_append_time else -1
         if log_append_time:
-            data, header = _with_log_append_time(data, header, appended_ms)
+            data, header = _restamped(data, header, _LOG_APPEND_BIT, appended_ms)
+        elif header.attributes & _LOG_APPEND_BIT or header.max_timestamp_ms < _NO_TIMESTAMP:
+            newest = max(header.max_timestamp_ms, _NO_TIMESTAMP)
+            data, header = _restamped(data, header, 0, newest)
         self.data = data
         self.header = header
 
@@ -211,16 +238,18 @@ class StoredBatch:
         )
 
 
-def _with_log_append_time(
-    data: bytes | memoryview, header: BatchHeader, now_ms: int
+def _restamped(
+    data: bytes | memoryview, header: BatchHeader, timestamp_type: int, max_timestamp_ms: int
 ) -> tuple[bytes, BatchHeader]:
     """Timestamp type and maximum timestamp are inside the checksum, so this is the one case where a
-    batch is rewritten.
+    batch is rewritten: for LogAppendTime, or where the producer said what only a broker may say.
     """
     changed = bytearray(data)
-    attributes = header.attributes | _LOG_APPEND_BIT
+    attributes = header.attributes & ~_LOG_APPEND_BIT | timestamp_type
     struct.pack_into(">h", changed, _CHECKED_FROM, attributes)
-    struct.pack_into(">q", changed, _MAX_TIMESTAMP_OFFSET, now_ms)
+    struct.pack_into(">q", changed, _MAX_TIMESTAMP_OFFSET, max_timestamp_ms)
     crc = crc32c.crc32c(memoryview(changed)[_CHECKED_FROM:])
     struct.pack_into(">I", changed, _CRC_OFFSET, crc)
-    return bytes(changed), header._replace(attributes=attributes, max_timestamp_ms=now_ms, crc=crc)
+    return bytes(changed), header._replace(
+        attributes=attributes, max_timestamp_ms=max_timestamp_ms, crc=crc
+    )

@@ -63,7 +63,8 @@ class ConfigType:
 class Definition:
     """One config: ``check`` raises ValueError saying what is allowed.
 
-    ``broker_name`` is the broker config a topic config takes its default from.
+    ``broker_name`` is the broker config a topic config takes its default from, and
+    ``default_name`` what its default is called where that is described ("": nothing).
     """
 
     name: str
@@ -73,6 +74,7 @@ class Definition:
     documentation: str
     broker_name: str | None = None
     read_only: bool = False
+    default_name: str | None = None
 
 
 def _between(low: int, high: int) -> Callable[[str], None]:
@@ -206,6 +208,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "delete",
         _cleanup_policy,
         "With compact, a record without a key is refused; nothing is compacted here.",
+        default_name="log.cleanup.policy",
     ),
     Definition(
         "compression.type",
@@ -228,6 +231,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "3600000",
         _between(0, _LONG_MAX),
         "How far a CreateTime may be ahead of the broker's clock.",
+        default_name="log.message.timestamp.after.max.ms",
     ),
     Definition(
         "message.timestamp.before.max.ms",
@@ -235,6 +239,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
         str(_LONG_MAX),
         _between(0, _LONG_MAX),
         "How far a CreateTime may be behind the broker's clock.",
+        default_name="log.message.timestamp.before.max.ms",
     ),
     Definition(
         "message.timestamp.type",
@@ -274,6 +279,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "604800000",
         _between(-1, _LONG_MAX),
         "Remembered only: logs are bounded by bytes here.",
+        default_name="",
     ),
 )
 
@@ -324,6 +330,7 @@ class TopicSettings:
     min_insync_replicas: int
     retention_bytes: int
     compacted: bool
+    deletes: bool
     retain: int | None
 
     @staticmethod
@@ -344,5 +351,6 @@ class TopicSettings:
             min_insync_replicas=int(value("min.insync.replicas")),
             retention_bytes=retention if retention >= 0 else _LONG_MAX,
             compacted="compact" in value("cleanup.policy"),
+            deletes="delete" in value("cleanup.policy"),
             retain=int(overrides[TOPIC_RETAIN]) if TOPIC_RETAIN in overrides else None,
         )

@@ -108,6 +108,12 @@ class Log:
         inside = [b for b in self._batches if b.last_offset < below]
         return max(inside, key=attrgetter("max_timestamp_ms"), default=None)
 
+    def epoch_of(self, offset: int, otherwise: int) -> int:
+        """Leader epoch of the record at ``offset``; ``otherwise`` if there is none."""
+        if not self._batches or not self._start <= offset < self._end:
+            return otherwise
+        return self._batches[self._index(offset)].leader_epoch
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(largest epoch <= ``epoch`` in the log, first offset after it), (-1, -1) if there is none
         (KIP-101).
@@ -155,6 +161,20 @@ class Log:
         if count:
             del self._batches[:count]
             self._start = self._batches[0].base_offset
+
+    def delete_before(self, offset: int) -> None:
+        """Let the log start at ``offset`` (not beyond its end), if it does not start above.
+
+        A batch that holds it stays whole, as Kafka's segments do.
+        """
+        if offset <= self._start:
+            return
+        count = 0
+        while count < len(self._batches) and self._batches[count].last_offset < offset:
+            self._size -= len(self._batches[count].data)
+            count += 1
+        del self._batches[:count]
+        self._start = offset
 
     def _index(self, offset: int) -> int:
         return max(0, bisect_right(self._batches, offset, key=_base_offset) - 1)

@@ -42,6 +42,10 @@ class Replica:
         self.online = True
         self.paused = False
 
+    def pass_through_snapshot(self) -> None:
+        """Remember of producers what a restart leaves."""
+        self.producers.through_snapshot(of_empty_log=self.log.start_offset == self.log.end_offset)
+
     def __repr__(self) -> str:
         return f"<Replica broker={self.broker_id} {self.log!r} producers={len(self.producers)}>"
 
@@ -112,6 +116,11 @@ class Partition:
         """The replica on that broker if it is the leader."""
         return self.replicas[broker_id] if broker_id == self.leader else None
 
+    @property
+    def least_in_sync(self) -> int:
+        """Replicas that acks=all wants in sync: no more than there are."""
+        return min(self.topic.settings.min_insync_replicas, len(self.replicas))
+
     def retain_on(self, broker_id: int) -> int:
         """Batches per producer that broker remembers of this partition."""
         return self._retain_on(broker_id, self.topic)
@@ -135,8 +144,12 @@ class Partition:
         if leader.log.size > settings.retention_bytes:
             for replica in self.replicas.values():
                 replica.log.enforce_retention(settings.retention_bytes)
-                replica.producers.retained_from(replica.log.start_offset)
         return batch
+
+    def delete_before(self, offset: int) -> None:
+        """Start the leader's log at ``offset``, and its followers' as far as they have come."""
+        for replica in (self.replicas[self.leader], *self._followers()):
+            replica.log.delete_before(min(offset, replica.log.end_offset))
 
     def hold_high_watermark(self, at: int | None = None) -> None:
         """Keep the high watermark where it is, or let it rise to ``at`` and no further."""

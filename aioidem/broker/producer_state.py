@@ -16,10 +16,11 @@ Modelled on what Kafka 4.3.1 does, step by step:
   (transactions v2).
 * A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
   timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
-  neither does idleness. Sooner if retention removed its last batch: so KIP-854 says; brokers of
-  KIP-360 keep it, and a client has to live with both.
-* A restart keeps one batch per producer, because that is what a producer snapshot holds. After a
-  crash it is the same: the log is replayed, a snapshot of that is taken, and the snapshot loaded.
+  neither does idleness. Not sooner: that retention or DeleteRecords removed what it wrote does not
+  make a broker forget it (KIP-360; KIP-854 says otherwise, and Kafka does not).
+* A restart keeps one batch per producer, because that is what a producer snapshot holds, and none
+  where the whole log was removed, because the snapshot goes with it. After a crash it is the same:
+  the log is replayed, a snapshot of that is taken, and the snapshot loaded.
 
 Rejected
     A fixed-size ring per producer: N can be changed at run time and a lower N takes effect with the
@@ -167,26 +168,25 @@ class ProducerStates:
             del self._entries[pid]
         return gone
 
-    def retained_from(self, start_offset: int) -> None:
-        """Retention removed everything below: forget who wrote nothing since."""
-        gone = [
-            pid
-            for pid, entry in self._entries.items()
-            if entry.batches and entry.batches[-1].last_offset < start_offset
-        ]
-        for pid in gone:
-            del self._entries[pid]
-
-    def through_snapshot(self) -> None:
-        """What a snapshot holds: the last batch of each producer."""
+    def through_snapshot(self, *, of_empty_log: bool) -> None:
+        """What a snapshot holds: the last batch of each producer; it is lost with the log."""
+        if of_empty_log:
+            self._entries.clear()
         for entry in self._entries.values():
             while len(entry.batches) > 1:
                 entry.batches.popleft()
 
-    def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
-        """Forget everything and replay ``batches``: in a recovery, after a truncation, on a new
-        replica.
+    def recover(self, batches: Iterable[StoredBatch], retain: int) -> None:
+        """Replay ``batches`` after a crash, on top of older snapshots, which name who wrote what
+        is gone.
         """
+        known = dict(self._entries)
+        self.rebuild(batches, retain)
+        for producer_id, entry in known.items():
+            self._entries.setdefault(producer_id, entry)
+
+    def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
+        """Forget everything and replay ``batches``: after a truncation, on a new replica."""
         self._entries.clear()
         for batch in batches:
             self.appended(batch, retain)

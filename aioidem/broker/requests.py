@@ -111,6 +111,8 @@ class ProduceItem:
         self.refused: RefusedError | None = None
         try:
             self.header = parse_single_batch(data)
+            if data is not None and self.header.size < len(data):
+                self.data = data[: self.header.size]
         except RefusedError as refusal:
             self.refused = refusal
 

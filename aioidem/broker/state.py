@@ -254,7 +254,7 @@ class ClusterState(Topology):
                 self._retry(self._now, waiting) if clean else None
             replica = partition.replicas.get(broker_id)
             if replica is not None and clean:
-                replica.producers.through_snapshot()
+                replica.pass_through_snapshot()
         for connection in self._connections_of(broker_id):
             self._break(connection)
         for partition in self.partitions():
@@ -273,8 +273,8 @@ class ClusterState(Topology):
             if replica is not None:
                 if not clean:
                     retain = self._retain(broker_id, partition.topic)
-                    replica.producers.rebuild(replica.log.batches, retain)
-                    replica.producers.through_snapshot()
+                    replica.producers.recover(replica.log.batches, retain)
+                    replica.pass_through_snapshot()
                 # Expired ones are left out of a snapshot when it is loaded, not when it is written.
                 replica.producers.expire(self.wall_ms(broker), self._expiration_ms(broker))
             partition.broker_started(broker_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import crc32c
 import pytest
@@ -46,6 +48,26 @@ def log_end(cluster: VirtualCluster, topic: str = "t") -> int:
 def offset_of(part: Entity) -> int:
     assert part.error_code == ErrorCode.none, part
     return int(part.base_offset)
+
+
+def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any]]) -> list[Entity]:
+    """The answers to all entries of one request for one topic."""
+    values = {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": timedelta(seconds=30),
+        "topic_data": [{"name": "t", "topic_id": topic_id, "partition_data": parts}],
+    }
+    (answered,) = client.ask(0, 14, values).responses
+    return list(answered.partition_responses)
+
+
+def answers_of(
+    cluster: VirtualCluster, client: VirtualClient, records: dict[int, bytes]
+) -> list[Entity]:
+    """The answers to records by partition."""
+    parts = [{"index": index, "records": data} for index, data in records.items()]
+    return produce_all(client, cluster.state.topics["t"].id, parts)
 
 
 def resealed(data: bytes, at: int, layout: str, value: int) -> bytes:
@@ -98,16 +120,76 @@ def test_a_flipped_bit_is_corrupt_message(cluster: VirtualCluster, client: Virtu
     assert log_end(cluster) == 0
 
 
-@pytest.mark.parametrize("records", [None, b"", idempotent_batch(0) + idempotent_batch(1)])
+@pytest.mark.parametrize(
+    "records",
+    [
+        None,
+        b"",
+        idempotent_batch(0)[:1],
+        idempotent_batch(0)[:-1],
+        idempotent_batch(0) + idempotent_batch(1),
+    ],
+)
 def test_anything_but_one_batch_is_invalid_record(
     client: VirtualClient, records: bytes | None
 ) -> None:
     assert client.produce(records).error_code == ErrorCode.invalid_record
 
 
-@pytest.mark.parametrize("size", [1, 60, 61])
-def test_a_batch_cut_short_is_corrupt_message(client: VirtualClient, size: int) -> None:
-    assert client.produce(idempotent_batch(0)[:size]).error_code == ErrorCode.corrupt_message
+def test_what_cannot_be_a_batch_spoils_the_whole_request(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    good = idempotent_batch(0)
+    no_format = good[:16] + b"\x03" + good[17:]
+    for rubbish in (bytes(12), no_format):
+        parts = answers_of(cluster, client, {0: good, 1: rubbish})
+        assert [p.error_code for p in parts] == [ErrorCode.corrupt_message] * 2
+        assert all(p.error_message for p in parts)
+    assert log_end(cluster) == 0
+
+
+def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    good = idempotent_batch(0)
+    parts = answers_of(cluster, client, {0: good + bytes(11), 1: good + bytes(12)})
+    assert [p.error_code for p in parts] == [ErrorCode.none, ErrorCode.corrupt_message]
+    [stored] = cluster.state.topics["t"].partitions[0].replicas[0].log.batches
+    assert bytes(stored.data) == good
+
+
+def test_of_a_partition_named_twice_the_last_batch_counts(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    entries = [
+        {"index": 0, "records": idempotent_batch(0)},
+        {"index": 0, "records": idempotent_batch(0, 3)},
+    ]
+    [part] = produce_all(client, topic.id, entries)
+    assert (part.error_code, log_end(cluster)) == (ErrorCode.none, 3)
+
+
+def test_a_stamp_of_minus_1_is_none_and_never_too_old(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
+    part = client.produce(idempotent_batch(0, timestamps_ms=[-1]))
+    assert part.error_code == ErrorCode.none
+    part = client.produce(idempotent_batch(1, timestamps_ms=[0]))
+    assert part.error_code == ErrorCode.invalid_timestamp
+    assert part.log_start_offset == 0
+
+
+def test_no_more_replicas_are_wanted_in_sync_than_there_are(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"min.insync.replicas": "5"})
+    replicas = len(topic.partitions[0].replicas)
+    assert topic.partitions[0].least_in_sync == replicas
+    assert client.produce(idempotent_batch(0)).error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize(
@@ -119,10 +201,10 @@ def test_a_batch_cut_short_is_corrupt_message(client: VirtualClient, size: int) 
         (23, ">i", 7, ErrorCode.invalid_record),  # offsets that are not the count
         (57, ">i", 0, ErrorCode.invalid_record),  # no records
         (53, ">i", -1, ErrorCode.invalid_record),  # a producer id without a sequence
-        (51, ">h", -1, ErrorCode.invalid_record),  # a producer id without an epoch
         (21, ">h", 0x20, ErrorCode.invalid_record),  # a control batch
-        (21, ">h", 0x10, ErrorCode.invalid_txn_state),  # a transaction
-        (21, ">h", 0x05, ErrorCode.corrupt_message),  # no such codec
+        # A transaction, of nobody.
+        (21, ">h", 0x10, ErrorCode.transactional_id_authorization_failed),
+        (21, ">h", 0x05, ErrorCode.unknown_server_error),  # no such codec
     ],
 )
 def test_a_header_no_producer_may_send_is_refused(
@@ -261,25 +343,23 @@ def test_each_partition_of_a_request_has_its_own_outcome(
         {"index": 1, "records": idempotent_batch(0)[:-1]},
         {"index": 9, "records": idempotent_batch(0)},
     ]
-    values = {
-        "transactional_id": None,
-        "acks": -1,
-        "timeout": timedelta(seconds=30),
-        "topic_data": [{"name": "t", "topic_id": topic.id, "partition_data": parts}],
-    }
-    (answered,) = client.ask(0, 14, values).responses
-    assert [(p.index, p.error_code) for p in answered.partition_responses] == [
+    assert [(p.index, p.error_code) for p in produce_all(client, topic.id, parts)] == [
         (0, ErrorCode.none),
-        (1, ErrorCode.corrupt_message),
+        (1, ErrorCode.invalid_record),
         (9, ErrorCode.unknown_topic_or_partition),
     ]
 
 
-def test_a_transactional_id_is_refused_because_there_are_no_transactions(
+def test_a_transactional_batch_is_refused_because_there_are_no_transactions(
     client: VirtualClient,
 ) -> None:
-    part = client.produce(idempotent_batch(0), transactional_id="tx")
+    batch = resealed(idempotent_batch(0), 21, ">h", 0x10)
+    part = client.produce(batch, transactional_id="tx")
     assert part.error_code == ErrorCode.invalid_txn_state
+
+
+def test_a_transactional_id_alone_makes_no_transaction(client: VirtualClient) -> None:
+    assert offset_of(client.produce(idempotent_batch(0), transactional_id="tx")) == 0
 
 
 def test_an_all_codecs_log_keeps_the_producers_bytes(

@@ -177,13 +177,28 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
     for sequence in range(12):
         partition.offer(sequence)
     partition.offer(0, producer_id=8)
-    partition.states.through_snapshot()
+    partition.states.through_snapshot(of_empty_log=False)
     assert [len(e.batches) for e in partition.states.entries()] == [1, 1]
     assert partition.refusal(10) == ErrorCode.out_of_order_sequence_number
     original = partition.offer(11)
     assert original is not None
     assert original.base_offset == 11
     assert partition.offer(12) is None
+
+
+def test_a_snapshot_goes_with_the_whole_log() -> None:
+    partition = Partition(retain=5)
+    partition.offer(0)
+    partition.states.through_snapshot(of_empty_log=True)
+    assert partition.states.entries() == []
+
+
+def test_a_recovery_keeps_who_wrote_only_what_is_gone() -> None:
+    partition = Partition(retain=5)
+    partition.offer(0, producer_id=7)
+    partition.offer(0, producer_id=8)
+    partition.states.recover(partition.log[1:], 5)
+    assert [e.producer_id for e in partition.states.entries()] == [7, 8]
 
 
 def test_a_replay_of_the_log_restores_the_whole_memory() -> None:

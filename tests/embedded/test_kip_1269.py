@@ -44,6 +44,7 @@ Transport = Literal["tcp", "memory"]
 RTT = 0.02
 TOPIC, BROKER = 2, 4
 INVALID_CONFIG = 40
+INVALID_REQUEST = 42
 
 
 async def config_of(
@@ -87,7 +88,7 @@ async def test_validate_new_configuration_minimal_value(transport: Transport, re
         with pytest.raises(InvalidConfigurationError):
             cluster.set_config("t", RETAIN, refused)
         assert await alter(cluster, TOPIC, "t", RETAIN, refused) == INVALID_CONFIG
-        assert await alter(cluster, BROKER, "", CLUSTER_RETAIN, refused) == INVALID_CONFIG
+        assert await alter(cluster, BROKER, "", CLUSTER_RETAIN, refused) == INVALID_REQUEST
         assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
         assert await config_of(cluster, BROKER, "0", CLUSTER_RETAIN) == "5"
         assert await alter(cluster, TOPIC, "t", RETAIN, "6") == 0

@@ -102,7 +102,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "test_a_later_success_acknowledges_nothing_below_it",
         "test_what_is_in_doubt_is_read_and_not_resent",
     ),
-    "S2-4": ("test_retention_of_its_last_write_forgets_a_producer_sooner",),
+    "S2-4": ("test_retention_of_its_last_write_does_not_forget_a_producer",),
     "S2-5": (
         "test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once",
         "test_records_older_than_half_the_expiration_make_a_partition_suspect",
