@@ -39,7 +39,7 @@ from aioidem.errors import (
 from aioidem.network.tls_probe import answers_plaintext
 from aioidem.network.transport import Connector, address
 
-__all__ = ["TlsConnector", "client_context", "secured", "tls_failure"]
+__all__ = ["OneAtATime", "TlsConnector", "client_context", "secured", "tls_failure"]
 
 _NOT_TLS: Final = frozenset(
     {
@@ -146,7 +146,7 @@ class TlsConnector:
     async def _shake_hands(stream: ByteStream, context: ssl.SSLContext, host: str) -> ByteStream:
         # A name with the root's dot is the same name, but certificates are made without.
         secured = await TLSStream.wrap(
-            _OneAtATime(stream),
+            OneAtATime(stream),
             server_side=False,
             hostname=host.removesuffix("."),
             ssl_context=context,
@@ -175,7 +175,7 @@ def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError 
     return SslAuthenticationError(f"TLS failed: {reason.reason or reason}")
 
 
-class _OneAtATime(ByteStream):
+class OneAtATime(ByteStream):
     """Lets one send wait for another: TLS may answer its peer while a request is being written."""
 
     def __init__(self, stream: ByteStream) -> None:
@@ -183,18 +183,23 @@ class _OneAtATime(ByteStream):
         self._sending = anyio.Lock()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Bytes of the peer."""
         return await self._stream.receive(max_bytes)
 
     async def send(self, item: bytes) -> None:
+        """Returns when they were taken, after those of every earlier call."""
         async with self._sending:
             await self._stream.send(item)
 
     async def send_eof(self) -> None:
+        """The peer reads the end after what was sent."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
+        """Close it."""
         await self._stream.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """Those of the stream."""
         return self._stream.extra_attributes

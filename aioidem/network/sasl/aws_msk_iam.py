@@ -81,8 +81,9 @@ class AwsMskIam:
         signer.add_auth(request)
         return str(request.url)
 
-    def next(self, challenge: bytes) -> None:
+    def next(self, challenge: bytes) -> bytes | None:
         """The broker names its version and the request, and that is all."""
         if self._answered or not challenge:
             raise AuthenticationFailedError("AWS_MSK_IAM: the broker did not confirm")
         self._answered = True
+        return None

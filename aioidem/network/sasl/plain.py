@@ -31,7 +31,8 @@ class Plain:
         """All there is to say."""
         return b"\0%b\0%b" % (self.principal.encode(), self._password.reveal().encode())
 
-    def next(self, challenge: bytes) -> None:
+    def next(self, challenge: bytes) -> bytes | None:
         """The broker has nothing to say to a password it takes."""
         if challenge:
             raise AuthenticationFailedError("PLAIN: the broker asks on")
+        return None

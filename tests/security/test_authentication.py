@@ -1,0 +1,514 @@
+"""Whole producers and embedded brokers: every mechanism lets in and keeps out, sessions are renewed
+with the pipeline full, credentials change at run time.
+
+The brokers' side is written apart from the client's. What depends on time runs on trio's clock that
+jumps, with brokers in memory; the mechanisms themselves run on each event loop, over TCP.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import pytest
+import trio.testing
+
+from aioidem import DeliveryStatus, Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.entities import respond
+from aioidem.broker.intercept import Action, Drop, RequestSeen, Respond
+from aioidem.broker.security import MECHANISMS, BrokerSecurity
+from aioidem.errors import (
+    AuthenticationFailedError,
+    ConfigError,
+    DeliveryTimeoutError,
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+from aioidem.secret import Secret
+
+from .tools import USERS, Authority, AwsSession, bounded, password, sasl, token
+
+pytestmark = pytest.mark.anyio
+
+CA = Authority()
+VIRTUAL = pytest.mark.parametrize(
+    "anyio_backend",
+    [("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})],
+    ids=["virtual"],
+)
+PRODUCE, HANDSHAKE, AUTHENTICATE = 0, 17, 36
+
+
+def brokers(*mechanisms: str, **more: Any) -> EmbeddedCluster:
+    """Brokers that offer these mechanisms."""
+    settings = {name: more.pop(name) for name in ("max_session", "tls") if name in more}
+    security = BrokerSecurity(mechanisms=mechanisms, users=USERS, **settings)
+    return EmbeddedCluster(security=security, **more)
+
+
+def of(cluster: EmbeddedCluster, **options: Any) -> Producer:
+    return Producer(cluster.bootstrap_servers, connector=cluster.connector, **options)
+
+
+def credentials(mechanism: str, right: bool = True) -> Mapping[str, Any]:
+    """Alice's, or nearly."""
+    secret = "alice-secret" if right else "alice-secreT"
+    if mechanism == "OAUTHBEARER":
+        seconds = 60 if right else -60
+
+        async def provide() -> str:
+            return token(time.time() + seconds)
+
+        return sasl(mechanism, sasl_oauth_token_provider=provide)
+    if mechanism == "AWS_MSK_IAM":
+        return sasl(mechanism, sasl_aws_session=AwsSession("alice", secret))
+    return password(mechanism, word=secret)
+
+
+async def _pass(seconds: float) -> None:
+    """Let time pass that costs none: on the clock that jumps."""
+    with anyio.move_on_after(seconds):
+        await anyio.sleep_forever()
+
+
+# --- every mechanism ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "tls"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@bounded(30)
+async def test_the_right_credentials_are_let_in(mechanism: str, secure: bool) -> None:
+    tls = CA.server("127.0.0.1") if secure else None
+    options = dict(credentials(mechanism))
+    if secure:
+        options |= {"security_protocol": "SASL_SSL", "ssl_truststore_certificates": CA.pem}
+    async with brokers(*MECHANISMS, tls=tls) as cluster:
+        async with of(cluster, **options) as producer:
+            await producer.send_many("t", [b"x"] * 100, partition=0)
+        assert cluster.log_end_offset("t") == 100
+        names = {
+            connection.sasl.principal for connection in cluster.state.connections if connection.sasl
+        }
+        assert names <= {"alice"}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@bounded(30)
+async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> None:
+    async with brokers(*MECHANISMS) as cluster:
+        producer = of(cluster, **credentials(mechanism, right=False))
+        with pytest.raises(SaslAuthenticationFailed, match="the broker refused to") as caught:
+            await producer.start()
+    assert isinstance(caught.value, AuthenticationFailedError)
+    assert not caught.value.retriable
+    assert caught.value.errno == 58
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@bounded(30)
+async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
+    """E18: whatever a broker offers instead, it learns the name of ours and nothing else."""
+    seen: list[tuple[int, Any]] = []
+
+    def watch(request: RequestSeen) -> None:
+        seen.append((request.api_key, request.request))
+
+    others = tuple(each for each in MECHANISMS if each != mechanism)
+    async with brokers(*others) as cluster:
+        cluster.intercept(watch)
+        with pytest.raises(UnsupportedSaslMechanismError, match=f"does not offer {mechanism}, but"):
+            await of(cluster, **credentials(mechanism)).start()
+    assert {key for key, _ in seen} == {18, HANDSHAKE}
+    assert {entity.mechanism for key, entity in seen if key == HANDSHAKE} == {mechanism}
+
+
+@bounded(30)
+async def test_sasl_to_a_listener_without_is_named() -> None:
+    async with EmbeddedCluster() as cluster:
+        with pytest.raises(IllegalSaslStateError, match="this listener wants no SASL"):
+            await of(cluster, **password("SCRAM-SHA-256")).start()
+
+
+@bounded(30)
+async def test_no_sasl_to_a_listener_with_is_hinted_at() -> None:
+    async with brokers("PLAIN") as cluster:
+        with pytest.raises(KafkaConnectionError, match="the listener may want SASL"):
+            await of(cluster).start()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+@bounded(30)
+async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) -> None:
+    async with brokers(mechanism) as cluster:
+        cluster.intercept(lambda seen: Drop(silent=True) if seen.api_key == AUTHENTICATE else None)
+        producer = of(cluster, **password(mechanism), connection_setup_timeout=0.5)
+        with pytest.raises(KafkaConnectionError, match=r"waited 0\.5 s for authentication"):
+            await producer.start()
+
+
+@pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
+@bounded(30)
+async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) -> None:
+    """E16: the error code is NONE, the signature is not there: whoever it is, he knows nothing."""
+    rounds = 0
+
+    def pretend(seen: RequestSeen) -> Action | None:
+        nonlocal rounds
+        rounds += seen.api_key == AUTHENTICATE
+        if seen.api_key != AUTHENTICATE or rounds % 2:
+            return None
+        values = {"error_code": 0, "error_message": None, "auth_bytes": answer}
+        return Respond(respond(AUTHENTICATE, seen.api_version, values))
+
+    async with brokers("SCRAM-SHA-512") as cluster:
+        cluster.intercept(pretend)
+        with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-512: "):
+            await of(cluster, **password("SCRAM-SHA-512")).start()
+        assert cluster.state.topics == {}
+
+
+@bounded(30)
+async def test_what_the_broker_says_is_escaped_and_cut() -> None:
+    """E26: an error message is a stranger's text."""
+
+    def shout(seen: RequestSeen) -> Action | None:
+        if seen.api_key != AUTHENTICATE:
+            return None
+        text = "\x1b[31mred\n" + "x" * 5000
+        values = {"error_code": 58, "error_message": text, "auth_bytes": b""}
+        return Respond(respond(AUTHENTICATE, seen.api_version, values))
+
+    async with brokers("PLAIN") as cluster:
+        cluster.intercept(shout)
+        with pytest.raises(SaslAuthenticationFailed) as caught:
+            await of(cluster, **password("PLAIN")).start()
+    assert "\x1b" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+@bounded(30)
+async def test_credentials_may_come_from_a_callable(hidden: bool, waits: bool) -> None:
+    pair: tuple[str, Any] = "bob", (Secret("bob-secret") if hidden else "bob-secret")
+
+    async def asynchronous() -> tuple[str, Any]:
+        await anyio.lowlevel.checkpoint()
+        return pair
+
+    given: Callable[[], object] = asynchronous if waits else lambda: pair
+    options = sasl("SCRAM-SHA-256", sasl_credentials=given)
+    async with brokers("SCRAM-SHA-256") as cluster, of(cluster, **options) as producer:
+        await producer.send("t", b"x")
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "bob", ("bob",), ("bob", None), (1, "x"), ("a", "b", "c")]
+)
+@bounded(30)
+async def test_a_callable_that_returns_something_else_is_an_authentication_failure(
+    answer: object,
+) -> None:
+    async with brokers("PLAIN") as cluster:
+        producer = of(cluster, **sasl("PLAIN", sasl_credentials=lambda: answer))
+        with pytest.raises(AuthenticationFailedError, match="did not return"):
+            await producer.start()
+
+
+@bounded(30)
+async def test_a_callable_that_raises_is_an_authentication_failure_with_its_cause() -> None:
+    def fail() -> object:
+        raise LookupError("the vault is sealed")
+
+    async with brokers("OAUTHBEARER") as cluster:
+        producer = of(cluster, **sasl("OAUTHBEARER", sasl_oauth_token_provider=fail))
+        with pytest.raises(AuthenticationFailedError, match="raised LookupError") as caught:
+            await producer.start()
+    assert "sealed" not in str(caught.value)
+
+
+@bounded(30)
+async def test_a_provider_of_aiokafkas_kind_gives_token_and_extensions() -> None:
+    class Provider:
+        async def token(self) -> str:
+            return token(time.time() + 60)
+
+        def extensions(self) -> Mapping[str, str]:
+            return {"pool": "p1"}
+
+    messages: list[bytes] = []
+
+    def watch(seen: RequestSeen) -> None:
+        if seen.api_key == AUTHENTICATE:
+            messages.append(seen.request.auth_bytes)
+
+    async with brokers("OAUTHBEARER") as cluster:
+        cluster.intercept(watch)
+        async with of(cluster, **sasl("OAUTHBEARER", sasl_oauth_token_provider=Provider())):
+            pass
+    assert all(b"\x01pool=p1\x01\x01" in each for each in messages)
+    assert messages
+
+
+@bounded(30)
+async def test_a_changed_password_is_used_from_the_next_connection_on() -> None:
+    users = {"alice": "old"}
+    security = BrokerSecurity(mechanisms=("SCRAM-SHA-256",), users=users)
+    async with EmbeddedCluster(security=security) as cluster:
+        options = password("SCRAM-SHA-256", word="old")
+        async with of(cluster, **options, reconnect_backoff_max=0.1) as producer:
+            await producer.send("t", b"1")
+            users["alice"] = "new"
+            producer.set_sasl_credentials("alice", "new")
+            await cluster.stop_broker(0)
+            await cluster.start_broker(0)
+            assert (await producer.send("t", b"2")).offset == 1
+
+
+@bounded(30)
+async def test_credentials_cannot_be_set_where_none_are_used() -> None:
+    async with EmbeddedCluster() as cluster, of(cluster) as producer:
+        with pytest.raises(ConfigError, match="uses no SASL"):
+            producer.set_sasl_credentials("a", "b")
+    options = credentials("OAUTHBEARER")
+    async with brokers("OAUTHBEARER") as cluster, of(cluster, **options) as producer:
+        with pytest.raises(ConfigError, match="not options of this producer"):
+            producer.set_sasl_credentials("a", "b")
+
+
+# --- refused at run time --------------------------------------------------------------------------
+
+
+async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tuple[Any, float]:
+    """Change the password under a producer at work; what becomes of its next record, and when."""
+    security = BrokerSecurity(mechanisms=("PLAIN",), users=users)
+    async with (
+        EmbeddedCluster(security=security, transport="memory") as cluster,
+        of(cluster, **options, delivery_timeout=60, request_timeout=5, max_block=60) as producer,
+    ):
+        await producer.send("t", b"1")
+        users["alice"] = "changed"
+        await cluster.stop_broker(0)
+        await cluster.start_broker(0)
+        await _pass(0.01)  # until the end of the connection was noticed
+        began = anyio.current_time()
+        delivery = producer.send_nowait("t", b"2")
+        with pytest.raises((AuthenticationFailedError, DeliveryTimeoutError)) as caught:
+            await delivery
+        assert delivery.status is DeliveryStatus.NOT_WRITTEN
+        return caught.value, anyio.current_time() - began
+
+
+@VIRTUAL
+@bounded(300)
+async def test_values_that_are_refused_again_and_again_end_the_producer() -> None:
+    """E17: no retry heals them, so nobody waits out a deadline; and there are pauses in between."""
+    error, seconds = await _locked_out(password("PLAIN"), dict(USERS))
+    assert isinstance(error, SaslAuthenticationFailed)
+    assert error.status is DeliveryStatus.NOT_WRITTEN
+    assert 0.1 < seconds < 10
+
+
+@VIRTUAL
+@bounded(300)
+async def test_a_callable_is_asked_again_until_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """E17: it may give others the next time. Warnings say what it waits for, paused in between."""
+    caplog.set_level(logging.WARNING, "aioidem")
+    options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
+    error, seconds = await _locked_out(options, dict(USERS))
+    assert isinstance(error, DeliveryTimeoutError)
+    assert 59 < seconds < 66
+    warnings = [each for each in caplog.messages if "SaslAuthenticationFailed" in each]
+    assert 20 < len(warnings) < 200
+
+
+# --- sessions (KIP-368) ---------------------------------------------------------------------------
+
+
+class Exchanges:
+    """Counts the exchanges the brokers see, and what was served while one was going on."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.begun: list[float] = []
+        self.between = 0
+        self.connections: set[int] = set()
+        self._open = False
+        cluster.intercept(self._watch)
+
+    def _watch(self, seen: RequestSeen) -> None:
+        if seen.api_key == HANDSHAKE:
+            self.begun.append(seen.now)
+            self.connections.add(seen.connection_id)
+            self._open = True
+        elif seen.api_key == AUTHENTICATE:
+            self._open = False
+        else:
+            self.between += self._open
+
+
+@VIRTUAL
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+@bounded(600)
+async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
+    mechanism: str,
+) -> None:
+    """Every two seconds, twenty requests in flight over 150 ms, for a minute."""
+    options = dict(credentials(mechanism))
+    if mechanism == "OAUTHBEARER":  # the brokers' clock is the real one here: long tokens
+        options["sasl_oauth_token_provider"] = lambda: token(time.time() + 1e6)
+    async with brokers(
+        mechanism, max_session=2.0, rtt=0.15, retain=20, transport="memory"
+    ) as cluster:
+        exchanges = Exchanges(cluster)
+        async with of(
+            cluster,
+            **options,
+            max_in_flight_requests_per_connection=20,
+            batch_size=1,
+            late_sealing=False,
+        ) as producer:
+            values = [b"%d" % number for number in range(7000)]
+            await producer.send_many("t", values, partition=0)
+            statistics = producer.statistics()
+            assert len(cluster.state.connections) == 1  # the same one all along
+            assert exchanges.connections <= {1, 2}  # the bootstrap's, and that one
+        stored = [r.value for batch in cluster.batches("t", 0) for r in batch.records()]
+        assert stored == values
+        assert cluster.max_span("t") > 15
+        assert len(exchanges.begun) > 25
+        assert exchanges.between == 0
+        gaps = [b - a for a, b in zip(exchanges.begun[2:], exchanges.begun[3:], strict=False)]
+        assert all(1.6 < gap < 2.4 for gap in gaps)
+        assert (
+            len({c.sasl for c in cluster.state.connections}) == 1
+        )  # the same connection all along
+        assert statistics.records_unknown == 0
+
+
+@VIRTUAL
+@bounded(600)
+async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record() -> None:
+    async with brokers("PLAIN", max_session=5.0, transport="memory") as cluster:
+        exchanges = Exchanges(cluster)
+        async with of(cluster, **password("PLAIN"), connections_max_idle=None) as producer:
+            await producer.send("t", b"1")
+            before = len(exchanges.begun)
+            await _pass(100)
+            assert len(exchanges.begun) == before  # an idle connection asks for nothing
+            await producer.send("t", b"2")
+            assert len(exchanges.begun) == before + 1
+        assert cluster.log_end_offset("t") == 2
+
+
+@VIRTUAL
+@bounded(600)
+async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
+    # As Kafka: within a second of the last one it is no renewal, but an error.
+    async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
+        exchanges = Exchanges(cluster)
+        async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
+            await producer.send_many("t", [b"x"] * 3000, partition=0)
+        assert cluster.log_end_offset("t") == 3000
+        gaps = [b - a for a, b in zip(exchanges.begun[2:], exchanges.begun[3:], strict=False)]
+        assert gaps
+        assert min(gaps) > 1.0
+
+
+@VIRTUAL
+@bounded(600)
+async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_doubt() -> None:
+    users = dict(USERS)
+    security = BrokerSecurity(mechanisms=("PLAIN",), users=users, max_session=5.0)
+    async with EmbeddedCluster(security=security, transport="memory", rtt=0.1) as cluster:
+        async with of(cluster, **password("PLAIN"), connections_max_idle=None) as producer:
+            await producer.send("t", b"1")
+            users["alice"] = "changed"
+            await _pass(10)
+            delivery = producer.send_nowait("t", b"2")
+            with pytest.raises(SaslAuthenticationFailed):
+                await delivery
+            assert delivery.status is DeliveryStatus.NOT_WRITTEN
+        assert cluster.log_end_offset("t") == 1
+
+
+@VIRTUAL
+@bounded(600)
+async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> None:
+    # A renewal that changed the principal would be refused: "Cannot change principals".
+    async with brokers("PLAIN", max_session=5.0, transport="memory", rtt=0.1) as cluster:
+        async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
+            deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(500)]
+            await deliveries[0]
+            producer.set_sasl_credentials("bob", "bob-secret")
+            for each in deliveries:
+                await each
+            names = {c.sasl.principal for c in cluster.state.connections if c.sasl is not None}
+            assert names == {"bob"}
+        stored = [r.value for batch in cluster.batches("t", 0) for r in batch.records()]
+        assert stored == [b"%d" % n for n in range(500)]
+
+
+@VIRTUAL
+@bounded(600)
+async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time() -> None:
+    renewals = 0
+
+    def swallow(seen: RequestSeen) -> Action | None:
+        nonlocal renewals
+        renewals += seen.api_key == HANDSHAKE
+        # The first two are the bootstrap connection's and the broker's.
+        if seen.api_key == AUTHENTICATE and renewals == 3:
+            return Drop(silent=True)
+        return None
+
+    async with brokers("PLAIN", max_session=5.0, transport="memory") as cluster:
+        cluster.intercept(swallow)
+        async with of(
+            cluster,
+            **password("PLAIN"),
+            connection_setup_timeout=3,
+            request_timeout=20,
+            connections_max_idle=None,
+        ) as producer:
+            await producer.send("t", b"1")
+            await _pass(6)
+            began = anyio.current_time()
+            assert (await producer.send("t", b"2")).offset == 1
+            assert 3 <= anyio.current_time() - began < 5
+        assert cluster.log_end_offset("t") == 2
+
+
+@bounded(60)
+async def test_expiring_tokens_are_replaced_before_they_expire() -> None:
+    """The session ends with its token; each renewal has a new one."""
+    given: list[float] = []
+
+    def provide() -> str:
+        given.append(time.time())
+        return token(time.time() + 1.5)
+
+    async with brokers("OAUTHBEARER", rtt=0.01) as cluster:
+        async with of(
+            cluster,
+            **sasl("OAUTHBEARER", sasl_oauth_token_provider=provide),
+            batch_size=1,
+            late_sealing=False,
+        ) as producer:
+            with anyio.move_on_after(4):
+                while True:
+                    await producer.send("t", b"x", partition=0)
+            acked = producer.statistics().records_acked
+            assert producer.statistics().records_unknown == 0
+        assert acked <= cluster.log_end_offset("t") <= acked + 1
+    assert 4 <= len(given) <= 6  # two connections, and two or three renewals

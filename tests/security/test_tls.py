@@ -1,0 +1,416 @@
+"""TLS: whom we trust, whom we do not, and what a peer is called that does not speak it."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
+from anyio.streams.tls import TLSStream
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.memory import MemoryStream, stream_pair
+from aioidem.broker.security import BrokerSecurity
+from aioidem.config import ProducerConfig
+from aioidem.errors import (
+    ConfigError,
+    KafkaConnectionError,
+    NotKafkaError,
+    SslAuthenticationError,
+)
+from aioidem.network.tls import OneAtATime, TlsConnector, client_context
+from aioidem.network.transport import Connector, TcpConnector
+
+from .tools import Authority, bounded
+
+pytestmark = pytest.mark.anyio
+
+CA = Authority()
+TRUST: Mapping[str, Any] = {"security_protocol": "SSL", "ssl_truststore_certificates": CA.pem}
+
+
+class Renamed:
+    """Connects to the broker of the test by whatever name."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def connect(self, _host: str, _port: int) -> ByteStream:
+        return await TcpConnector().connect("127.0.0.1", self._port)
+
+
+@asynccontextmanager
+async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterator[int]:
+    """A listener on 127.0.0.1; gives its port."""
+    multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    listener = multi.listeners[0]
+    assert isinstance(listener, SocketListener)
+
+    async def run(stream: SocketStream) -> None:
+        async with stream:
+            with contextlib.suppress(
+                anyio.BrokenResourceError, anyio.EndOfStream, ssl.SSLError, OSError
+            ):
+                await handle(stream)
+
+    async with multi, anyio.create_task_group() as tasks:
+        tasks.start_soon(multi.serve, run)
+        yield listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+        tasks.cancel_scope.cancel()
+
+
+def shaking(context: ssl.SSLContext) -> Callable[[SocketStream], Awaitable[None]]:
+    """A peer that shakes hands, and stays until it is left. It says why it does not shake hands,
+    which anyio's stream leaves unsent.
+    """
+
+    async def handle(stream: SocketStream) -> None:
+        heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(heard, said, server_side=True)
+        step: Callable[[], object] = tls.do_handshake
+        while True:
+            try:
+                step()
+                step = tls.read
+            except ssl.SSLWantReadError:
+                await stream.send(said.read())
+                heard.write(await stream.receive())
+            except ssl.SSLError:
+                await stream.send(said.read())
+                return
+
+    return handle
+
+
+async def connect(port: int, host: str = "localhost", **options: Any) -> None:
+    """Shake hands with the peer, and leave."""
+    config = ProducerConfig.build("h", **{**TRUST, **options})
+    connector: Connector = TlsConnector(Renamed(port), lambda: client_context(config))
+    stream = await connector.connect(host, 9093)
+    await anyio.aclose_forcefully(stream)
+
+
+# --- whom we trust --------------------------------------------------------------------------------
+
+
+@bounded(20)
+async def test_records_go_through_tls() -> None:
+    security = BrokerSecurity(tls=CA.server("127.0.0.1"))
+    async with EmbeddedCluster(security=security) as cluster:
+        async with Producer(cluster.bootstrap_servers, **TRUST) as producer:
+            await producer.send_many("t", [b"x" * 1000] * 2000, partition=0)
+        assert cluster.log_end_offset("t") == 2000
+
+
+class Guarded(MemoryStream):
+    """As sockets do: two sends at once are an error."""
+
+    sending = False
+
+    async def send(self, item: bytes) -> None:
+        if self.sending:
+            raise anyio.BusyResourceError("writing to")
+        self.sending = True
+        await super().send(item)
+        self.sending = False
+
+
+@bounded(20)
+async def test_two_sends_at_once_wait_for_one_another() -> None:
+    # TLS may have to answer its peer while a request is being written.
+    ours, theirs = stream_pair()
+    ours.__class__ = Guarded
+    stream = OneAtATime(ours)
+    async with anyio.create_task_group() as tasks:
+        for each in (b"a", b"b", b"c"):
+            tasks.start_soon(stream.send, each)
+    heard = b""
+    while len(heard) < 3:
+        heard += await theirs.receive()
+    assert sorted(heard) == sorted(b"abc")
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("kafka-1.example.org", ["kafka-1.example.org"]),
+        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # E20, librdkafka #5253: the root's dot
+        ("KAFKA-1.example.org", ["kafka-1.example.org"]),
+        ("kafka-1.example.org", ["*.example.org"]),
+        ("10.1.2.3", ["10.1.2.3"]),
+        ("::1", ["::1"]),
+    ],
+)
+@bounded(20)
+async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[str]) -> None:
+    """E20: names, wild cards, addresses of both kinds, and a trailing dot."""
+    async with peer(shaking(CA.server(*names))) as port:
+        await connect(port, host)
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("other.example.org", ["kafka-1.example.org"]),
+        ("a.b.example.org", ["*.example.org"]),
+        ("10.1.2.3", ["10.1.2.4"]),
+        ("10.1.2.3", ["ten.example.org"]),  # no reverse look-up
+        ("127.0.0.1", ["localhost"]),
+        ("localhost", ["127.0.0.1"]),
+    ],
+)
+@bounded(20)
+async def test_a_certificate_for_another_host_is_refused(host: str, names: list[str]) -> None:
+    """E20: the check is on by default, and only an explicit option turns it off."""
+    async with peer(shaking(CA.server(*names))) as port:
+        with pytest.raises(SslAuthenticationError, match=r"certificate is not accepted: .*match"):
+            await connect(port, host)
+        await connect(port, host, ssl_endpoint_identification_algorithm="")
+
+
+@bounded(20)
+async def test_an_authority_nobody_named_is_refused_even_without_the_check_of_the_host() -> None:
+    """E20: self-signed, in effect."""
+    async with peer(shaking(Authority().server("localhost"))) as port:
+        with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
+            await connect(port, ssl_endpoint_identification_algorithm="")
+        with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
+            await connect(port, ssl_truststore_certificates=None)
+
+
+@bounded(20)
+async def test_an_expired_certificate_is_refused() -> None:
+    """E20."""
+    import datetime as dt
+
+    past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    async with peer(shaking(CA.server("localhost", not_after=past))) as port:
+        with pytest.raises(SslAuthenticationError, match="expired"):
+            await connect(port)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
+@bounded(20)
+async def test_tls_before_1_2_is_not_spoken() -> None:
+    """E20: neither by our contexts, nor with a caller's that would."""
+    old = CA.server("localhost")
+    old.set_ciphers("DEFAULT@SECLEVEL=0")
+    old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    lax = ssl.create_default_context(cadata=CA.pem)
+    lax.set_ciphers("DEFAULT@SECLEVEL=0")
+    lax.minimum_version = ssl.TLSVersion.TLSv1_1
+    async with peer(shaking(old)) as port:
+        with pytest.raises(SslAuthenticationError, match=r"TLS failed: .*VERSION"):
+            await connect(port)
+        with pytest.raises(SslAuthenticationError, match=r"TLSv1\.1.*TLSv1\.2 is the oldest"):
+            await connect(port, ssl_truststore_certificates=None, ssl_context=lax)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@bounded(20)
+async def test_a_client_certificate_is_shown_where_one_is_asked_for(
+    version: ssl.TLSVersion, tmp_path: Path
+) -> None:
+    tls = CA.server("127.0.0.1", clients=True)
+    tls.minimum_version = tls.maximum_version = version
+    mine = CA.identity("me@example.org")
+    file = tmp_path / "me.pem"
+    file.write_text(mine.both)
+    async with EmbeddedCluster(security=BrokerSecurity(tls=tls)) as cluster:
+        identities: list[Mapping[str, Any]] = [
+            {"ssl_keystore_location": str(file)},
+            {"ssl_keystore_key": mine.key, "ssl_keystore_certificate_chain": mine.chain},
+        ]
+        for identity in identities:
+            async with Producer(cluster.bootstrap_servers, **TRUST, **identity) as producer:
+                await producer.send("t", b"x")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@bounded(20)
+async def test_a_client_without_the_right_certificate_is_told_so(version: ssl.TLSVersion) -> None:
+    tls = CA.server("127.0.0.1", clients=True)
+    tls.minimum_version = tls.maximum_version = version
+    strange = Authority().identity("me@example.org")
+    wrong: Mapping[str, Any] = {
+        "ssl_keystore_key": strange.key,
+        "ssl_keystore_certificate_chain": strange.chain,
+    }
+    async with peer(shaking(tls)) as port:
+        nothing: Mapping[str, Any] = {}
+        for options in (nothing, wrong):
+            producer = Producer(f"127.0.0.1:{port}", **TRUST, **options)
+            with pytest.raises(SslAuthenticationError, match=r"TLS failed: .*(ALERT|CERT)"):
+                await producer.start()
+
+
+@bounded(20)
+async def test_files_that_were_replaced_are_the_ones_used(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(Authority().pem)
+    only: Mapping[str, Any] = {
+        "ssl_truststore_certificates": None,
+        "ssl_truststore_location": str(file),
+    }
+    async with peer(shaking(CA.server("localhost"))) as port:
+        with pytest.raises(SslAuthenticationError):
+            await connect(port, **only)
+        await anyio.Path(file).write_text(CA.pem)
+        await connect(port, **only)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ssl_truststore_location": "/nowhere/ca.pem"},
+        {"ssl_truststore_certificates": "canary"},
+        {"ssl_keystore_location": "/nowhere/me.pem"},
+        {"ssl_keystore_key": "canary", "ssl_keystore_certificate_chain": "canary"},
+    ],
+)
+@bounded(20)
+async def test_what_cannot_be_loaded_ends_start_with_a_config_error(
+    options: Mapping[str, Any],
+) -> None:
+    async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
+        producer = Producer(
+            cluster.bootstrap_servers, **{**TRUST, "ssl_truststore_certificates": None, **options}
+        )
+        with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+            await producer.start()
+    assert "canary" not in str(caught.value)
+
+
+@bounded(20)
+async def test_an_encrypted_key_needs_its_password_and_asks_no_terminal() -> None:
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    mine = CA.identity("me@example.org")
+    key = load_pem_private_key(mine.key.encode(), None)
+    locked = key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"canary")
+    ).decode()
+    options: Mapping[str, Any] = {
+        "ssl_keystore_key": locked,
+        "ssl_keystore_certificate_chain": mine.chain,
+    }
+    async with peer(shaking(CA.server("localhost", clients=True))) as port:
+        await connect(port, **options, ssl_key_password="canary")
+        nothing: Mapping[str, Any] = {}
+        for wrong in (nothing, {"ssl_key_password": "other"}):
+            with pytest.raises(ConfigError, match="cannot be loaded"):
+                await connect(port, **options, **wrong)
+
+
+# --- who speaks what ------------------------------------------------------------------------------
+
+
+@bounded(20)
+async def test_plaintext_to_a_tls_listener_is_named() -> None:
+    async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
+        with pytest.raises(NotKafkaError, match="it speaks TLS"):
+            await Producer(cluster.bootstrap_servers).start()
+
+
+@bounded(20)
+async def test_tls_to_a_plaintext_listener_is_named() -> None:
+    async with EmbeddedCluster() as cluster:
+        with pytest.raises(NotKafkaError, match="does not speak TLS, but plaintext Kafka"):
+            await Producer(cluster.bootstrap_servers, **TRUST).start()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 50, b"SSH-2.0-x\r\n"]
+)
+@bounded(20)
+async def test_tls_to_a_stranger_is_named(answer: bytes) -> None:
+    async def handle(stream: SocketStream) -> None:
+        await stream.receive()
+        await stream.send(answer)
+
+    async with peer(handle) as port:
+        with pytest.raises(NotKafkaError, match="does not speak TLS"):
+            await connect(port)
+
+
+@bounded(20)
+async def test_a_peer_that_hangs_up_in_the_handshake_may_only_be_going_down() -> None:
+    async def handle(stream: SocketStream) -> None:
+        await stream.receive()
+
+    async with peer(handle) as port:
+        with pytest.raises(KafkaConnectionError, match="hung up in the TLS handshake") as caught:
+            await connect(port)
+    assert caught.value.retriable
+
+
+@bounded(20)
+async def test_a_peer_that_stays_silent_in_the_handshake_has_the_setup_timeout() -> None:
+    async def handle(_: SocketStream) -> None:
+        await anyio.sleep_forever()
+
+    async with peer(handle) as port:
+        producer = Producer(f"127.0.0.1:{port}", **TRUST, connection_setup_timeout=0.3)
+        with pytest.raises(KafkaConnectionError, match=r"waited 0\.3 s for a connection"):
+            await producer.start()
+
+
+# --- truncation -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("polite", [True, False])
+@bounded(20)
+async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close_notify(
+    polite: bool,
+) -> None:
+    """E21: cut in the middle of an answer, the batch is in doubt, and sent again."""
+    cuts = 1
+    async with EmbeddedCluster() as cluster:
+        host, port = cluster.bootstrap_servers.split(":")
+
+        async def relay(stream: SocketStream) -> None:
+            nonlocal cuts
+            front = await TLSStream.wrap(
+                stream, server_side=True, ssl_context=CA.server("127.0.0.1")
+            )
+            back = await TcpConnector().connect(host, int(port))
+            async with back, anyio.create_task_group() as tasks:
+
+                async def up() -> None:
+                    async for data in front:
+                        await back.send(data)
+
+                tasks.start_soon(up)
+                async for data in back:
+                    if cuts and cluster.state.topics.get("t") and cluster.log_end_offset("t"):
+                        cuts -= 1
+                        await front.send(data[: len(data) // 2])
+                        tasks.cancel_scope.cancel()
+                        break
+                    await front.send(data)
+            if polite:
+                with contextlib.suppress(anyio.BusyResourceError):
+                    await front.unwrap()
+
+        async with peer(relay) as relayed:
+            # The cluster names itself; the names lead through the relay.
+            connector = Renamed(relayed)
+            async with Producer(
+                cluster.bootstrap_servers, connector=connector, **TRUST
+            ) as producer:
+                metadata = await producer.send("t", b"once")
+            assert metadata.offset == 0
+        assert cuts == 0
+        assert cluster.log_end_offset("t") == 1
