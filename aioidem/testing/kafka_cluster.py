@@ -24,7 +24,7 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,7 @@ from aioidem.protocol.messages import (
 )
 from aioidem.testing.broker_patch import write_patch
 from aioidem.testing.fault_proxy import FaultProxy
-from aioidem.testing.kafka_dump import DumpedBatch, parse_dump
+from aioidem.testing.kafka_dump import DumpedBatch, parse_dump, split_dumps
 from aioidem.testing.kafka_install import KafkaInstall, KafkaUnavailableError, install_kafka
 from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
 from aioidem.testing.kafka_retention import RetentionFace
@@ -303,7 +303,7 @@ class KafkaCluster:
         await self._until_all_ready()
 
     async def controller(self) -> int:
-        """Id of the active controller; -1 while there is none.
+        """Id of the active controller; -1 while there is none, which takes ten seconds to say.
 
         :raises KafkaError: no broker is running.
         """
@@ -521,8 +521,33 @@ class KafkaCluster:
         """
         if broker is None:
             broker = await self.leader(topic, partition)
-        folder = self._brokers[broker].folder / f"{topic}-{partition}"
-        segments = await anyio.to_thread.run_sync(lambda: sorted(folder.glob("*.log")))
+        return parse_dump(await self._dump([(broker, topic, partition)]))
+
+    async def dump_topic(self, topic: str) -> Mapping[int, tuple[DumpedBatch, ...]]:
+        """The same of all partitions at once, of each the leader's replica.
+
+        :raises KafkaToolError: it failed. LogDumpError: a log is corrupt.
+        """
+        metadata = await self._metadata(self._responsive()[0], topic)
+        leaders = [
+            (int(each.leader_id), topic, int(each.partition_index))
+            for each in metadata.topics[0].partitions
+        ]
+        dumps = split_dumps(await self._dump(leaders))
+        return {
+            partition: parse_dump(dumps.get(f"{topic}-{partition}", ()))
+            for _, _, partition in leaders
+        }
+
+    async def _dump(self, replicas: Iterable[tuple[int, str, int]]) -> list[str]:
+        """What DumpLogSegments prints of replicas: (broker, topic, partition)."""
+        folders = [
+            self._brokers[broker].folder / f"{topic}-{partition}"
+            for broker, topic, partition in replicas
+        ]
+        segments = await anyio.to_thread.run_sync(
+            lambda: [file for folder in folders for file in sorted(folder.glob("*.log"))]
+        )
         package = "org.apache.kafka.tools" if self._tools_moved() else "kafka.tools"
         printed = await self.run_tool(
             f"{package}.DumpLogSegments",
@@ -530,7 +555,7 @@ class KafkaCluster:
             "--files",
             ",".join(map(str, segments)),
         )
-        return parse_dump(printed.decode(errors="replace").splitlines())
+        return printed.decode(errors="replace").splitlines()
 
     async def consume(
         self, topic: str, count: int, *, properties: Mapping[str, str] | None = None

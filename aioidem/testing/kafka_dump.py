@@ -10,13 +10,14 @@ them; bytes that are not UTF-8 do not survive, so send what does (hexadecimal di
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final
 
 from aioidem.errors import KafkaError
 
-__all__ = ["DumpedBatch", "DumpedRecord", "LogDumpError", "parse_dump"]
+__all__ = ["DumpedBatch", "DumpedRecord", "LogDumpError", "parse_dump", "split_dumps"]
 
 _BATCH: Final = re.compile(
     r"baseOffset: (?P<base>\d+) lastOffset: (?P<last>\d+) count: (?P<count>\d+) "
@@ -78,6 +79,23 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
         elif not _CHATTER.match(line):
             raise LogDumpError(f"DumpLogSegments printed {line!r}")
     return tuple(_batch(match, records) for match, records in batches)
+
+
+def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
+    """What was printed of several partitions' files, by the names of their directories.
+
+    :raises LogDumpError: it does not begin by naming a file.
+    """
+    dumps: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in lines:
+        if line.startswith("Dumping "):
+            current = dumps.setdefault(PurePath(line.removeprefix("Dumping ")).parent.name, [])
+        elif current is None:
+            raise LogDumpError(f"DumpLogSegments began with {line!r}")
+        else:
+            current.append(line)
+    return dumps
 
 
 def _record(match: re.Match[str]) -> DumpedRecord:

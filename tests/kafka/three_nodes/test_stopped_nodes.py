@@ -1,0 +1,115 @@
+"""Nodes that stall: followers that are waited for, and a leader that wakes up deposed."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.faults.world import World, fill, load, producer_of, settled
+from tests.kafka.tools import History, bounded, outcomes
+
+from .nodes import (
+    NONE,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    REQUEST_TIMED_OUT,
+    SAFE,
+    Tap,
+    all_there,
+    cast,
+    patience,
+    said_of,
+    through,
+    verdict,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@bounded(60)
+async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """REQUEST_TIMED_OUT while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it does no
+    more, and then each at its first offset. What waits in between is answered at once with
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND, but by Kafka 4: its high watermark does not move on below
+    min.insync.replicas (KIP-966), so that waits for its time as well.
+    """
+    _, a, b = await cast(cluster)
+    await cluster.create_topic("f13", replicas=[[a, b]], configs=SAFE)
+    tap = Tap(cluster, a)
+    async with producer_of(cluster, world, retry_backoff_max=0.1) as producer:
+        history = History(producer, "f13")
+        await fill(history, producer, world)
+        tap.answers.clear()
+        await cluster.pause(b)
+        tap.request = lambda _: patience(300)
+        history.send(world.window)
+        await tap.until(lambda: (REQUEST_TIMED_OUT, True) in tap.said)
+        tap.request = lambda _: patience(4000)
+        await tap.until(lambda: (NOT_ENOUGH_REPLICAS, False) in tap.said)
+        at_once = (NOT_ENOUGH_REPLICAS_AFTER_APPEND, True) in tap.said
+        assert at_once == world.version.startswith("3.")
+        assert (NONE, True) not in tap.said
+        assert not any(each.done() for each in history.deliveries[-world.window :])
+        await cluster.resume(b)
+        await through(history)
+        assert history.offsets() == list(range(len(history.rows)))
+        await all_there(cluster, "f13", producer, history)
+
+
+@bounded(60)
+async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What was on its way ends UNKNOWN, a window of it; what waited behind it was never written."""
+    _, a, b = await cast(cluster)
+    await cluster.create_topic("f14", replicas=[[a, b]], configs=SAFE)
+    async with producer_of(cluster, world, delivery_timeout=2.5, request_timeout=1.0) as producer:
+        history = History(producer, "f14")
+        await fill(history, producer, world)
+        known = len(history.rows)
+        await cluster.pause(b)
+        await outcomes(history.send(2 * world.window))
+        await cluster.resume(b)
+        await cluster.until_in_sync("f14")
+        after = history.send(world.window)
+        assert set(await outcomes(after)) == {DeliveryStatus.ACKED}
+        assert said_of([history]) == {
+            DeliveryStatus.ACKED: known + world.window,
+            DeliveryStatus.UNKNOWN: world.window,
+            DeliveryStatus.NOT_WRITTEN: world.window,
+        }
+        told = producer.statistics()
+        assert (told.epoch_bumps, told.data_loss_events) == (1, 0)
+    await verdict(cluster, "f14", [history])
+
+
+@bounded(60)
+async def test_f5_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What was on its way to it is still there when it wakes up, long after the same was written
+    elsewhere.
+    """
+    controller, a, b = await cast(cluster)
+    places = [[a, b, controller], [b, controller, a]]
+    await cluster.create_topic("f5", replicas=places, configs=SAFE)
+    zombie = Tap(cluster, a)
+    async with producer_of(cluster, world, request_timeout=2.0) as producer:
+        histories = [History(producer, "f5", each) for each in range(2)]
+        for history in histories:
+            await fill(history, producer, world)
+        async with load(world, *histories):
+            await settled(histories[0], 50)
+            await cluster.pause(a)
+            await settled(histories[0], 100)
+            assert await cluster.leader("f5") == b
+            asked, answered = zombie.requests, len(zombie.answers)
+            await cluster.resume(a)
+            await zombie.until(lambda: len(zombie.answers) > answered)
+            await cluster.until_in_sync("f5")
+            await settled(histories[0], 50)
+        assert asked > answered
+        await all_there(cluster, "f5", producer, *histories)
