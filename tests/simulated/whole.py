@@ -508,10 +508,20 @@ class _Whole:
                 close_at = self.schedule.close_at
                 if close_at is not None:
                     await _until(started + close_at)
-                    await producer.close(self.schedule.close_timeout)
+                    await self._close(producer)
         finally:
             with anyio.CancelScope(shield=True):
                 await producer.close()
+
+    async def _close(self, producer: _TapProducer) -> None:
+        """The application closes, and half of the time thinks better of it at some await."""
+        chance = self._chance("close")
+        closing = producer.close(self.schedule.close_timeout)
+        if chance.random() < 0.5:
+            await closing
+            return
+        with anyio.CancelScope() as scope:
+            await _AtAwait(closing, chance.randint(1, 6), scope)
 
     def _injection(self, fault: Fault) -> Callable[[], None]:
         return lambda: self.injector.inject(fault)
