@@ -11,7 +11,8 @@ one broker. The rules below keep that promise, with five requests where that is 
 - `enable_idempotence=False` passed: taken as meant. acks is still "all" unless passed.
 - `max_block_ms` omitted: `request_timeout_ms`, which is what aiokafka lets `send` wait.
 - `delivery_timeout_ms` omitted: 120 s, or longer where linger and request timeout need it.
-- `sasl_mechanism` omitted: PLAIN where the protocol is a SASL one, as aiokafka has it.
+- `sasl_mechanism` omitted: PLAIN where the protocol is a SASL one, as aiokafka has it. Where it is
+  none, aiokafka's sasl_ arguments are left out as by aiokafka, but not in silence.
 - `sasl_allow_plaintext` omitted: what `SASL_PLAINTEXT` and the mechanism say together is taken as
   meant, as by aiokafka, and warned of.
 
@@ -36,6 +37,12 @@ logger = logging.getLogger("aioidem")
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 _RETRY_BACKOFF_MAX_MS: Final = 1_000
 _READABLE: Final = ("PLAIN", "OAUTHBEARER")
+_SASL: Final = (
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
 
 
 class MoreOptions(TypedDict, total=False):
@@ -143,9 +150,7 @@ def _at_least(usual: float, *parts: object) -> float:
 def _settle_sasl(given: dict[str, Any]) -> None:
     protocol = given["security_protocol"]
     if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
-        # aiokafka's default names a mechanism, with or without SASL.
-        if given["sasl_mechanism"] == "PLAIN":
-            del given["sasl_mechanism"]
+        _leave_out_sasl(given)
         return
     if "sasl_allow_plaintext" in given or protocol == "SASL_SSL":
         return
@@ -156,6 +161,17 @@ def _settle_sasl(given: dict[str, Any]) -> None:
             given["sasl_mechanism"],
         )
         given["sasl_allow_plaintext"] = True
+
+
+def _leave_out_sasl(given: dict[str, Any]) -> None:
+    """As aiokafka does: one set of arguments then serves brokers with SASL and without."""
+    unused = [name for name in _SASL if given[name] is not None]
+    for name in _SASL:
+        del given[name]
+    if given.pop("sasl_mechanism") != "PLAIN" or unused:  # aiokafka's default names one always
+        logger.warning(
+            "the sasl_ arguments are not used: security_protocol is %s", given["security_protocol"]
+        )
 
 
 def check_serializer(name: str, serializer: object) -> None:

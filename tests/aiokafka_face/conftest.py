@@ -1,0 +1,29 @@
+"""Loops and brokers for the drop-in's tests: asyncio and uvloop, as aiokafka knows no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+
+_LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asyncio": ("asyncio", {"use_uvloop": False}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+    "trio": ("trio", {}),
+}
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """asyncio, unless a test asks for another loop by name."""
+    return _LOOPS[getattr(request, "param", "asyncio")]
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    """One broker over TCP."""
+    async with EmbeddedCluster(transport="tcp") as running:
+        yield running

@@ -1,0 +1,43 @@
+"""The suite of what aiokafka does, for each client on the embedded broker.
+
+tests/kafka/test_drop_in.py runs the same one on a real broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiokafka
+import anyio
+import pytest
+
+import aioidem
+import aioidem.integrations.aiokafka
+from aioidem.broker import EmbeddedCluster
+
+from .suite import BEHAVIOURS, PARTITIONS, Behaviour, World, name_of
+
+CLIENTS = {
+    "aiokafka": aiokafka.AIOKafkaProducer,
+    "aioidem": aioidem.AIOKafkaProducer,
+    "integration": aioidem.integrations.aiokafka.AIOKafkaProducer,
+}
+EACH_CLIENT_AND_LOOP = pytest.mark.parametrize(
+    ("client", "anyio_backend"),
+    [
+        pytest.param(CLIENTS["aiokafka"], "asyncio", id="aiokafka"),
+        pytest.param(CLIENTS["aioidem"], "asyncio", id="aioidem"),
+        pytest.param(CLIENTS["aioidem"], "uvloop", id="aioidem-uvloop"),
+        pytest.param(CLIENTS["integration"], "asyncio", id="integration"),
+    ],
+    indirect=["anyio_backend"],
+)
+
+
+@pytest.mark.anyio
+@EACH_CLIENT_AND_LOOP
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=name_of)
+async def test_both_do(behaviour: Behaviour, client: Any, cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t", partitions=PARTITIONS)
+    with anyio.fail_after(20):
+        await behaviour(World(client, cluster.bootstrap_servers, "t"))
