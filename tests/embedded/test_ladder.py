@@ -26,6 +26,7 @@ from aioidem.broker.intercept import (
     AfterAppend,
     CloseConnection,
     Drop,
+    Refuse,
     RequestSeen,
     Respond,
 )
@@ -292,3 +293,29 @@ async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_
             assert not any(delivery.metadata.has_offset for delivery in proved)
             assert last.offset == 4
         assert [batch.count for batch in cluster.batches("t")] == [1, 3, 1]
+
+
+@pytest.mark.parametrize("bad", [0, 9, 19], ids=["first", "tenth", "last"])
+@bounded(30)
+async def test_a_batch_refused_for_good_leaves_the_other_nineteen_delivered_in_order(
+    bad: int,
+) -> None:
+    """A4.36, F15, S4-14: under one bump, and nothing the broker acknowledged was lost."""
+    async with wide(reads=False) as world:
+        world.cluster.intercept(
+            lambda seen: (
+                Refuse(ErrorCode.invalid_record)
+                if any(batch.base_sequence == KNOWN + bad for batch in seen.batches)
+                else None
+            )
+        )
+        deliveries = [world.producer.send_nowait("t", value) for value in numbered(20, KNOWN)]
+        await world.producer.flush()
+        assert deliveries.pop(bad).status is DeliveryStatus.NOT_WRITTEN
+        assert {delivery.status for delivery in deliveries} == {DeliveryStatus.ACKED}
+        kept = [value for value in numbered(KNOWN + 20) if value != b"%d" % (KNOWN + bad)]
+        assert stored_values(world.cluster) == kept
+        places = [delivery.metadata.offset for delivery in deliveries]
+        assert places == list(range(KNOWN, KNOWN + 19))
+        statistics = world.producer.statistics()
+        assert (statistics.epoch_bumps, statistics.data_loss_events) == (1, 0)
