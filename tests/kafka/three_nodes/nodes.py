@@ -25,8 +25,7 @@ from tests.kafka.faults.world import until
 from tests.kafka.tools import PRODUCE, History, judge, outcomes, records_of
 
 METADATA: Final = 3
-NONE, REQUEST_TIMED_OUT, NOT_LEADER, OUT_OF_ORDER = 0, 7, 6, 45
-NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
+NONE, NOT_LEADER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 6, 7, 19, 45
 SAFE: Final = {"min.insync.replicas": 2}
 """What makes an acknowledgement worth something."""
 
