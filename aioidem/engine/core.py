@@ -79,6 +79,10 @@ _PRODUCE_WITH_TOPIC_IDS = 13
 # UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
 # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _IDENTITY_REFUSED = frozenset({35, 31, 50, 53})
+_NEEDED_FOR_IDENTITY = {
+    31: "a producer id needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic",
+    53: "a producer id needs WRITE on the transactional id {!r}",
+}
 
 
 class Counters:
@@ -855,7 +859,7 @@ class ProducerCore:
         if part.error_code in (10, 18) and not batch.in_doubt:
             self.topics[state.topic].too_large(len(batch.data), now)
         self.cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
-        state.on_error(batch, disposition, _broker_error(part), now, self)
+        state.on_error(batch, disposition, _broker_error(state, part), now, self)
 
     def _is_current(self, state: PartitionState) -> bool:
         """Whether the leader a partition's answers come from is still the newest known."""
@@ -969,7 +973,10 @@ class ProducerCore:
         self._identity_failed(now)
         if answer.error_code in _IDENTITY_REFUSED:
             # Not fatal (KAFKA-13668): the grant may come back, but what waits now is told at once.
-            self.identity_error = errors.broker_error(answer.error_code, "InitProducerId")
+            wanted = _NEEDED_FOR_IDENTITY.get(answer.error_code, "InitProducerId")
+            self.identity_error = errors.broker_error(
+                answer.error_code, wanted.format(self.config.transactional_id)
+            )
             self._abandon(self.identity_error)
 
     def on_unsupported(
@@ -1065,10 +1072,11 @@ class ProducerCore:
         return self.identity.current
 
 
-def _broker_error(part: PartitionAnswer) -> errors.KafkaError:
+def _broker_error(state: PartitionState, part: PartitionAnswer) -> errors.KafkaError:
     detail = part.error_message or ""
     if part.record_errors:
         named = ", ".join(f"record {i}: {text or 'refused'}" for i, text in part.record_errors[:10])
         detail = f"{detail} ({named})" if detail else named
     text = printable(detail)
-    return errors.broker_error(part.error_code, *([text] if text else []))
+    where = f"{state.topic}-{state.partition}"
+    return errors.broker_error(part.error_code, f"{where}: {text}" if text else where)
