@@ -1,0 +1,126 @@
+"""max.message.bytes is lowered under load (F35): batches that were right are too large now.
+
+A batch that was never appended is split, its parts under its own numbers. One that may have been
+appended is not: the refusal says nothing of the first copy.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.faults.world import (
+    RTT,
+    World,
+    fill,
+    leave_in_doubt,
+    load,
+    nothing_noticed,
+    producer_of,
+    settled,
+    until,
+)
+from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = "max.message.bytes"
+DESCRIBE_CONFIGS, TOPIC = (32, 4), 2
+LARGE = 3000
+
+
+async def limit(cluster: KafkaCluster, topic: str, size: int) -> None:
+    """Lower it, and wait until the broker names it."""
+    await cluster.set_config(topic, LIMIT, size)
+
+    async def known() -> bool:
+        asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": [LIMIT]}
+        answer = await cluster.ask(*DESCRIBE_CONFIGS, resources=[asked])
+        [config] = answer.results[0].configs
+        return bool(config.value == str(size))
+
+    await until(known)
+
+
+@bounded(60)
+async def test_f35_full_windows_are_split_when_the_limit_falls(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f35")
+    cluster.proxy.set_link(rtt=RTT)
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world, batch_size=8000, linger=0.002) as producer:
+        history = History(producer, "f35")
+        await outcomes(history.send(40 * world.window))
+        for size in (4000, 2000):
+            history.send(80 * world.window)
+            await limit(cluster, "f35", size)
+            await outcomes(history.send(80 * world.window))
+        assert producer.statistics().batches_split > 0
+        assert nothing_noticed(producer)
+    assert spans.max_span() <= world.window
+    total = len(history.deliveries)
+    assert history.offsets() == list(range(total))
+    assert await check(cluster, [history], "f35") == list(range(total))
+
+
+@bounded(60)
+async def test_f35_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f35-one", configs={LIMIT: 1000})
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f35-one")
+        await fill(history, producer, world)
+        async with load(world, history):
+            await settled(history, 20)
+            [large] = history.send(1, size=LARGE)
+            await settled(history, 50)
+        told = producer.statistics()
+        assert (told.records_not_written, told.records_unknown) == (1, 0)
+        assert (told.epoch_bumps, told.data_loss_events) == (1, 0)
+    left_out = history.deliveries.index(large)
+    assert large.status is DeliveryStatus.NOT_WRITTEN
+    calls = await check(cluster, [history], "f35-one")
+    assert calls == [call for call in range(len(history.deliveries)) if call != left_out]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known-to-the-leader", "not-known"])
+@bounded(60)
+async def test_f35_the_limit_falls_while_large_batches_are_in_doubt(
+    cluster: KafkaCluster, world: World, known: bool
+) -> None:
+    """They are in the log. Where a small one below them was found to be, and so the leader is known
+    to hold our state, one above them proves them; else nothing does, and they end UNKNOWN.
+    """
+    topic = f"f35-doubt-{known}"
+    await cluster.create_topic(topic)
+    spans = SpanCount(cluster.proxy)
+    window = world.window
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        start = spans.answers
+        if known:
+            await leave_in_doubt(cluster, spans, history, 1)
+        await leave_in_doubt(cluster, spans, history, window - 1 - known, size=LARGE)
+        await leave_in_doubt(cluster, spans, history, 1)
+        assert spans.answers - start == window
+        await cluster.proxy.refuse()
+        cluster.proxy.disconnect()
+        spans.answer = lambda: None
+        await limit(cluster, topic, LARGE // 2)
+        await cluster.proxy.accept()
+        told = await outcomes(history.deliveries[-window:])
+        if known:
+            assert set(told) == {DeliveryStatus.ACKED}
+            assert nothing_noticed(producer)
+        else:
+            assert told[0] is DeliveryStatus.UNKNOWN
+            assert DeliveryStatus.NOT_WRITTEN not in told
+        assert producer.statistics().batches_split == 0
+        assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
+        assert producer.statistics().data_loss_events == 0
+    assert await check(cluster, [history], topic) == list(range(5 * window + 20))
