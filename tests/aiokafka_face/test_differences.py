@@ -1,0 +1,359 @@
+"""What the drop-in does otherwise on purpose: aiokafka's behaviour, then ours.
+
+Every test here is a row of the table in docs/aiokafka.md, and every row a test. When an assertion
+about aiokafka fails with a new release, the row can go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+import anyio
+import pytest
+from aiokafka.producer.transaction_manager import TransactionManager
+from kio.schema.errors import ErrorCode
+
+from aioidem import AIOKafkaProducer, DeliveryStatus, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, CloseConnection, Delay, Drop, Refuse, RequestSeen
+from aioidem.engine.idempotence import wire_sequence
+from aioidem.helpers import create_ssl_context
+
+from .suite import raised
+
+THEIRS = aiokafka.AIOKafkaProducer
+PAGE = Path(__file__).parents[2] / "docs" / "aiokafka.md"
+PRODUCE = 0
+pytestmark = pytest.mark.anyio
+
+Script = list[Action | None]
+
+
+def on_produce(cluster: EmbeddedCluster, script: Script, then: Action | None = None) -> None:
+    """Meet Produce requests with these actions, one after the other, and then with `then`."""
+    left = list(script)
+
+    def hook(seen: RequestSeen) -> Action | None:
+        if seen.api_key != PRODUCE:
+            return None
+        return left.pop(0) if left else then
+
+    cluster.intercept(hook)
+
+
+def made(cluster: EmbeddedCluster, client: Any, **arguments: Any) -> Any:
+    return client(bootstrap_servers=cluster.bootstrap_servers, **arguments)
+
+
+async def within(seconds: float, awaitable: Any) -> bool:
+    """Whether it ends in that time. If not it goes on: the caller sees to it."""
+    done, _ = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
+    return bool(done)
+
+
+async def test_timestamps_are_each_records_own(cluster: EmbeddedCluster) -> None:
+    async def told(client: Any) -> list[int]:
+        async with made(cluster, client, linger_ms=20) as producer:
+            futures = [
+                await producer.send("t", b"x", partition=0, timestamp_ms=stamp)
+                for stamp in (1000, 1001, 1002)
+            ]
+            return [(await future).timestamp for future in futures]
+
+    assert await told(THEIRS) == [1000, 1000, 1000]
+    assert await told(AIOKafkaProducer) == [1000, 1001, 1002]
+
+
+async def test_a_duplicate_tells_no_wrong_offsets(cluster: EmbeddedCluster) -> None:
+    async def told(client: Any) -> list[int]:
+        duplicate = Refuse(ErrorCode.duplicate_sequence_number)
+        topic = client.__module__.partition(".")[0]
+        async with made(cluster, client, linger_ms=20, enable_idempotence=True) as producer:
+            await producer.send_and_wait(topic, b"before", partition=0)
+            on_produce(cluster, [CloseConnection(processed=True), duplicate])
+            futures = [await producer.send(topic, b"x", partition=0) for _ in range(3)]
+            offsets = [(await future).offset for future in futures]
+        cluster.intercept(None)
+        return offsets
+
+    assert await told(THEIRS) == [-1, 0, 1]
+    assert await told(AIOKafkaProducer) == [1, 2, 3]
+
+
+async def test_sequences_wrap_to_zero() -> None:
+    place = aiokafka.TopicPartition("t", 0)
+    theirs = TransactionManager(None, 1000)
+    theirs.increment_sequence_number(place, 2**31 - 2)
+    theirs.increment_sequence_number(place, 3)
+    assert theirs.sequence_number(place) < 0
+    assert wire_sequence(2**31 - 2 + 3) == 1
+
+
+async def test_a_record_that_never_left_takes_no_number() -> None:
+    async def goes_on(client: Any) -> bool:
+        async with EmbeddedCluster(brokers=2, transport="tcp") as cluster:
+            cluster.create_topic("t")
+            arguments = {"enable_idempotence": True, "request_timeout_ms": 400}
+            if client is AIOKafkaProducer:
+                arguments["delivery_timeout_ms"] = 500
+            leader = cluster.leader("t")
+            async with made(cluster, client, **arguments) as producer:
+                await producer.send_and_wait("t", b"0", partition=0)
+                await cluster.stop_broker(leader)
+                await producer.client.force_metadata_update()
+                await raised(producer.send_and_wait("t", b"lost", partition=0))
+                await cluster.start_broker(leader)
+                await producer.client.force_metadata_update()
+                try:
+                    await producer.send_and_wait("t", b"1", partition=0)
+                except aiokafka.errors.OutOfOrderSequenceNumber:
+                    return False
+                return True
+
+    assert not await goes_on(THEIRS)
+    assert await goes_on(AIOKafkaProducer)
+
+
+async def test_every_record_has_a_deadline(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    theirs = made(cluster, THEIRS, enable_idempotence=True, request_timeout_ms=200)
+    ours = made(cluster, AIOKafkaProducer, request_timeout_ms=200, delivery_timeout_ms=400)
+    async with theirs, ours:
+        on_produce(cluster, [], Drop())
+        waits = await theirs.send("t", b"x")
+        ends = await ours.send("t", b"x")
+        assert await within(5, ends)
+        assert isinstance(ends.exception(), errors.KafkaTimeoutError)
+        assert ends.exception().status is DeliveryStatus.UNKNOWN
+        assert not await within(0.5, asyncio.shield(waits))
+        cluster.intercept(None)
+        await waits
+
+
+async def test_stop_ends_by_the_deadline(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    theirs = made(cluster, THEIRS, enable_idempotence=True, request_timeout_ms=200)
+    ours = made(cluster, AIOKafkaProducer, request_timeout_ms=200, delivery_timeout_ms=400)
+    await theirs.start()
+    await ours.start()
+    on_produce(cluster, [], Drop())
+    waits = await theirs.send("t", b"x")
+    ends = await ours.send("t", b"x")
+    assert await within(5, ours.stop())
+    assert isinstance(ends.exception(), errors.KafkaTimeoutError)
+    stopping = asyncio.ensure_future(theirs.stop())
+    assert not await within(0.5, asyncio.shield(stopping))
+    cluster.intercept(None)
+    await stopping
+    await waits
+
+
+async def test_flush_does_not_linger(cluster: EmbeddedCluster) -> None:
+    async def flushed(client: Any) -> bool:
+        async with made(cluster, client, linger_ms=2000) as producer:
+            await producer.send("t", b"x", partition=0)
+            return await within(1, producer.flush())
+
+    assert not await flushed(THEIRS)
+    assert await flushed(AIOKafkaProducer)
+
+
+async def test_a_request_has_the_size_that_was_asked_for(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t", partitions=3)
+
+    async def largest(client: Any) -> int:
+        sizes: list[int] = []
+
+        def hook(seen: RequestSeen) -> None:
+            sizes.append(sum(batch.size for batch in seen.batches))
+
+        async with made(cluster, client, linger_ms=20, max_request_size=1000) as producer:
+            await producer.partitions_for("t")
+            cluster.intercept(hook)
+            for partition in range(3):
+                await producer.send("t", b"x" * 600, partition=partition)
+            await producer.flush()
+        cluster.intercept(None)
+        return max(sizes)
+
+    assert await largest(THEIRS) > 1800
+    assert await largest(AIOKafkaProducer) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("record", "ours"),
+    [
+        ({"value": None, "key": None}, errors.RecordError),
+        ({"value": b"x", "partition": 99}, errors.UnknownTopicOrPartitionError),
+        ({"value": b"x", "partition": -1}, errors.UnknownTopicOrPartitionError),
+    ],
+)
+async def test_what_a_user_does_wrong_has_a_typed_error(
+    cluster: EmbeddedCluster, record: dict[str, Any], ours: type[Exception]
+) -> None:
+    cluster.create_topic("t")
+    for client, expected in ((THEIRS, AssertionError), (AIOKafkaProducer, ours)):
+        async with made(cluster, client) as producer:
+            assert type(await raised(producer.send("t", **record))) is expected
+
+
+async def test_under_acks_0_there_is_metadata_without_an_offset(cluster: EmbeddedCluster) -> None:
+    async with made(cluster, THEIRS, acks=0) as producer:
+        assert await producer.send_and_wait("t", b"x", partition=0) is None
+    async with made(cluster, AIOKafkaProducer, acks=0) as producer:
+        future = await producer.send("t", b"x", partition=0)
+        sent = await future
+        assert (sent.topic, sent.partition, sent.offset) == ("t", 0, -1)
+        assert future.delivery.status is DeliveryStatus.UNKNOWN
+
+
+async def test_an_empty_batch_has_metadata_without_an_offset(cluster: EmbeddedCluster) -> None:
+    async def told(client: Any) -> Any:
+        async with made(cluster, client) as producer:
+            return await (await producer.send_batch(producer.create_batch(), "t", partition=0))
+
+    assert await told(THEIRS) is None
+    assert (await told(AIOKafkaProducer)).offset == -1
+
+
+async def test_a_batchs_future_tells_its_first_records_timestamp(cluster: EmbeddedCluster) -> None:
+    async def told(client: Any) -> int:
+        async with made(cluster, client) as producer:
+            batch = producer.create_batch()
+            batch.append(timestamp=1234, key=None, value=b"x")
+            sent = await (await producer.send_batch(batch, "t", partition=0))
+            return int(sent.timestamp)
+
+    assert await told(THEIRS) == -1
+    assert await told(AIOKafkaProducer) == 1234
+
+
+async def test_a_batch_is_sent_once(cluster: EmbeddedCluster) -> None:
+    async with made(cluster, AIOKafkaProducer) as producer:
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"x")
+        await producer.send_batch(batch, "t", partition=0)
+        assert batch.append(timestamp=None, key=None, value=b"too late") is None
+        error = await raised(producer.send_batch(batch, "t", partition=0))
+        assert isinstance(error, errors.RecordError)
+    async with made(cluster, THEIRS) as producer:
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"x")
+        for _ in range(2):  # an error in its sender, or the records once more
+            future = await producer.send_batch(batch, "theirs", partition=0)
+            await asyncio.wait([future], timeout=2)
+    assert cluster.log_end_offset("t") == 1
+    assert cluster.log_end_offset("theirs") == 2
+
+
+async def test_batches_do_not_wait_for_one_another(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    async def queued(client: Any) -> bool:
+        async with made(cluster, client) as producer:
+            await producer.send_and_wait("t", b"x", partition=0)
+            on_produce(cluster, [], Delay(0.4))
+            for number in range(3):
+                batch = producer.create_batch()
+                batch.append(timestamp=None, key=None, value=b"%d" % number)
+                if not await within(0.1, producer.send_batch(batch, "t", partition=0)):
+                    cluster.intercept(None)
+                    return False
+            cluster.intercept(None)
+            return True
+
+    assert not await queued(THEIRS)
+    assert await queued(AIOKafkaProducer)
+
+
+async def test_sending_before_the_start_is_refused(cluster: EmbeddedCluster) -> None:
+    theirs, ours = made(cluster, THEIRS), made(cluster, AIOKafkaProducer)
+    sending = asyncio.ensure_future(theirs.send("t", b"x"))
+    assert not await within(0.3, asyncio.shield(sending))
+    sending.cancel()
+    await theirs.stop()
+    assert isinstance(await raised(ours.send("t", b"x")), errors.ProducerClosed)
+
+
+async def test_what_is_omitted_is_safe(cluster: EmbeddedCluster) -> None:
+    seen: dict[str, tuple[int, bool]] = {}
+
+    def hook(request: RequestSeen) -> None:
+        if request.api_key == PRODUCE:
+            seen[str(request.client_id)] = (
+                request.request.acks,
+                all(batch.producer_id >= 0 for batch in request.batches),
+            )
+
+    cluster.intercept(hook)
+    for client, name in ((THEIRS, "theirs"), (AIOKafkaProducer, "ours")):
+        async with made(cluster, client, client_id=name) as producer:
+            await producer.send_and_wait("t", b"x")
+    assert seen == {"theirs": (1, False), "ours": (-1, True)}
+
+
+async def test_a_producer_may_be_made_anywhere(cluster: EmbeddedCluster) -> None:
+    def in_a_thread(client: Any) -> Any:
+        return made(cluster, client)
+
+    with pytest.raises(RuntimeError, match="event loop"):
+        await anyio.to_thread.run_sync(in_a_thread, THEIRS)
+    async with await anyio.to_thread.run_sync(in_a_thread, AIOKafkaProducer) as producer:
+        await producer.send_and_wait("t", b"x")
+
+
+async def test_tls_needs_no_context_and_a_context_needs_tls() -> None:
+    with pytest.raises(ValueError, match="ssl_context"):
+        THEIRS(security_protocol="SSL")
+    AIOKafkaProducer(security_protocol="SSL")
+    await THEIRS(ssl_context=create_ssl_context()).stop()  # and speaks plaintext
+    with pytest.raises(ValueError, match="expected security_protocol SSL"):
+        AIOKafkaProducer(ssl_context=create_ssl_context())
+
+
+async def test_a_wrong_call_is_a_kafka_error_as_well() -> None:
+    assert not issubclass(aiokafka.errors.IllegalOperation, aiokafka.errors.KafkaError)
+    assert issubclass(errors.IllegalOperation, errors.KafkaError)
+    assert issubclass(errors.ConsumerStoppedError, errors.KafkaError)
+
+
+async def test_time_before_1970_is_refused(cluster: EmbeddedCluster) -> None:
+    async with made(cluster, THEIRS) as producer:
+        assert (await producer.send_and_wait("t", b"x", timestamp_ms=-5)).timestamp == -5
+    async with made(cluster, AIOKafkaProducer) as producer:
+        error = await raised(producer.send("t", b"x", timestamp_ms=-5))
+        assert isinstance(error, errors.RecordError)
+
+
+async def test_one_bad_answer_does_not_end_a_partition(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    async def goes_on(client: Any) -> bool:
+        async with made(cluster, client, enable_idempotence=True) as producer:
+            await producer.send_and_wait("t", b"0", partition=0)
+            on_produce(cluster, [Refuse(ErrorCode.invalid_timestamp)])
+            await raised(producer.send_and_wait("t", b"refused", partition=0))
+            cluster.intercept(None)
+            try:
+                await producer.send_and_wait("t", b"1", partition=0)
+            except aiokafka.errors.OutOfOrderSequenceNumber:
+                return False
+            return True
+
+    assert not await goes_on(THEIRS)
+    assert await goes_on(AIOKafkaProducer)
+
+
+def test_the_table_and_these_tests_name_one_another() -> None:
+    def named(text: str, pattern: str) -> set[str]:
+        return set(re.findall(pattern, text))
+
+    table = PAGE.read_text(encoding="utf-8").partition("## What differs")[2].partition("\n## ")[0]
+    source = Path(__file__).read_text(encoding="utf-8")
+    here = named(source, r"async def (test_\w+)")
+    assert named(table, r"`(test_\w+)`") == here
