@@ -74,6 +74,8 @@ _REST = 30.0
 # What a turn of the loop may add to a deadline, stalls apart.
 _SLACK = 0.001
 _LONGEST_ZOMBIE = 400.0
+# Who leads the only partition of a sprint.
+_SPRINT_LEADER = 0
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
@@ -444,7 +446,8 @@ class World:
         self.connections: dict[int, SimConnection] = {}
         self._by_peer: dict[int, SimConnection] = {}
         self.archive: list[LogRecord] = []
-        self.connected_at = self.now
+        # When the leader of the sprint was reached again, first, after the last incident.
+        self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
         self.lost: set[ValueId] = set()
         # In requests that were served after the client had closed their connection.
@@ -743,7 +746,8 @@ class World:
             peer.link.down.delay = rtt / 2
             self.connections[step.link_id] = connection
             self._by_peer[peer.id] = connection
-            self.connected_at = self.now - rtt
+            if broker_id == _SPRINT_LEADER and self.healed_at is None:
+                self.healed_at = self.now - rtt
             self._client(lambda: self.sender.link_opened(step.link_id, connection))
 
         if self.cluster.brokers[broker_id].online:
@@ -951,6 +955,7 @@ class World:
 
     def note_sent(self) -> None:
         """An incident: what is on its way now is about to be in doubt."""
+        self.healed_at = None
         for state in self.core.partitions.values():
             for batch in state.unresolved:
                 for record in batch.records:
@@ -959,11 +964,15 @@ class World:
                         self._sent_at_incident.add(sink.row.value)
 
     def _judge_sprint(self, round_trips: int) -> None:
-        until = self.connected_at + round_trips * self.rtt + _SLACK
+        healed_at = self.healed_at
+        if healed_at is None:
+            self.report(Anomaly.STUCK, "the leader was not connected to again")
+            return
+        until = healed_at + round_trips * self.rtt + _SLACK
         for value in sorted(self._sent_at_incident):
             settled = self.rows[value].settled
             if settled is not None and settled > until:
-                late = (settled - self.connected_at) / self.rtt
+                late = (settled - healed_at) / self.rtt
                 self.report(Anomaly.STUCK, f"{value} took {late:.1f} round trips")
                 return
 
