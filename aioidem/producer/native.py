@@ -115,7 +115,7 @@ class Producer:
         self._check_process()
         if self._closed or self._background is not None:
             raise errors.ProducerClosed("a producer is started once")
-        self._clock = loop_clock()
+        self._clock = self._sender.clock = loop_clock()
         self._background = BackgroundTask(self._sender.run, _crash_handler(self._core))
         self._background.start(f"aioidem sender of {self.config.client_id}")
         try:
