@@ -230,10 +230,10 @@ class AIOKafkaProducer:
         await self.stop()
 
     def __del__(self, _warnings: Any = warnings) -> None:
-        producer = self._producer
+        producer, described = self._producer, repr(self)
         if producer is None or not producer.abandon():
             return
-        _warnings.warn(f"Unclosed AIOKafkaProducer {self!r}", ResourceWarning, source=self)
+        _warnings.warn(f"Unclosed AIOKafkaProducer {described}", ResourceWarning, source=self)
         if self._loop is None or self._loop.is_closed():
             return
         context: dict[str, Any] = {"producer": self, "message": "Unclosed AIOKafkaProducer"}
