@@ -99,6 +99,9 @@ class AwsSession:
 
         self._credentials = Credentials(access_key, secret_key, session_token)
 
+    def __reduce__(self) -> str:
+        raise TypeError("botocore's cannot be pickled either")
+
     def get_credentials(self) -> Any:
         return self._credentials
 

@@ -4,11 +4,18 @@ The signature is botocore's (SigV4, query string). What is signed is AWS's own c
 the broker's host name, action ``kafka-cluster:Connect``, 15 minutes. The credentials are what
 botocore's session finds, anew for each exchange, so roles and instance profiles rotate by
 themselves; finding them may ask a metadata service, which is why this mechanism runs in a thread.
+
+Signing is the one thing botocore does that is not logged: at DEBUG it tells the session's token and
+the signature, which together let whoever reads them in for those 15 minutes.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -78,7 +85,8 @@ class AwsMskIam:
         action = quote(f"{_SERVICE}:Connect", safe="")
         request = AWSRequest("GET", f"https://{self._host}/?Action={action}")
         signer = SigV4QueryAuth(credentials.get_frozen_credentials(), _SERVICE, region, _SECONDS)
-        signer.add_auth(request)
+        with _unheard("botocore.auth"):
+            signer.add_auth(request)
         return str(request.url)
 
     def next(self, challenge: bytes) -> bytes | None:
@@ -87,3 +95,19 @@ class AwsMskIam:
             raise AuthenticationFailedError("AWS_MSK_IAM: the broker did not confirm")
         self._answered = True
         return None
+
+
+@contextmanager
+def _unheard(name: str) -> Iterator[None]:
+    """Drop what a logger is told by this thread."""
+    this = threading.get_ident()
+
+    def from_another_thread(record: logging.LogRecord) -> bool:
+        return record.thread != this
+
+    logger = logging.getLogger(name)
+    logger.addFilter(from_another_thread)
+    try:
+        yield
+    finally:
+        logger.removeFilter(from_another_thread)

@@ -1,0 +1,340 @@
+"""Every mechanism, through success and failure, at DEBUG: what was said of it never has the secret.
+
+Searched are logs (of everything, not only ours), the text, repr and traceback of each exception
+with the local variables of all its frames, the reprs of producer, configuration and connection, the
+statistics, and pickles. The canary is a password, a token, a client secret, an AWS key; and, since
+nobody else may read them either, the payload of a record.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.entities import respond
+from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
+from aioidem.broker.security import MECHANISMS, BrokerSecurity
+from aioidem.config import ProducerConfig
+from aioidem.errors import KafkaError
+from aioidem.network.sasl.client import sasl_client
+
+from .test_oidc import gives, provider
+from .tools import Authority, AwsSession, bounded, sasl
+
+pytestmark = pytest.mark.anyio
+
+CA = Authority()
+CANARY = "canary-5ecr3t"
+PAYLOAD = b"payload-5ecr3t"
+HANDSHAKE, AUTHENTICATE = 17, 36
+
+
+def unsigned(expires: float) -> str:
+    """A token with the canary in it, readable and encoded."""
+    parts: tuple[Mapping[str, Any], ...] = (
+        {"alg": "none"},
+        {"sub": "alice", "exp": expires, "jti": CANARY},
+    )
+    head, payload = (
+        base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts
+    )
+    return f"{head}.{payload}."
+
+
+def forms_of(secret: str) -> set[str]:
+    """How it could be spelt: plain, as bytes in a repr, in base64 at any place, in hexadecimal."""
+    raw = secret.encode()
+    encoded = {base64.b64encode(b"x" * shift + raw).decode()[4:-4] for shift in range(3)}
+    return {secret, raw.hex(), secret[:-1], *encoded}
+
+
+class Ear:
+    """Hears everything that is said, and finds the canary in it."""
+
+    def __init__(self) -> None:
+        self._log = io.StringIO()
+        self._heard: list[str] = []
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        handler = logging.StreamHandler(self._log)
+        handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s %(args)r"))
+        root = logging.getLogger()
+        level = root.level
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+
+    def hear(self, *things: object) -> None:
+        for thing in things:
+            self._heard += [repr(thing), str(thing), f"{thing}"]
+
+    def hear_error(self, error: BaseException) -> None:
+        self.hear(error, error.args)
+        told = traceback.TracebackException.from_exception(error, capture_locals=True, limit=50)
+        own = [each for each in told.format() if "tests/security" not in each.split("\n")[0]]
+        self._heard += own
+        # Error reporters follow the chain even where it is not shown.
+        for link in (error.__cause__, error.__context__):
+            if link is not None:
+                self.hear_error(link)
+        with contextlib.suppress(TypeError, AttributeError):
+            self._heard.append(pickle.dumps(error).decode("latin-1"))
+
+    def check(self, *secrets: str) -> None:
+        text = "\n".join([self._log.getvalue(), *self._heard])
+        assert "aioidem" in text
+        for secret in secrets:
+            for form in forms_of(secret):
+                at = text.find(form)
+                assert at < 0, f"{form!r} in ...{text[max(0, at - 300) : at + 50]}"
+
+
+def options_for(mechanism: str, right: bool) -> dict[str, Any]:
+    """With the canary as the credential. Wrong ones are wrong on the broker's side."""
+    if mechanism == "OAUTHBEARER":
+        expires = time.time() + (60 if right else -60)
+        return dict(sasl(mechanism, sasl_oauth_token_provider=lambda: unsigned(expires)))
+    if mechanism == "AWS_MSK_IAM":
+        return dict(sasl(mechanism, sasl_aws_session=AwsSession("alice", CANARY, CANARY)))
+    return dict(sasl(mechanism, sasl_username="alice", sasl_password=CANARY))
+
+
+def secrets_of(mechanism: str) -> list[str]:
+    if mechanism != "OAUTHBEARER":
+        return [CANARY]
+    return [CANARY, base64.urlsafe_b64encode(f'"jti": "{CANARY}"'.encode()).decode()[4:-4]]
+
+
+def goes_well(_: RequestSeen) -> Action | None:
+    return None
+
+
+def hangs_up(seen: RequestSeen) -> Action | None:
+    return CloseConnection() if seen.api_key == AUTHENTICATE else None
+
+
+def hangs_up_before(seen: RequestSeen) -> Action | None:
+    return CloseConnection() if seen.api_key == HANDSHAKE else None
+
+
+def answers_garbage(seen: RequestSeen) -> Action | None:
+    if seen.api_key != AUTHENTICATE:
+        return None
+    return RespondRaw(seen.correlation_id.to_bytes(4, "big") + b"\xff" * 9)
+
+
+def answers_nonsense(seen: RequestSeen) -> Action | None:
+    if seen.api_key != AUTHENTICATE:
+        return None
+    values = {"error_code": 0, "error_message": None, "auth_bytes": b"nonsense"}
+    return Respond(respond(AUTHENTICATE, seen.api_version, values))
+
+
+def echoes(seen: RequestSeen) -> Action | None:
+    """A broker that says what it heard cannot be kept from it, but we need not repeat it all."""
+    if seen.api_key != AUTHENTICATE:
+        return None
+    values = {"error_code": 58, "error_message": "no", "auth_bytes": seen.request.auth_bytes}
+    return Respond(respond(AUTHENTICATE, seen.api_version, values))
+
+
+async def drive(cluster: EmbeddedCluster, ear: Ear, options: Mapping[str, Any]) -> None:
+    """A producer's life, listened to."""
+    producer: Producer | None = None
+    try:
+        producer = Producer(cluster.bootstrap_servers, **options, max_block=5)
+        ear.hear(producer, producer.config)
+        async with producer:
+            delivery = producer.send_nowait("t", PAYLOAD, key=PAYLOAD, headers=[("h", PAYLOAD)])
+            ear.hear(delivery)
+            await delivery
+            ear.hear(delivery, producer.statistics(), dataclasses.asdict(producer.statistics()))
+    except KafkaError as error:
+        ear.hear_error(error)
+    ear.hear(producer, vars(producer) if producer is not None else None)
+    with contextlib.suppress(TypeError, AttributeError, pickle.PicklingError):
+        ear.hear(pickle.dumps(None if producer is None else producer.config))
+
+
+@pytest.mark.parametrize(
+    "broker", [goes_well, hangs_up, hangs_up_before, answers_garbage, answers_nonsense, echoes]
+)
+@pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@bounded(30)
+async def test_nothing_that_is_said_has_the_secret(
+    mechanism: str, right: bool, broker: Callable[[RequestSeen], Action | None]
+) -> None:
+    """E22, E23: logs, reprs, exceptions, tracebacks with locals, statistics, pickles."""
+    ear = Ear()
+    security = BrokerSecurity(
+        mechanisms=MECHANISMS, users={"alice": CANARY if right else "other"}, max_session=0.2
+    )
+    with ear.listening():
+        async with EmbeddedCluster(security=security) as cluster:
+            cluster.intercept(broker)
+            await drive(cluster, ear, options_for(mechanism, right))
+    ear.check(*secrets_of(mechanism), PAYLOAD.decode())
+
+
+@bounded(30)
+async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_keep_it() -> None:
+    """The frames of the stream's send have it as a local: none of them may be chained."""
+
+    class Breaking:
+        """Breaks at the third write: the first with a password in it."""
+
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+            self._writes = 0
+
+        async def connect(self, host: str, port: int) -> Any:
+            stream = await self._inner.connect(host, port)
+            send = stream.send
+
+            async def breaking(item: bytes) -> None:
+                self._writes += 1
+                if self._writes >= 3:
+                    copy = bytes(item)
+                    raise anyio.BrokenResourceError from ConnectionResetError(
+                        f"reset at {len(copy)}"
+                    )
+                await send(item)
+
+            stream.send = breaking
+            return stream
+
+    ear = Ear()
+    with ear.listening():
+        async with EmbeddedCluster(
+            security=BrokerSecurity(mechanisms=("PLAIN",), users={"alice": CANARY})
+        ) as cluster:
+            producer = Producer(
+                cluster.bootstrap_servers,
+                connector=Breaking(cluster.connector),
+                **options_for("PLAIN", right=True),
+            )
+            with pytest.raises(KafkaError, match="reset at") as caught:
+                await producer.start()
+            ear.hear_error(caught.value)
+    ear.check(CANARY)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@bounded(30)
+async def test_the_client_secret_of_an_openid_client_is_not_said(right: bool) -> None:
+    ear = Ear()
+    given = {"access_token": unsigned(time.time() + 60), "expires_in": 60}
+    answer = gives(given) if right else gives({"error": "invalid_client"}, 401)
+    with ear.listening(), provider(answer) as (url, _):
+        options = sasl(
+            "OAUTHBEARER",
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_id="me",
+            sasl_oauthbearer_client_secret=CANARY,
+        )
+        async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
+            await drive(cluster, ear, options)
+    ear.check(*secrets_of("OAUTHBEARER"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        sasl("PLAIN", sasl_username="a\0", sasl_password=CANARY),
+        sasl("PLAIN", sasl_username="a", sasl_password=CANARY + "\0"),
+        sasl("SCRAM-SHA-256", sasl_username="a", sasl_password=CANARY + "\u0007"),
+        sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: CANARY + "\x01"),
+        sasl("PLAIN", sasl_credentials=lambda: ["a", CANARY, CANARY]),
+        {
+            "security_protocol": "SSL",
+            "ssl_keystore_key": CANARY,
+            "ssl_keystore_certificate_chain": CA.pem,
+        },
+        {
+            "security_protocol": "SSL",
+            "ssl_keystore_key": CA.identity("me@example.org").key + CANARY,
+            "ssl_keystore_certificate_chain": CA.pem,
+            "ssl_key_password": CANARY,
+        },
+    ],
+)
+@bounded(30)
+async def test_credentials_that_cannot_be_used_are_not_said(options: Mapping[str, Any]) -> None:
+    ear = Ear()
+    with ear.listening():
+        async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
+            await drive(cluster, ear, options)
+    ear.check(CANARY)
+
+
+def test_options_that_contradict_each_other_are_not_said() -> None:
+    ear = Ear()
+    tries: list[Callable[[], object]] = [
+        lambda: ProducerConfig.from_properties({"sasl.jaas.config": CANARY}),
+        lambda: ProducerConfig.from_properties(
+            {"bootstrap.servers": "h", "sasl.password": CANARY, "sasl.mechanism": "PLAIN"}
+        ),
+        lambda: ProducerConfig.build("h", sasl_password=CANARY),
+        lambda: ProducerConfig.build("h", sasl_password=CANARY.encode()),  # type: ignore[arg-type]
+    ]
+    for each in tries:
+        with pytest.raises(KafkaError) as caught:
+            each()
+        ear.hear(caught.value)
+    ear.check(CANARY)
+
+
+def test_what_makes_mechanisms_can_be_printed() -> None:
+    ear = Ear()
+    for mechanism in MECHANISMS:
+        made = sasl_client(ProducerConfig.build("h", **options_for(mechanism, right=True)))
+        ear.hear("aioidem", made)
+    ear.check(CANARY)
+
+
+def test_the_ear_hears() -> None:
+    """Each place where a secret could be said is one where it would be found."""
+    tries: list[Callable[[Ear], None]] = [
+        lambda _: logging.getLogger("x").debug("%s", CANARY),
+        lambda _: logging.getLogger("x").debug("%s", CANARY.encode()),
+        lambda ear: ear.hear(base64.b64encode(b"\0alice\0" + CANARY.encode())),
+        lambda ear: ear.hear(KafkaError(CANARY)),
+        _hear_a_local_variable,
+    ]
+    for say in tries:
+        ear = Ear()
+        with ear.listening():
+            ear.hear("aioidem")
+            say(ear)
+        with pytest.raises(AssertionError):
+            ear.check(CANARY)
+
+
+def _hear_a_local_variable(ear: Ear) -> None:
+    code = "def f(password):\n    raise ValueError('x')\nf(canary)"
+    try:
+        # A frame that is not a test's.
+        exec(compile(code, "library.py", "exec"), {"canary": CANARY})  # noqa: S102
+    except ValueError as error:
+        ear.hear_error(error)
