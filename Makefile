@@ -22,7 +22,7 @@ bench: $(READY) ## The same for every client that is installed, side by side
 	$(BIN)/python benchmarks/long_link.py --all
 
 bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a half minutes
-	$(BIN)/python benchmarks/long_link.py --kafka --all --late-sealing --duration 10
+	$(BIN)/python benchmarks/long_link.py --kafka --all --late-sealing --duration 10 --markdown
 
 bench-localhost: $(READY) ## What a record costs, against aiokafka on one real broker: two minutes
 	$(BIN)/python benchmarks/localhost.py

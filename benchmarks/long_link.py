@@ -470,6 +470,24 @@ def ratio_lines(results: Sequence[RunResult]) -> list[str]:
     return lines
 
 
+def markdown(results: Sequence[RunResult]) -> list[str]:
+    """The rows as README has them: batches in flight as counted, rates against aiokafka's."""
+    base = {row.label.client: row.steady_records_per_sec for row in results}.get("aiokafka")
+    lines = [
+        "| client | batches in flight | records/s | against aiokafka |",
+        "|---|---|---|---|",
+    ]
+    for row in sorted(results, key=lambda row: row.steady_records_per_sec or 0.0):
+        label, rate = row.label, row.steady_records_per_sec or 0.0
+        flown = row.max_span or 0
+        allowed = "" if flown >= label.in_flight else f" (of {label.in_flight} allowed)"
+        against = f"{rate / base:.2f} x" if base else "-"
+        lines.append(
+            f"| {label.client} {label.version} | {flown}{allowed} | {rate:,.1f} | {against} |"
+        )
+    return lines
+
+
 def described(flags: argparse.Namespace, results: Sequence[RunResult]) -> str:
     """What was run, with the versions of all parties."""
     versions = {row.label.client.partition(",")[0]: row.label.version for row in results}
@@ -492,6 +510,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         name = peer.name.lower()
         parser.add_argument(f"--{name}", action="append_const", dest="peers", const=peer)
     parser.add_argument("--all", action="store_true", help="every other client that is installed")
+    parser.add_argument("--markdown", action="store_true", help="the table as README has it, too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--report", type=Path, metavar="FILE.html")
     return parser.parse_args(argv)
@@ -551,7 +570,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     results = anyio.run(measure, plans, peers, flags.kafka, backend_options=loop_options())
     print(described(flags, results))
-    for line in ratio_lines(results):
+    for line in [*ratio_lines(results), *(markdown(results) if flags.markdown else ())]:
         print(line)
     if flags.json is not None:
         render.write_json(flags.json, results)
