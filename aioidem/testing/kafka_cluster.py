@@ -698,7 +698,9 @@ class KafkaCluster:
         if self._install is None:
             raise KafkaError("the cluster was not entered")
         class_path = self._install.class_path(*ahead)
-        return [str(self._install.java), *self._jvm_options, "-cp", class_path]
+        # Libraries unpack native code there, and what is killed does not clean up behind itself.
+        scratch = f"-Djava.io.tmpdir={self._folder}"
+        return [str(self._install.java), *self._jvm_options, scratch, "-cp", class_path]
 
     async def _format(self) -> None:
         failures: list[KafkaToolError] = []
