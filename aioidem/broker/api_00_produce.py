@@ -113,7 +113,7 @@ class _DelayedProduce(Delayed):
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
     """Append what may be appended; answer now, when it is committed, or (acks=0) never."""
     items = _distinct(context.pending.items)
-    spoiled = _spoiled(items, request)
+    spoiled = _spoiled(context.pending.items, request, context.api_version)
     if spoiled is None:
         outcomes = [_append(cluster, broker, item, request, context) for item in items]
     else:
@@ -136,7 +136,9 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
     return list({(item.topic_id or item.topic, item.index): item for item in items}.values())
 
 
-def _spoiled(items: list[ProduceItem], request: Entity) -> RefusedError | None:
+def _spoiled(
+    items: tuple[ProduceItem, ...], request: Entity, version: int
+) -> RefusedError | None:
     """What fails the request as a whole: Kafka looks for a transactional batch before all else."""
     for item in items:
         if item.refused is not None and item.refused.spoils:
@@ -146,7 +148,9 @@ def _spoiled(items: list[ProduceItem], request: Entity) -> RefusedError | None:
                 return RefusedError(
                     ErrorCode.transactional_id_authorization_failed, "there is none"
                 )
-            return None
+            break
+    if version < _FIRST_WITH_ZSTD and any(i.header and i.header.codec > _ZSTD for i in items):
+        return RefusedError(ErrorCode.unknown_server_error, "looked for zstd, found no codec")
     return None
 
 
@@ -286,8 +290,14 @@ def _check_records(
     partition: Partition, header: BatchHeader, data: bytes | memoryview, wall_ms: int
 ) -> None:
     settings = partition.topic.settings
-    if not settings.log_append_time:
+    if not settings.log_append_time and header.max_timestamp_ms != _NO_TIMESTAMP:
         _check_timestamps(partition, header, data, wall_ms)
+    elif header.log_append_time:
+        raise RefusedError(
+            ErrorCode.invalid_timestamp,
+            "One or more records have been rejected due to invalid timestamp",
+            tuple((i, "LogAppendTime is not the producer's") for i in range(header.record_count)),
+        )
     if settings.compacted:
         without = [i for i, r in enumerate(_records(data)) if r.key is None]
         if without:

@@ -95,6 +95,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & 0x07
 
     @property
+    def log_append_time(self) -> bool:
+        """Whether its stamps are said to be the broker's."""
+        return bool(self.attributes & _LOG_APPEND_BIT)
+
+    @property
     def transactional(self) -> bool:
         """Whether it belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL_BIT)
@@ -201,7 +206,7 @@ class StoredBatch:
         self.log_append_time_ms = appended_ms if log_append_time else -1
         if log_append_time:
             data, header = _restamped(data, header, _LOG_APPEND_BIT, appended_ms)
-        elif header.attributes & _LOG_APPEND_BIT or header.max_timestamp_ms < _NO_TIMESTAMP:
+        elif header.log_append_time or header.max_timestamp_ms < _NO_TIMESTAMP:
             newest = max(header.max_timestamp_ms, _NO_TIMESTAMP)
             data, header = _restamped(data, header, 0, newest)
         self.data = data

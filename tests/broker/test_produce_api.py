@@ -158,6 +158,28 @@ def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
     assert bytes(stored.data) == good
 
 
+def test_before_version_7_a_codec_that_is_none_spoils_the_request(client: VirtualClient) -> None:
+    batch = resealed(idempotent_batch(0), 21, ">h", 6)
+    part = client.produce(batch, version=6)
+    assert (part.error_code, part.log_start_offset) == (ErrorCode.unknown_server_error, -1)
+    part = client.produce(batch, version=7)
+    assert (part.error_code, part.log_start_offset) == (ErrorCode.unknown_server_error, 0)
+
+
+def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    claim = resealed(idempotent_batch(0, 2), 21, ">h", 0x08)
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})
+    part = client.produce(claim)
+    assert (part.error_code, len(part.record_errors)) == (ErrorCode.invalid_timestamp, 2)
+    cluster.state.set_topic_configs(topic, {})
+    assert offset_of(client.produce(claim)) == 0
+    [stored] = topic.partitions[0].replicas[0].log.batches
+    assert not stored.header.log_append_time
+
+
 def test_of_a_partition_named_twice_the_last_batch_counts(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:

@@ -1,0 +1,566 @@
+"""One request, two brokers: the same bytes to Kafka and to the embedded cluster, and two answers.
+
+A `Step` is a request; what differs by cluster (topic ids, allocated producer ids) stands in it as a
+placeholder. `Pair.do` sends steps to both and compares what comes back, field by field, in terms
+that do not differ by cluster. A difference is either listed as `Allowed`, with its reason, or the
+test fails.
+
+Invariants
+    Steps of one `do` are pipelined on one connection, so they are served in order.
+    A step that may end the connection (``alone``, and every acks=0) is followed by a probe: that
+    the broker hangs up is part of its answer.
+    Compared is everything but words (only whether there are any), addresses, throttle times and
+    the order of topics and partitions. Times within minutes of now are "now": the records' own
+    stamps are chosen away from it.
+
+Rejected
+    Comparing with recorded answers: a recording is of one version, and nobody looks at it again.
+    Asking through a client library: it would not send most of what is sent here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+import anyio
+import crc32c
+from anyio.abc import ByteStream
+
+from aioidem.broker.dispatch import APIS
+from aioidem.broker.entities import build
+from aioidem.network.transport import TcpConnector
+from aioidem.protocol.codec import epoch_ms
+from aioidem.protocol.frames import FrameSplitter
+from aioidem.protocol.messages import (
+    correlation_id_of,
+    decode_response,
+    encode_request,
+    request_type,
+    response_type,
+)
+
+__all__ = [
+    "CLOSED",
+    "HANGING",
+    "SILENCE",
+    "Allocated",
+    "Allowed",
+    "Answer",
+    "Difference",
+    "Pair",
+    "Plain",
+    "Side",
+    "Step",
+    "TopicId",
+    "raw_batch",
+]
+
+CLOSED: Final = "the broker closed the connection"
+SILENCE: Final = "no answer"
+HANGING: Final = "no answer, and the connection stays open"
+
+_API_VERSIONS: Final = 18
+_UNSUPPORTED_VERSION: Final = 35
+_MAX_ANSWER_BYTES: Final = 100 << 20
+_ANSWER_SECONDS: Final = 10.0
+_ENDS: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+_PIPELINED: Final = 64
+# Answers that name topic ids or producer ids; requests of these may hold what is allocated.
+_NAMING: Final = (3, 19, 22)
+_NOW_MS: Final = 240_000
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_LOG_APPEND: Final = 0x08
+
+# What differs by cluster or by machine and says nothing.
+_LEFT_OUT: Final = frozenset({"throttle_time", "host", "port", "documentation"})
+_WORDS: Final = frozenset({"error_message", "batch_index_error_message", "cluster_id"})
+# Lists whose order is nobody's promise, and by what their members are told apart.
+_KEYS: Final = (
+    ("api_key",),
+    ("name", "topic_id"),
+    ("topic_id",),
+    ("topic", "topic_id"),
+    ("topic",),
+    ("name",),
+    ("partition_index",),
+    ("index",),
+    ("partition",),
+    ("resource_type", "resource_name"),
+    ("producer_id",),
+)
+
+Answer: TypeAlias = bytes | str
+"""A frame without its length, or what happened instead."""
+Plain: TypeAlias = Any
+"""An answer in terms that do not differ by cluster: dicts, lists, numbers, text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicId:
+    """In a step: the id of a topic, of the n-th of that name (the last one if -1)."""
+
+    name: str
+    made: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """In a step: the n-th producer id that the cluster gave out to us."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A request. ``body``: its fields, or the bytes behind the header."""
+
+    api: int
+    version: int
+    body: Mapping[str, Any]
+    answered: bool = True
+    alone: bool = False
+    seconds: float = _ANSWER_SECONDS
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Real Kafka said one thing, the embedded broker another."""
+
+    step: Step
+    path: str
+    real: Plain
+    ours: Plain
+
+    def __str__(self) -> str:
+        what = self.step.label or f"API {self.step.api} v{self.step.version}"
+        return f"{what}: {self.path}: Kafka {_short(self.real)}, embedded {_short(self.ours)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A difference that shall be, why, and against which worlds it is seen."""
+
+    name: str
+    reason: str
+    matches: Callable[[Difference], bool]
+    worlds: frozenset[str]
+
+
+class Side:
+    """One of the two clusters: a connection to its broker, and what is called what there."""
+
+    def __init__(self, name: str, address: Callable[[], tuple[str, int]]) -> None:
+        """``address`` is asked at each connect: a broker may move when it restarts."""
+        self.name = name
+        self._address = address
+        self._stream: ByteStream | None = None
+        self._splitter = FrameSplitter(_MAX_ANSWER_BYTES)
+        self._frames: list[bytes] = []
+        self._correlation = 0
+        self._topics: dict[UUID, str] = {}
+        self._ids: dict[str, list[UUID]] = {}
+        self._allocated: list[int] = []
+
+    def encode(self, step: Step) -> bytes:
+        """The request as a frame, with correlation id 0."""
+        schema = request_type(step.api, min(step.version, _newest(step.api)))
+        assert schema is not None
+        return encode_request(
+            build(schema, self._resolved(step.body)),
+            correlation_id=0,
+            client_id="differential",
+            version=step.version,
+        )
+
+    async def run(self, steps: Sequence[Step], frames: Sequence[bytes] = ()) -> list[Answer]:
+        """The answers, `CLOSED` and `SILENCE` among them."""
+        frames = frames or [self.encode(step) for step in steps]
+        answers: list[Answer] = []
+        waiting: list[tuple[Step, bytes]] = []
+        for step, frame in zip(steps, frames, strict=True):
+            if step.answered and not step.alone:
+                waiting.append((step, frame))
+                if len(waiting) < _PIPELINED:
+                    continue
+            answers += await self._together(waiting)
+            waiting = []
+            if not step.answered or step.alone:
+                answers.append(await self._probed(step, frame))
+        return answers + await self._together(waiting)
+
+    async def hang_up(self) -> None:
+        """Close the connection; the next step opens another."""
+        stream, self._stream = self._stream, None
+        self._splitter, self._frames = FrameSplitter(_MAX_ANSWER_BYTES), []
+        if stream is not None:
+            await stream.aclose()
+
+    def forget_allocated(self) -> None:
+        """Number allocated producer ids from here on."""
+        self._allocated.clear()
+
+    async def _together(self, steps: Sequence[tuple[Step, bytes]]) -> list[Answer]:
+        """Pipelined; behind a step that ends the connection, on another one."""
+        answers: list[Answer] = []
+        while len(answers) < len(steps):
+            rest = steps[len(answers) :]
+            first = self._correlation
+            try:
+                await self._send([frame for _, frame in rest])
+                for number, (step, _) in enumerate(rest):
+                    answers.append(self._taken(step, await self._receive(), first + number))
+            except TimeoutError:
+                await self.hang_up()
+                answers.append(HANGING)
+            except _ENDS:
+                await self.hang_up()
+                answers.append(CLOSED)
+        return answers
+
+    async def _probed(self, step: Step, frame: bytes) -> Answer:
+        """A step that may end the connection, and whether it does."""
+        probe = Step(_API_VERSIONS, 0, {})
+        first = self._correlation
+        try:
+            await self._send([frame, self.encode(probe)])
+            answer: Answer = SILENCE
+            if step.answered:
+                answer = self._taken(step, await self._receive(step.seconds), first)
+            self._taken(probe, await self._receive(), first + 1)
+        except TimeoutError:
+            await self.hang_up()
+            return HANGING
+        except _ENDS:
+            await self.hang_up()
+            return CLOSED
+        return answer
+
+    async def _send(self, frames: Iterable[bytes]) -> None:
+        if self._stream is None:
+            self._stream = await TcpConnector().connect(*self._address())
+        data = []
+        for frame in frames:
+            data += [frame[:8], self._correlation.to_bytes(4, "big"), frame[12:]]
+            self._correlation += 1
+        await self._stream.send(b"".join(data))
+
+    async def _receive(self, seconds: float = _ANSWER_SECONDS) -> bytes:
+        assert self._stream is not None
+        while not self._frames:
+            with anyio.fail_after(seconds):
+                data = await self._stream.receive(1 << 18)
+            self._frames = list(reversed(list(self._splitter.feed(data))))
+        return self._frames.pop()
+
+    def _taken(self, step: Step, frame: bytes, correlation: int) -> bytes:
+        assert correlation_id_of(frame) == correlation, f"{self.name} mixed up its answers"
+        if step.api in _NAMING:
+            self._learn(step, self._decoded(step, frame))
+        return frame
+
+    def _decoded(self, step: Step, frame: bytes) -> Any:
+        version = step.version
+        if step.api == _API_VERSIONS and _first_code(frame) == _UNSUPPORTED_VERSION:
+            version = 0  # the answer to a version too new
+        schema = response_type(step.api, version)
+        assert schema is not None
+        return decode_response(schema, frame)[1]
+
+    # -- what is called what -----------------------------------------------------------------------
+
+    def plain(self, step: Step, answer: Answer) -> Plain:
+        """An answer in terms that do not differ by cluster."""
+        return self._plain(self._decoded(step, answer), "") if isinstance(answer, bytes) else answer
+
+    def translated(self, frame: bytes, other: Side) -> bytes:
+        """Bytes of ours with the other cluster's topic ids in them."""
+        for name, ids in self._ids.items():
+            for mine, theirs in zip(ids, other._ids.get(name, ()), strict=False):
+                frame = frame.replace(mine.bytes, theirs.bytes)
+        return frame
+
+    def _resolved(self, value: Any) -> Any:
+        match value:
+            case TopicId(name, made):
+                return self._ids[name][made]
+            case Allocated(number):
+                return self._allocated[number]
+            case dict():
+                return {key: self._resolved(each) for key, each in value.items()}
+            case list() | tuple():
+                return [self._resolved(each) for each in value]
+        return value
+
+    def _learn(self, step: Step, answer: Any) -> None:
+        if step.api == 22:
+            if answer.producer_id >= 0 and answer.producer_id not in self._allocated:
+                self._allocated.append(answer.producer_id)
+        elif step.api in (3, 19):
+            for topic in answer.topics:
+                known = getattr(topic, "topic_id", None)
+                if known is not None and step.body.get("validate_only"):
+                    self._topics[known] = "not made"
+                elif known is not None and topic.name and known not in self._topics:
+                    made = self._ids.setdefault(topic.name, [])
+                    self._topics[known] = f"{topic.name}#{len(made)}"
+                    made.append(known)
+
+    def _plain(self, value: Any, name: str) -> Plain:
+        if name in _WORDS:
+            return value is not None
+        if name == "records" and value is not None:
+            return [_plain_batch(each) for each in _batches(bytes(value))]
+        match value:
+            case Enum():
+                return value.name
+            case datetime():
+                return _moment(epoch_ms(value))
+            case timedelta():
+                return value // timedelta(milliseconds=1)
+            case UUID():
+                return self._topics.get(value, str(value))
+            case tuple() | list():
+                return _keyed([self._plain(each, "") for each in value])
+        if dataclasses.is_dataclass(value):
+            return {
+                each.name: self._plain(getattr(value, each.name), each.name)
+                for each in dataclasses.fields(value)
+                if each.name not in _LEFT_OUT
+            }
+        if name == "producer_id" and value in self._allocated:
+            return f"allocated {self._allocated.index(value)}"
+        return _moment(value) if name in ("timestamp", "last_timestamp") else value
+
+
+@dataclass
+class Pair:
+    """Real Kafka and the embedded cluster, asked the same."""
+
+    world: str
+    real: Side
+    ours: Side
+    allowed: Sequence[Allowed]
+    steps: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+    unexpected: list[Difference] = field(default_factory=list)
+
+    async def do(self, *steps: Step) -> list[Answer]:
+        """Send them to both, compare, and return what Kafka answered."""
+        real, ours = self.real, self.ours
+        theirs = [real.encode(step) for step in steps]
+        mine = [
+            ours.encode(step) if step.api in _NAMING else real.translated(frame, ours)
+            for step, frame in zip(steps, theirs, strict=True)
+        ]
+        answers: dict[str, list[Answer]] = {}
+
+        async def run(side: Side, frames: Sequence[bytes]) -> None:
+            answers[side.name] = await side.run(steps, frames)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, real, theirs)
+            tasks.start_soon(run, ours, mine)
+        for step, said, told in zip(steps, answers[real.name], answers[ours.name], strict=True):
+            self._compare(step, said, told)
+        return answers[real.name]
+
+    async def ask(self, step: Step) -> Plain:
+        """The same with one step; returns Kafka's answer in plain terms."""
+        [answer] = await self.do(step)
+        return self.real.plain(step, answer)
+
+    async def until(self, step: Step, holds: Callable[[Plain], bool], seconds: float = 20) -> None:
+        """Ask both until ``holds`` of the answers of both; what they say meanwhile is not compared.
+
+        :raises TimeoutError: it does not come to that.
+        """
+        with anyio.fail_after(seconds):
+            for side in (self.real, self.ours):
+                while not holds(side.plain(step, (await side.run([step]))[0])):
+                    pass
+
+    async def hang_up(self) -> None:
+        """Close both connections."""
+        for side in (self.real, self.ours):
+            await side.hang_up()
+
+    def report(self) -> str:
+        """All that should not differ, and does."""
+        return "\n".join(map(str, self.unexpected))
+
+    def unused(self) -> list[str]:
+        """Allowed differences that were not seen, although they belong to this world."""
+        return [
+            each.name
+            for each in self.allowed
+            if self.world in each.worlds and each.name not in self.seen
+        ]
+
+    def _compare(self, step: Step, real: Answer, ours: Answer) -> None:
+        self.steps += 1
+        if isinstance(real, bytes) and isinstance(ours, bytes):
+            # Most are the same to the byte, and need not be taken apart.
+            translated = self.real.translated(real, self.ours)
+            if translated[4:] == ours[4:]:
+                return
+        for found in _differences(
+            step, "", self.real.plain(step, real), self.ours.plain(step, ours)
+        ):
+            self._judge(found)
+
+    def _judge(self, found: Difference) -> None:
+        for each in self.allowed:
+            if self.world in each.worlds and each.matches(found):
+                self.seen[each.name] = self.seen.get(each.name, 0) + 1
+                return
+        self.unexpected.append(found)
+
+
+# -- record batches --------------------------------------------------------------------------------
+
+
+def raw_batch(
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    values: Sequence[bytes] = (b"v",),
+    *,
+    stamps: Sequence[int],
+    keys: Sequence[bytes | None] | None = None,
+    deltas: Sequence[int] | None = None,
+    codec: int = 0,
+    compress: Callable[[bytes], bytes] = bytes,
+    base_offset: int = 0,
+    magic: int = 2,
+    attributes: int = 0,
+    max_stamp: int | None = None,
+    count: int | None = None,
+    last_delta: int | None = None,
+    length: int | None = None,
+    crc: int | None = None,
+    leader_epoch: int = -1,
+) -> bytes:
+    """A record batch of format v2, or what only looks like one.
+
+    :param producer: id, epoch, first sequence.
+    :param stamps: epoch ms of the records; if there is one, of all.
+    :param deltas: the records' offset deltas.
+    """
+    times = list(stamps) if len(stamps) == len(values) else [stamps[0]] * len(values)
+    base = times[0] if times else stamps[0]
+    records = b"".join(
+        _record(times[i] - base, deltas[i] if deltas else i, keys[i] if keys else None, values[i])
+        for i in range(len(values))
+    )
+    body = compress(records)
+    pid, epoch, sequence = producer
+    behind_crc = struct.pack(
+        ">hiqqqhii",
+        attributes | codec,
+        len(values) - 1 if last_delta is None else last_delta,
+        base,
+        (max(times) if times else base) if max_stamp is None else max_stamp,
+        pid,
+        epoch,
+        sequence,
+        len(values) if count is None else count,
+    )
+    checked = behind_crc + body
+    found = crc32c.crc32c(checked) if crc is None else crc
+    size = 9 + len(checked) if length is None else length
+    return struct.pack(">qiibI", base_offset, size, leader_epoch, magic, found) + checked
+
+
+def _record(time_delta: int, delta: int, key: bytes | None, value: bytes | None) -> bytes:
+    body = b"".join(
+        (
+            b"\x00",
+            _varint(time_delta),
+            _varint(delta),
+            _varint(-1) if key is None else _varint(len(key)) + key,
+            _varint(-1) if value is None else _varint(len(value)) + value,
+            b"\x00",
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while zigzag & ~0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+def _batches(data: bytes) -> Iterable[bytes]:
+    """The whole ones: Kafka may cut the last one off at the limit."""
+    at = 0
+    while len(data) - at >= _HEADER.size:
+        end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        if end > len(data):
+            return
+        yield data[at:end]
+        at = end
+
+
+def _plain_batch(data: bytes) -> Plain:
+    head = list(_HEADER.unpack_from(data))
+    if head[5] & _LOG_APPEND:
+        head[4], head[8] = "unchecked", _moment(head[8])
+    return [*head, data[_HEADER.size :].hex()]
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def _differences(step: Step, path: str, real: Plain, ours: Plain) -> Iterable[Difference]:
+    if real == ours:
+        return
+    if isinstance(real, dict) and isinstance(ours, dict):
+        for key in {**real, **ours}:
+            yield from _differences(
+                step, f"{path}.{key}", real.get(key, "nothing"), ours.get(key, "nothing")
+            )
+    elif isinstance(real, list) and isinstance(ours, list) and len(real) == len(ours):
+        for number, (theirs, mine) in enumerate(zip(real, ours, strict=True)):
+            yield from _differences(step, f"{path}.{number}", theirs, mine)
+    else:
+        yield Difference(step, path, real, ours)
+
+
+def _keyed(items: list[Plain]) -> Plain:
+    """A list as a dict, where its members have a key."""
+    if not items or not isinstance(items[0], dict):
+        return items
+    for key in _KEYS:
+        if all(name in items[0] for name in key):
+            found = {" ".join(str(each[name]) for name in key): each for each in items}
+            return found if len(found) == len(items) else items
+    return items
+
+
+def _moment(milliseconds: int) -> Plain:
+    return "now" if abs(milliseconds - time.time() * 1000) < _NOW_MS else milliseconds
+
+
+def _newest(api: int) -> int:
+    return APIS[api].last
+
+
+def _first_code(frame: bytes) -> int:
+    return int.from_bytes(frame[4:6], "big", signed=True)
+
+
+def _short(value: Plain, limit: int = 400) -> str:
+    text = str(value)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)})"
