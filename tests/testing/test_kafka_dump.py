@@ -1,0 +1,33 @@
+"""Reading what Kafka's DumpLogSegments prints; the tool itself runs in tests/kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.testing.kafka_dump import LogDumpError, parse_dump, split_dumps
+
+
+def batch(base: int) -> str:
+    return (
+        f"baseOffset: {base} lastOffset: {base} count: 1 baseSequence: {base} lastSequence: {base} "
+        "producerId: 7 producerEpoch: 0 partitionLeaderEpoch: 0 isTransactional: false "
+        "isControl: false deleteHorizonMs: OptionalLong.empty position: 0 CreateTime: 1 size: 70 "
+        "magic: 2 compresscodec: none crc: 1 isvalid: true"
+    )
+
+
+def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> None:
+    printed = [
+        *("Dumping /somewhere/t-0/00.log", "Log starting offset: 0", batch(0)),
+        *("Dumping /somewhere/t-0/01.log", "Log starting offset: 1", batch(1)),
+        *("Dumping /elsewhere/t-1/00.log", "Log starting offset: 0"),
+    ]
+    dumps = split_dumps(printed)
+    assert list(dumps) == ["t-0", "t-1"]
+    assert [each.base_offset for each in parse_dump(dumps["t-0"])] == [0, 1]
+    assert parse_dump(dumps["t-1"]) == ()
+
+
+def test_a_dump_that_names_no_file_is_refused() -> None:
+    with pytest.raises(LogDumpError, match="began with"):
+        split_dumps([batch(0)])
