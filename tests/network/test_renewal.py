@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 import trio.testing
+from anyio.streams.memory import MemoryObjectReceiveStream
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.entities import respond
@@ -62,16 +63,27 @@ class Broker:
         return [key for key, _, _ in self.seen]
 
     async def run(self) -> None:
+        """Read what comes when it comes, and answer it in its turn."""
+        arrived, waiting = anyio.create_memory_object_stream[tuple[int, int, int]](1000)
         splitter = FrameSplitter(LIMIT)
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while True:
-                for each in splitter.feed(await self.stream.receive()):
-                    await self._take(each)
+        async with arrived, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._serve, waiting)
+            with suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+                while True:
+                    for each in splitter.feed(await self.stream.receive()):
+                        key, version = (int.from_bytes(each[at : at + 2], "big") for at in (0, 2))
+                        correlation_id = int.from_bytes(each[4:8], "big")
+                        self.seen.append((key, correlation_id, anyio.current_time()))
+                        arrived.send_nowait((key, version, correlation_id))
+            tasks.cancel_scope.cancel()
 
-    async def _take(self, payload: bytes) -> None:
-        key, version = (int.from_bytes(payload[at : at + 2], "big") for at in (0, 2))
-        correlation_id = int.from_bytes(payload[4:8], "big")
-        self.seen.append((key, correlation_id, anyio.current_time()))
+    async def _serve(self, waiting: MemoryObjectReceiveStream[tuple[int, int, int]]) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with waiting:
+                async for request in waiting:
+                    await self._take(*request)
+
+    async def _take(self, key: int, version: int, correlation_id: int) -> None:
         odd = self.on_authenticate if key == AUTHENTICATE else None
         if odd is not None and await odd(self, correlation_id):
             return
