@@ -482,9 +482,9 @@ def markdown(results: Sequence[RunResult]) -> list[str]:
         flown = row.max_span or 0
         allowed = "" if flown >= label.in_flight else f" (of {label.in_flight} allowed)"
         against = f"{rate / base:.2f} x" if base else "-"
-        lines.append(
-            f"| {label.client} {label.version} | {flown}{allowed} | {rate:,.1f} | {against} |"
-        )
+        name, _, how = label.client.partition(", ")
+        client = ", ".join(filter(None, (f"{name} {label.version}", how)))
+        lines.append(f"| {client} | {flown}{allowed} | {rate:,.1f} | {against} |")
     return lines
 
 
