@@ -750,3 +750,132 @@ def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient
     values = {"include_cluster_authorized_operations": False, "endpoint_type": 2}
     answer = client.ask(60, 1, values)
     assert answer.error_code == ErrorCode.mismatched_endpoint_type
+
+
+# -- DeleteRecords, and where a log starts ---------------------------------------------------------
+
+
+def delete_records(client: VirtualClient, offset: int, partition: int = 0) -> Entity:
+    values = {
+        "topics": [{"name": "t", "partitions": [{"partition_index": partition, "offset": offset}]}],
+        "timeout": timedelta(seconds=30),
+    }
+    (topic,) = client.ask(21, 2, values).topics
+    (part,) = topic.partitions
+    return part
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "start"),
+    [
+        (2, ErrorCode.none, 2),
+        (-1, ErrorCode.none, 3),
+        (0, ErrorCode.none, 0),
+        (4, ErrorCode.offset_out_of_range, -1),
+        (-2, ErrorCode.offset_out_of_range, -1),
+    ],
+)
+def test_delete_records_moves_the_start_up_to_what_is_committed(
+    client: VirtualClient, offset: int, code: ErrorCode, start: int
+) -> None:
+    part = delete_records(client, offset)
+    assert (part.error_code, part.low_watermark) == (code, start)
+
+
+def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    assert delete_records(client, 0, partition=1).error_code == NOT_LEADER
+    assert delete_records(client, 0, partition=9).error_code == UNKNOWN
+    topic = cluster.state.topics["t"]
+    cluster.state.set_topic_configs(topic, {"cleanup.policy": "compact"})
+    assert delete_records(client, 0).error_code == ErrorCode.policy_violation
+
+
+def test_who_wrote_what_was_deleted_is_remembered_but_not_with_the_whole_log_after_a_restart(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    """As measured on 4.3.1 and 3.9.1."""
+    partition = cluster.state.topics["t"].partitions[0]
+    producers = partition.replicas[0].producers
+    client.produce(idempotent_batch(0, producer_id=8))
+    delete_records(client, 3)
+    for clean in (True, False):
+        cluster.state.stop_broker(0, clean=clean)
+        cluster.state.start_broker(0, clean=clean)
+        assert [each.producer_id for each in producers.entries()] == [7, 8]
+    delete_records(cluster.client(), -1)
+    assert len(producers) == 2
+    cluster.state.stop_broker(0, clean=True)
+    cluster.state.start_broker(0, clean=True)
+    assert len(producers) == 0
+
+
+def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) -> None:
+    three = [START_MS + 100, START_MS + 110, START_MS + 120]
+    client.produce(idempotent_batch(3, 3, timestamps_ms=three))
+    delete_records(client, 4)
+    values = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": "t",
+                "partitions": [
+                    {"partition_index": 0, "current_leader_epoch": -1, "timestamp": START_MS}
+                ],
+            }
+        ],
+        "timeout": timedelta(seconds=30),
+    }
+    (topic,) = client.ask(2, 10, values).topics
+    assert topic.partitions[0].offset == 4
+
+
+# -- names that are given twice --------------------------------------------------------------------
+
+
+def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> None:
+    twice = metadata_request()
+    twice["topics"] *= 2
+    assert [t.name for t in client.ask(3, 13, twice).topics] == ["t"]
+
+
+def test_a_topic_to_be_deleted_by_name_and_by_id_is_deleted_by_neither(
+    cluster: VirtualCluster, client: VirtualClient
+) -> None:
+    topic_id = cluster.state.topics["t"].id
+    named = [{"name": "t", "topic_id": None}, {"name": None, "topic_id": topic_id}]
+    values = {"topics": named, "timeout": timedelta(seconds=30)}
+    answers = client.ask(20, 6, values).responses
+    assert {a.error_code for a in answers} == {ErrorCode.invalid_request}
+    assert "t" in cluster.state.topics
+
+
+def test_an_id_without_an_epoch_is_no_claim(client: VirtualClient) -> None:
+    for claimed in ((5, -1), (-1, 5)):
+        values = {
+            "transactional_id": None,
+            "transaction_timeout": timedelta(seconds=30),
+            "producer_id": claimed[0],
+            "producer_epoch": claimed[1],
+        }
+        answer = client.ask(22, 5, values)
+        assert (answer.error_code, answer.producer_id) == (ErrorCode.invalid_request, -1)
+
+
+@pytest.mark.parametrize(("stamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
+def test_a_time_that_is_a_name_is_known_since_a_version(
+    client: VirtualClient, stamp: int, since: int
+) -> None:
+    for version in range(1, 12):
+        wanted = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": stamp}
+        values = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": "t", "partitions": [wanted]}],
+            "timeout": timedelta(seconds=30),
+        }
+        (topic,) = client.ask(2, version, values).topics
+        known = topic.partitions[0].error_code == ErrorCode.none
+        assert known == (version >= since)
