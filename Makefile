@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants
+.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants audit
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -39,6 +39,11 @@ kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network 
 	$(BIN)/python -m pytest tests/kafka
 
 # Most of these tests wait for something most of their time: three at once suit two cores.
+# Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
+audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
+	$(BIN)/python -m pip freeze --exclude-editable > .venv/audited.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r .venv/audited.txt
+
 soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
 	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM)
 

@@ -32,7 +32,7 @@ from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 from scramp import ScramException, ScramMechanism
 
-__all__ = ["MECHANISMS", "BrokerSecurity", "SaslRefusedError", "SaslSession"]
+__all__ = ["MECHANISMS", "BrokerSecurity", "SaslRefusedError", "SaslSession", "signature"]
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM")
 
