@@ -347,8 +347,9 @@ class PartitionState:
             self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
             if attempt is not None:
                 attempt.knows_us = False  # it is another log, whatever that leader has shown before
+        self._remember(batch, answer.base_offset)
         if batch.settled:
-            return
+            return  # given up meanwhile; where it lies still tells whether a later answer fits
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
         self._settle_ack(batch, answer.base_offset, out, answer)
@@ -710,9 +711,7 @@ class PartitionState:
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
         self.unresolved.remove(batch)
-        self.acked_ordinal = max(self.acked_ordinal, batch.ordinal)
-        if base_offset >= 0:
-            self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
+        self._remember(batch, base_offset)
         out.settle(
             Settlement(
                 self.topic,
@@ -724,6 +723,12 @@ class PartitionState:
                 log_start_offset=-1 if answer is None else answer.log_start_offset,
             )
         )
+
+    def _remember(self, batch: Batch, base_offset: int) -> None:
+        """The leader has this batch, at this offset where it has told one."""
+        self.acked_ordinal = max(self.acked_ordinal, batch.ordinal)
+        if base_offset >= 0:
+            self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """NOT_WRITTEN: it was never written, or every attempt was refused before the append."""

@@ -395,6 +395,21 @@ def test_a_late_answer_shows_a_loss_as_well() -> None:
     assert rig.outcomes[2].status is UNKNOWN
 
 
+def test_an_offset_that_came_too_late_is_one_that_a_later_answer_must_exceed() -> None:
+    """Simulation seed 7710: every batch was given up before its answer came."""
+    rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
+    rig.fail(second, NOT_LEADER, -1)
+    rig.tick(1.0)
+    (late,) = rig.outstanding()
+    rig.tick(9.02)
+    assert rig.outcomes[1].status is UNKNOWN
+    rig.ack(late, 100)
+    rig.send()
+    rig.ack(rig.outstanding()[0], 50)
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.outcomes[2].status is ACKED
+
+
 def test_a_loss_that_offsets_show_is_reported_once() -> None:
     rig, _ = pipelined(1)
     rig.ack(rig.outstanding()[0], 100)
