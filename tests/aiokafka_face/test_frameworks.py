@@ -1,0 +1,213 @@
+"""Frameworks publish through aioidem: by `install()`, or by nothing more than the import."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiokafka
+import anyio
+import fastapi
+import pytest
+import uvicorn
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import aioidem
+import aioidem.integrations.aiokafka
+import aioidem.partitioner
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import RequestSeen
+
+with warnings.catch_warnings():
+    # What these import warns of things that are not ours.
+    warnings.simplefilter("ignore")
+    import faststream.kafka
+    import taskiq_aio_kafka
+    import taskiq_aio_kafka.broker
+    from opentelemetry.instrumentation.aiokafka import AIOKafkaInstrumentor
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def _installed() -> Iterator[None]:
+    with aioidem.integrations.aiokafka.installed():
+        yield
+
+
+def watched(cluster: EmbeddedCluster) -> list[tuple[str | None, int, bool]]:
+    """What each Produce request tells: client id, acks, whether it is idempotent."""
+    seen: list[tuple[str | None, int, bool]] = []
+
+    def hook(request: RequestSeen) -> None:
+        if request.api_key == 0:
+            idempotent = all(batch.producer_id >= 0 for batch in request.batches)
+            seen.append((request.client_id, request.request.acks, idempotent))
+
+    cluster.intercept(hook)
+    return seen
+
+
+def stored(cluster: EmbeddedCluster, topic: str) -> list[Any]:
+    return [record for batch in cluster.batches(topic) for record in batch.records()]
+
+
+@pytest.mark.usefixtures("_installed")
+async def test_faststream_publishes_through_aioidem(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("greetings")
+    seen = watched(cluster)
+    broker = faststream.kafka.KafkaBroker(
+        cluster.bootstrap_servers, acks="all", enable_idempotence=True, logger=None
+    )
+    received: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @broker.subscriber("greetings", auto_offset_reset="earliest")
+    async def handle(message: str) -> None:
+        if not received.done():
+            received.set_result(message)
+
+    with anyio.fail_after(30):
+        await broker.connect()
+        sent = await broker.publish("hello", "greetings", key=b"k", headers={"h": "1"})
+        assert type(sent).__module__ == "aiokafka.structs"
+        await broker.publish_batch("a", "b", topic="greetings", partition=0)
+        future = await broker.publish("later", "greetings", no_confirm=True)
+        await future
+        await broker.stop()
+    records = stored(cluster, "greetings")
+    assert [record.value for record in records] == [b"hello", b"a", b"b", b"later"]
+    assert ("h", b"1") in records[0].headers
+    assert {(acks, idempotent) for _, acks, idempotent in seen} == {(-1, True)}
+    del handle
+
+
+@pytest.mark.usefixtures("_installed")
+async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("greetings")
+    seen = watched(cluster)
+    async with faststream.kafka.KafkaBroker(cluster.bootstrap_servers, logger=None) as broker:
+        await broker.publish("hello", "greetings")
+    assert [(acks, idempotent) for _, acks, idempotent in seen] == [(-1, False)]
+
+
+class Admin:
+    """Topics are there already: taskiq's own admin client would block the brokers' loop."""
+
+    def list_topics(self) -> list[str]:
+        return ["taskiq_topic"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+# taskiq passes an api_version, of which aiokafka's producer warns as well.
+@pytest.mark.filterwarnings("ignore:.*api_version:DeprecationWarning")
+@pytest.mark.usefixtures("_installed")
+async def test_taskiq_kicks_through_aioidem(cluster: EmbeddedCluster) -> None:
+    assert taskiq_aio_kafka.broker.AIOKafkaProducer is (
+        aioidem.integrations.aiokafka.AIOKafkaProducer
+    )
+    cluster.create_topic("taskiq_topic")
+    seen = watched(cluster)
+    admin: Any = Admin()
+    broker = taskiq_aio_kafka.AioKafkaBroker(cluster.bootstrap_servers, kafka_admin_client=admin)
+    # Its own default is kafka-python's partitioner, which since 3.0 is not a function any more.
+    broker.configure_producer(
+        acks="all", enable_idempotence=True, partitioner=aioidem.partitioner.DefaultPartitioner()
+    )
+
+    @broker.task  # type: ignore[untyped-decorator]
+    async def add(one: int, other: int) -> int:
+        return one + other
+
+    with anyio.fail_after(30):
+        await broker.startup()
+        await add.kiq(1, 2)
+        await broker.shutdown()
+    [record] = stored(cluster, "taskiq_topic")
+    assert b"add" in record.value
+    assert [(acks, idempotent) for _, acks, idempotent in seen] == [(-1, True)]
+
+
+async def post(port: int, path: str, body: bytes) -> str:
+    """One request over a connection of its own."""
+    head = f"POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+    async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        try:
+            while True:
+                answer += await stream.receive()
+        except anyio.EndOfStream:
+            return answer.decode()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
+async def test_fastapi_under_uvicorn_needs_no_adapter(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("orders")
+
+    @asynccontextmanager
+    async def lifespan(app: fastapi.FastAPI) -> AsyncIterator[None]:
+        async with aioidem.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers
+        ) as app.state.producer:
+            yield
+
+    app = fastapi.FastAPI(lifespan=lifespan)
+
+    async def order(request: Any) -> Any:
+        sent = await app.state.producer.send_and_wait("orders", await request.body())
+        return fastapi.responses.PlainTextResponse(f"stored at {sent.offset}")
+
+    app.router.add_route("/orders", order, methods=["POST"])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    with anyio.fail_after(30):
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            assert not serving.done()
+            await anyio.lowlevel.checkpoint()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        answers = await asyncio.gather(*[post(port, "/orders", b"%d" % n) for n in range(10)])
+        server.should_exit = True
+        await serving
+    assert sorted(int(answer.rpartition(" ")[2]) for answer in answers) == list(range(10))
+    assert {record.value for record in stored(cluster, "orders")} == {b"%d" % n for n in range(10)}
+
+
+@pytest.mark.usefixtures("_installed")
+async def test_opentelemetrys_instrumentation_of_aiokafka_traces_it(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("t")
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    instrumentor = AIOKafkaInstrumentor()
+    instrumentor.instrument(tracer_provider=provider)
+    try:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, client_id="traced"
+        ) as producer:
+            assert isinstance(producer, aioidem.AIOKafkaProducer)
+            await producer.send_and_wait("t", b"x", b"k", headers=[("mine", b"1")])
+            await producer.send_and_wait("t", b"y", partition=0)
+    finally:
+        instrumentor.uninstrument()
+        provider.shutdown()
+    first, second = exporter.get_finished_spans()
+    assert first.name == "t send"
+    told = dict(first.attributes or {})
+    assert told["messaging.client.id"] == "traced"
+    assert told["messaging.destination.name"] == "t"
+    assert "messaging.destination.partition.id" not in told
+    assert dict(second.attributes or {})["messaging.destination.partition.id"] == "0"
+    records = stored(cluster, "t")
+    trace_id = format(first.context.trace_id, "032x").encode()
+    [parent] = [value for name, value in records[0].headers if name == "traceparent"]
+    assert trace_id in parent
+    assert ("mine", b"1") in records[0].headers
