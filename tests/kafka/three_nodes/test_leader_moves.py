@@ -28,7 +28,7 @@ from .nodes import (
 pytestmark = pytest.mark.anyio
 
 
-@bounded(60)
+@bounded(120)
 async def test_f10_preferred_elections_and_reassignments_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -49,7 +49,7 @@ async def test_f10_preferred_elections_and_reassignments_under_load(
         await all_there(cluster, "f10", producer, *histories)
 
 
-@bounded(60)
+@bounded(120)
 async def test_f11_a_leader_flaps_while_epochs_are_bumped(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -77,7 +77,7 @@ async def test_f11_a_leader_flaps_while_epochs_are_bumped(
         await verdict(cluster, "f11", histories)
 
 
-@bounded(60)
+@bounded(120)
 async def test_f12_half_a_request_is_refused_and_the_answer_alone_names_the_new_leader(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -116,7 +116,7 @@ async def test_f12_half_a_request_is_refused_and_the_answer_alone_names_the_new_
         await all_there(cluster, "f12", producer, *histories)
 
 
-@bounded(60)
+@bounded(120)
 async def test_f10_not_leader_comes_after_the_append_where_a_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 ACKED, UNKNOWN = DeliveryStatus.ACKED, DeliveryStatus.UNKNOWN
 
 
-@bounded(90)
+@bounded(180)
 async def test_f17_unclean_election_loses_acknowledged_records_and_is_noticed(
     cluster: KafkaCluster, world: World
 ) -> None:

@@ -25,7 +25,7 @@ from .nodes import (
 pytestmark = pytest.mark.anyio
 
 
-@bounded(120)
+@bounded(240)
 async def test_f9_rolling_restart_of_all_nodes_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -42,7 +42,7 @@ async def test_f9_rolling_restart_of_all_nodes_under_load(
         await all_there(cluster, "f9", producer, *histories)
 
 
-@bounded(90)
+@bounded(180)
 async def test_f7_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) -> None:
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
@@ -61,7 +61,7 @@ async def test_f7_kill_of_a_leader_under_load(cluster: KafkaCluster, world: Worl
         await all_there(cluster, "f7", producer, *histories)
 
 
-@bounded(90)
+@bounded(180)
 async def test_f21_the_controller_dies_and_then_the_quorum(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -92,7 +92,7 @@ async def test_f21_the_controller_dies_and_then_the_quorum(
         await verdict(cluster, "alone", [alone, late])
 
 
-@bounded(60)
+@bounded(120)
 async def test_f8_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -119,7 +119,7 @@ async def test_f8_a_follower_that_has_restarted_becomes_the_leader_of_a_window_i
         await all_there(cluster, "f8", producer, history)
 
 
-@bounded(60)
+@bounded(120)
 async def test_f16_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:

@@ -25,7 +25,7 @@ from .nodes import (
 pytestmark = pytest.mark.anyio
 
 
-@bounded(60)
+@bounded(120)
 async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -56,7 +56,7 @@ async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
         await all_there(cluster, "f13", producer, history)
 
 
-@bounded(60)
+@bounded(120)
 async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
@@ -84,7 +84,7 @@ async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
     await verdict(cluster, "f14", [history])
 
 
-@bounded(60)
+@bounded(120)
 async def test_f5_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     cluster: KafkaCluster, world: World
 ) -> None:
