@@ -1,8 +1,12 @@
-"""InitProducerId for a plain idempotent producer (KIP-98), as plain data."""
+"""InitProducerId (KIP-98), as plain data: for a plain idempotent producer, and for a transactional
+one, whose coordinator is asked.
+
+A transactional producer that has an identity already names it, to get the next epoch and not be
+taken for somebody else (KIP-360; v3 and up). Below v3 it cannot: it then fences itself.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,10 +16,28 @@ from kio.static.protocol import RequestPayload
 from aioidem.errors import InternalError
 from aioidem.protocol.messages import request_type, throttle_ms
 
-__all__ = ["ProducerIdAnswer", "producer_id_answer", "producer_id_request"]
+__all__ = [
+    "FIRST_WITH_IDENTITY",
+    "ProducerIdAnswer",
+    "TransactionalIdentity",
+    "producer_id_answer",
+    "producer_id_request",
+    "transactional_producer_id_request",
+]
 
 API_KEY = 22
+FIRST_WITH_IDENTITY = 3
+"""The lowest version in which a producer can name the identity it has."""
 _NO_TIMEOUT_MS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalIdentity:
+    """Who a request of a transaction is from."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +56,42 @@ def producer_id_request(version: int) -> RequestPayload:
     Raises:
         InternalError: the version is not one that kio has.
     """
+    return _request(version, None, _NO_TIMEOUT_MS, -1, -1)
+
+
+def transactional_producer_id_request(
+    version: int,
+    transactional_id: str,
+    timeout_ms: int,
+    existing: TransactionalIdentity | None = None,
+) -> RequestPayload:
+    """Ask the coordinator for the transactional id's producer id and its next epoch.
+
+    :param timeout_ms: after which the coordinator aborts a transaction by itself.
+    :param existing: what this producer has; left out below `FIRST_WITH_IDENTITY`.
+
+    Raises:
+        InternalError: the version is not one that kio has.
+    """
+    if existing is None:
+        return _request(version, transactional_id, timeout_ms, -1, -1)
+    return _request(
+        version, transactional_id, timeout_ms, existing.producer_id, existing.producer_epoch
+    )
+
+
+def _request(
+    version: int, transactional_id: str | None, timeout_ms: int, producer_id: int, epoch: int
+) -> RequestPayload:
     schema = request_type(API_KEY, version)
     if schema is None:
         raise InternalError(f"no InitProducerId version {version}")
     values: dict[str, Any] = {
-        "transactional_id": None,
-        "transaction_timeout": timedelta(milliseconds=_NO_TIMEOUT_MS),
+        "transactional_id": transactional_id,
+        "transaction_timeout": timedelta(milliseconds=timeout_ms),
     }
-    known = {field.name for field in dataclasses.fields(schema)}
-    values |= {name: -1 for name in ("producer_id", "producer_epoch") if name in known}
+    if version >= FIRST_WITH_IDENTITY:
+        values |= {"producer_id": producer_id, "producer_epoch": epoch}
     return schema(**values)
 
 

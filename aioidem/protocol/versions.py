@@ -86,6 +86,13 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 )
 """Lowest and highest version of each API that we speak."""
 
+_TRANSACTIONS: Final = "transaction.version"
+# The first versions that have KIP-890's second part in them.
+_OF_TRANSACTIONS_V2: Final = (
+    (ApiKey.PRODUCE, 12),
+    (ApiKey.END_TXN, 5),
+    (ApiKey.TXN_OFFSET_COMMIT, 5),
+)
 _UNSUPPORTED_VERSION: Final = 35
 _ERROR_CODE: Final = Struct(">h")
 
@@ -113,6 +120,17 @@ class ApiVersionTable:
         )
         table.choose(ApiKey.PRODUCE)
         return table
+
+    @property
+    def transaction_version(self) -> int:
+        """The cluster's finalised ``transaction.version``: 2 is KIP-890's, less is before it.
+
+        Not more than what the broker offers the requests for: a feature is the cluster's, and a
+        broker that is being upgraded may not have them yet.
+        """
+        level = self.features.get(_TRANSACTIONS, 0)
+        whole = all(self.supports(key, version) for key, version in _OF_TRANSACTIONS_V2)
+        return level if whole else min(level, 1)
 
     def supports(self, api_key: int, version: int | None = None) -> bool:
         """Whether we share this version of the API, or any if none is given."""
