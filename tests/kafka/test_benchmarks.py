@@ -16,7 +16,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def run(script: str, *flags: str, timeout: float = 150) -> str:
+def run(script: str, *flags: str, timeout: float = 280) -> str:
     done = subprocess.run(
         [sys.executable, BENCHMARKS / script, *flags],
         capture_output=True,
