@@ -15,6 +15,7 @@ old versions); containers (not everywhere, and a class cannot be patched in pass
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import re
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -131,6 +133,17 @@ def _java_version(java: Path) -> int:
     return int(match[1]) if match and told.returncode == 0 else 0
 
 
+@contextmanager
+def _alone(repository: Path) -> Iterator[None]:
+    """Keep other processes out: jgo fails if a file turns up that it is about to download, and a
+    file is there from its first byte on.
+    """
+    repository.mkdir(parents=True, exist_ok=True)
+    with (repository / ".aioidem.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _resolve(version: str) -> tuple[Path, ...]:
     try:
         maven: Any = importlib.import_module("jgo.maven")
@@ -145,11 +158,12 @@ def _resolve(version: str) -> tuple[Path, ...]:
             context.create_dependency(coordinate(group, artifact, own or version))
             for group, artifact, own in _WANTED
         ]
-        found, needed = context.resolver.resolve(wanted)
-        jars = tuple(dict.fromkeys(Path(each.artifact.resolve()) for each in (*found, *needed)))
+        with _alone(Path(context.repo_cache)):
+            found, needed = context.resolver.resolve(wanted)
+            jars = tuple(dict.fromkeys(Path(each.artifact.resolve()) for each in (*found, *needed)))
     except Exception as error:  # jgo lets through whatever its libraries raise
         raise KafkaUnavailableError(
-            f"the jars of Kafka {version} could not be resolved: {error} (the first use of a "
+            f"the jars of Kafka {version} could not be resolved: {error!r} (the first use of a "
             "version needs the network, for Maven Central)"
         ) from error
     broken = [str(each) for each in jars if not zipfile.is_zipfile(each)]
