@@ -1,4 +1,4 @@
-"""Finding the jars while another process does so too: jgo fails over files that turn up meanwhile."""
+"""Finding the jars while another process does too: jgo fails over files that turn up meanwhile."""
 
 from __future__ import annotations
 
