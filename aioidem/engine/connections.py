@@ -222,7 +222,11 @@ class Connections:
         for each in failures:
             # The others were given, or will be given, the same credentials and certificates.
             if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
-                return copy.copy(each)
+                # A copy, without the frames it went through; whoever's callable failed wants to
+                # see where.
+                failure = copy.copy(each)
+                failure.__cause__ = each.__cause__
+                return failure
         if any(error is None for error in failures):
             return None
         named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])

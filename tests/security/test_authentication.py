@@ -234,6 +234,7 @@ async def test_a_callable_that_raises_is_an_authentication_failure_with_its_caus
         with pytest.raises(AuthenticationFailedError, match="raised LookupError") as caught:
             await producer.start()
     assert "sealed" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 @bounded(30)

@@ -88,8 +88,8 @@ class SaslClient:
         match given:
             case (str() as username, str() | Secret() as password):
                 return username, Secret(cast("str", password))
-            case _:
-                raise AuthenticationFailedError("sasl_credentials did not return (name, password)")
+        del given  # it may have a password in it
+        raise AuthenticationFailedError("sasl_credentials did not return (name, password)")
 
     async def _token(self) -> tuple[Secret[str], Mapping[str, str]]:
         if self._oidc is not None:
