@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import shutil
 import signal
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from typing import Any, Final, NoReturn, Self
 
 import anyio
 import anyio.to_thread
+from anyio.abc import ByteReceiveStream
 
 from aioidem.broker.entities import build, from_ms
 from aioidem.errors import (
@@ -503,13 +505,33 @@ class KafkaCluster:
         command = [*self._java(), main_class, *arguments]
         try:
             with anyio.fail_after(timeout):
-                done = await anyio.run_process(command, check=False, start_new_session=True)
+                code, stdout, stderr = await self._run(command)
         except TimeoutError:
             raise KafkaToolError(f"{main_class} took longer than {timeout:g} s") from None
-        if done.returncode != 0:
-            printed = (done.stdout + done.stderr).decode(errors="replace")
-            raise KafkaToolError(f"{main_class} ended with {done.returncode}:\n{printed[-2000:]}")
-        return done.stdout
+        if code != 0:
+            printed = (stdout + stderr).decode(errors="replace")
+            raise KafkaToolError(f"{main_class} ended with {code}:\n{printed[-2000:]}")
+        return stdout
+
+    async def _run(self, command: Sequence[str]) -> tuple[int, bytes, bytes]:
+        """As `anyio.run_process`, with the guard to end it if we are gone first."""
+        guard = self._guard
+        if guard is None:
+            raise KafkaError("the cluster was not entered")
+        printed: tuple[list[bytes], list[bytes]] = ([], [])
+        process = await anyio.open_process(
+            command, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            async with process, anyio.create_task_group() as tasks:
+                await anyio.to_thread.run_sync(guard.watch_group, process.pid)
+                for stream, chunks in zip((process.stdout, process.stderr), printed, strict=True):
+                    tasks.start_soon(_read_all, stream, chunks)
+                await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(guard.forget_group, process.pid)
+        return process.returncode or 0, b"".join(printed[0]), b"".join(printed[1])
 
     async def dump_log(
         self, topic: str, partition: int = 0, *, broker: int | None = None
@@ -865,6 +887,11 @@ class KafkaCluster:
                 f"broker {broker.node_id} did not answer in {_ANSWER_SECONDS:g} s"
             ) from None
         return decode_response(answer, payload)[1]
+
+
+async def _read_all(stream: ByteReceiveStream | None, chunks: list[bytes]) -> None:
+    if stream is not None:
+        chunks.extend([chunk async for chunk in stream])
 
 
 async def _exchange(port: int, request: bytes) -> bytes:

@@ -100,8 +100,8 @@ class ProcessGuard:
     def _tell(self, line: str) -> None:
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
-            pipe.write(f"{line}\n")
-            pipe.flush()
+            # One write, which a pipe does not split: threads may tell at the same time.
+            os.write(pipe.fileno(), f"{line}\n".encode())
 
 
 class KafkaProcess:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import anyio
@@ -118,29 +116,6 @@ async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_t
         with pytest.raises(KafkaError, match="no broker is running"):
             await cluster.create_topic("t")
         assert await cluster.leader("t") == -1
-
-
-def test_nothing_is_left_when_the_test_process_is_killed() -> None:
-    """The guard process outlives us and cleans up."""
-    program = (
-        "import anyio, sys\n"
-        "from aioidem.testing import KafkaCluster\n"
-        "async def main():\n"
-        "    async with KafkaCluster() as cluster:\n"
-        "        [broker] = cluster.brokers\n"
-        "        print(broker.process.pid, broker.port, broker.folder.parent, flush=True)\n"
-        "        await anyio.sleep_forever()\n"
-        "anyio.run(main)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as victim:
-        assert victim.stdout is not None
-        pid, port, folder = victim.stdout.readline().split()
-        assert alive(int(pid))
-        victim.send_signal(signal.SIGKILL)
-    gone = time.monotonic() + 20
-    while alive(int(pid)) or listening(int(port)) or Path(folder.decode()).exists():
-        assert time.monotonic() < gone
-        os.sched_yield()  # another process's end tells no event
 
 
 @pytest.mark.parametrize("version", ["4", "newest", "../4.3.1", "4.3.1 "])
