@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 __all__ = ["KafkaSecurity"]
 
@@ -43,8 +43,8 @@ class KafkaSecurity:
     authorize: bool = False
     proxied: str = "PLAINTEXT"
 
-    #: Of the listeners it adds, in the order of their ports.
-    listeners = ("TLS", "SASL")
+    listeners: ClassVar[tuple[str, ...]] = ("TLS", "SASL")
+    """Names of the listeners it adds, in the order of their ports."""
 
     def settings(self, folder: Path) -> dict[str, str]:
         """Server properties; writes the PEM files they name into ``folder``."""

@@ -44,6 +44,12 @@ PAYLOAD = b"payload-5ecr3t"
 HANDSHAKE, AUTHENTICATE = 17, 36
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """What is said does not depend on the loop."""
+    return "asyncio"
+
+
 def unsigned(expires: float) -> str:
     """A token with the canary in it, readable and encoded."""
     parts: tuple[Mapping[str, Any], ...] = (

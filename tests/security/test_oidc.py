@@ -31,6 +31,12 @@ pytestmark = pytest.mark.anyio
 Answer = Callable[["Provider"], None]
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Requests are made in a thread: the loop makes no difference."""
+    return "asyncio"
+
+
 class Provider(BaseHTTPRequestHandler):
     """An OpenID provider that answers as the test says."""
 

@@ -10,8 +10,9 @@ error; it holds no secret that could be shown.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aioidem.errors import AuthenticationFailedError
 
@@ -46,8 +47,8 @@ def kerberos_context(service: str, host: str) -> SecurityContext:
 
     :raises ImportError: the package or its library is not installed.
     """
-    import gssapi
-
+    # By name: type checkers take a plain import here for this module.
+    gssapi: Any = importlib.import_module("gssapi")
     name = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
     canonical = name.canonicalize(gssapi.MechType.kerberos)
     flags = gssapi.RequirementFlag
