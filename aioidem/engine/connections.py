@@ -180,7 +180,9 @@ class Connections:
         if error is not None or never_up:
             node.last_error = error
             node.retry_at = now + node.backoff.next_delay()
-        self._refused += isinstance(error, errors.AuthenticationFailedError)
+        if isinstance(error, errors.AuthenticationFailedError):
+            # Certificates are read anew each time: what they are refused for may heal.
+            self._refused += not isinstance(error, errors.SslAuthenticationError)
         self._count_strike(node, link)
         if not never_up:
             node.question_lost = any(
