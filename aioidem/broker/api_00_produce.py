@@ -6,6 +6,9 @@ producer epoch and sequence. A resend of a stored batch is therefore refused for
 timestamp before it is recognised. That this is Kafka's order is tested against Kafka itself
 (``tests/kafka/test_differential.py``), as is everything else that is said here.
 
+A transactional batch that begins its transaction in a partition is first brought before the
+coordinator (see `broker.transaction_support`); what it says comes before the checks of the log.
+
 Of a partition named twice in a request the last batch counts, as if the others were not there.
 
 acks=all waits for the high watermark, duplicates included. A parked request whose partition changes
@@ -27,6 +30,8 @@ from kio.schema.errors import ErrorCode
 from aioidem.broker.batch import BatchHeader, RefusedError, check_crc
 from aioidem.broker.entities import Entity, from_ms, respond, timestamp_from_ms
 from aioidem.broker.requests import Context, Delayed, Later, Never, Now, ProduceItem, Reply
+from aioidem.broker.transaction import Identity
+from aioidem.broker.transaction_support import Support, admit
 from aioidem.errors import ProtocolError
 from aioidem.protocol.produce_v14 import tagged_retained
 from aioidem.records import ReadRecord, read_batches
@@ -43,6 +48,7 @@ _NO_TIMESTAMP: Final = -1
 _ZSTD: Final = 4
 _FIRST_WITH_ZSTD: Final = 7
 _FIRST_WITH_LEADER_HINTS: Final = 10
+_FIRST_ABORTABLE: Final = 11
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_RETAINING: Final = 14
 
@@ -136,9 +142,7 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
     return list({(item.topic_id or item.topic, item.index): item for item in items}.values())
 
 
-def _spoiled(
-    items: tuple[ProduceItem, ...], request: Entity, version: int
-) -> RefusedError | None:
+def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> RefusedError | None:
     """What fails the request as a whole: Kafka looks for a transactional batch before all else."""
     for item in items:
         if item.refused is not None and item.refused.spoils:
@@ -160,7 +164,7 @@ def _append(
     outcome = _Outcome(item, _find(cluster, item))
     try:
         partition = _admitted(cluster, outcome, request, context)
-        _store(partition, broker, item, request, context, outcome)
+        _store(cluster, partition, broker, item, request, context, outcome)
     except RefusedError as refusal:
         outcome.refuse(refusal)
     else:
@@ -192,6 +196,7 @@ def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:
 
 
 def _store(
+    cluster: ClusterState,
     partition: Partition,
     broker: Broker,
     item: ProduceItem,
@@ -205,6 +210,7 @@ def _store(
     leader = partition.led_by(broker.id)
     if leader is None:
         raise RefusedError(ErrorCode.not_leader_or_follower, f"broker {broker.id} does not lead it")
+    support = _ask_coordinator(cluster, partition, leader, header, request, context.api_version)
     # Said with every refusal from here on, but for two codes.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
@@ -215,7 +221,8 @@ def _store(
         if refusal.code in (ErrorCode.message_too_large, ErrorCode.corrupt_message):
             outcome.log_start_offset = -1
         raise
-    if not _is_duplicate(leader, header, outcome, broker.sequence_range):
+    zero_first = support is Support.IMPLICIT
+    if not _is_duplicate(leader, header, outcome, broker.sequence_range, zero_first):
         batch = partition.append(data, header, context.wall_ms)
         outcome.base_offset = batch.base_offset
         outcome.log_append_time_ms = batch.log_append_time_ms
@@ -227,13 +234,39 @@ def _store(
         outcome.awaited = -1
 
 
+def _ask_coordinator(
+    cluster: ClusterState,
+    partition: Partition,
+    leader: Replica,
+    header: BatchHeader,
+    request: Entity,
+    version: int,
+) -> Support | None:
+    """What the coordinator was asked for; None: the transaction is open here, or there is none."""
+    if header.producer_id < 0 or not header.transactional:
+        return None
+    if leader.producers.in_transaction(header):
+        return None
+    support = Support.of(version, _FIRST_ABORTABLE)
+    leader.producers.verifying(header)
+    identity = Identity(header.producer_id, header.producer_epoch)
+    admit(cluster, request.transactional_id, identity, partition, support)
+    return support
+
+
 def _is_duplicate(
-    leader: Replica, header: BatchHeader, outcome: _Outcome, sequence_range: int | None
+    leader: Replica,
+    header: BatchHeader,
+    outcome: _Outcome,
+    sequence_range: int | None,
+    zero_first: bool,
 ) -> bool:
     """A stored batch gets its first answer, with the stored timestamp for a log append time."""
     if header.producer_id < 0:
         return False
-    original = leader.producers.check(header, sequence_range=sequence_range)
+    original = leader.producers.check(
+        header, require_zero_first=zero_first, sequence_range=sequence_range
+    )
     if original is None:
         return False
     outcome.base_offset = original.base_offset
@@ -251,8 +284,6 @@ def _check_request(item: ProduceItem, request: Entity, version: int) -> None:
         raise RefusedError(ErrorCode.unsupported_compression_type, "zstd needs Produce v7")
     if request.acks not in (-1, 0, 1):
         raise RefusedError(ErrorCode.invalid_required_acks, f"acks {request.acks}")
-    if header.transactional and not header.control:
-        raise RefusedError(ErrorCode.invalid_txn_state, "this broker has no transactions")
 
 
 def _check_batch(

@@ -2,7 +2,10 @@
 
 No fetch sessions: every answer carries session id 0, so every request names all its partitions. A
 session id that a client brings along is answered FETCH_SESSION_ID_NOT_FOUND, as by a broker that
-lost it. There are no transactions, so the last stable offset is the high watermark.
+lost it.
+
+Isolation level 1 reads up to the last stable offset, and is told which transactions in what it gets
+were aborted; their records come along (KIP-98).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ __all__ = ["handle"]
 
 _API: Final = 1
 _FIRST_WITH_TOPIC_IDS: Final = 13
+_READ_COMMITTED: Final = 1
 
 
 class _Found:
@@ -92,7 +96,15 @@ class _DelayedFetch(Delayed):
             parts = []
             for wanted in wanted_topic.partitions:
                 room = max(0, self._request.max_bytes - taken)
-                part = _read(topic, wanted, self._broker, self._version, room, first=taken == 0)
+                part = _read(
+                    topic,
+                    wanted,
+                    self._broker,
+                    self._version,
+                    room,
+                    first=taken == 0,
+                    committed=self._request.isolation_level == _READ_COMMITTED,
+                )
                 taken += part.size
                 parts.append(part)
             found.append((wanted_topic, parts))
@@ -147,7 +159,14 @@ def _find(cluster: ClusterState, wanted: Entity, version: int) -> Topic | None:
 
 
 def _read(
-    topic: Topic | None, wanted: Entity, broker: Broker, version: int, room: int, *, first: bool
+    topic: Topic | None,
+    wanted: Entity,
+    broker: Broker,
+    version: int,
+    room: int,
+    *,
+    first: bool,
+    committed: bool,
 ) -> _Found:
     partition = topic.partition(wanted.partition) if topic is not None else None
     if partition is None:
@@ -162,15 +181,32 @@ def _read(
         return _Found(wanted, partition, code, [])
     if not leader.log.start_offset <= wanted.fetch_offset <= leader.log.end_offset:
         return _Found(wanted, partition, ErrorCode.offset_out_of_range, [])
-    if wanted.fetch_offset >= partition.high_watermark:
+    end = partition.last_stable_offset if committed else partition.high_watermark
+    if wanted.fetch_offset >= end:
         return _Found(wanted, partition, ErrorCode.none, [])
     batches = leader.log.read(
         wanted.fetch_offset,
         min(wanted.partition_max_bytes, room),
-        partition.high_watermark,
+        end,
         at_least_one=first,
     )
     return _Found(wanted, partition, ErrorCode.none, batches)
+
+
+def _aborted(request: Entity, found: _Found) -> list[dict[str, int]] | None:
+    partition = found.partition
+    if partition is None:
+        return []
+    if request.isolation_level != _READ_COMMITTED:
+        return None
+    leader = partition.leader_replica
+    if leader is None or not found.batches:
+        return []
+    below = found.batches[-1].last_offset + 1
+    return [
+        {"producer_id": each.producer_id, "first_offset": each.first_offset}
+        for each in leader.producers.transactions.aborted(found.wanted.fetch_offset, below)
+    ]
 
 
 def _epoch_error(believed: int, partition: Partition) -> ErrorCode:
@@ -189,7 +225,7 @@ def _partition_data(request: Entity, found: _Found) -> dict[str, Any]:
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
-        "aborted_transactions": [] if request.isolation_level == 1 or partition is None else None,
+        "aborted_transactions": _aborted(request, found),
         "preferred_read_replica": -1,
         "records": b"".join([b.wire() for b in found.batches]),
     }
@@ -198,7 +234,7 @@ def _partition_data(request: Entity, found: _Found) -> dict[str, Any]:
     leader = partition.leader_replica
     if found.code == ErrorCode.none and leader is not None:
         values["high_watermark"] = partition.high_watermark
-        values["last_stable_offset"] = partition.high_watermark
+        values["last_stable_offset"] = partition.last_stable_offset
         values["log_start_offset"] = leader.log.start_offset
     if found.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
         values["current_leader"] = {

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 2
+_READ_COMMITTED: Final = 1
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
@@ -41,20 +42,21 @@ _KNOWN_SINCE: Final = {
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answered by the leader only, from what is committed."""
+    """Answered by the leader only, from what is committed, or (isolation level 1) stable."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)
         parts = []
         for wanted in wanted_topic.partitions:
             partition = topic.partition(wanted.partition_index) if topic is not None else None
-            parts.append(_answer(partition, wanted, broker, context.api_version))
+            stable = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+            parts.append(_answer(partition, wanted, broker, context.api_version, stable=stable))
         topics.append({"name": wanted_topic.name, "partitions": parts})
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
 
 
 def _answer(
-    partition: Partition | None, wanted: Entity, broker: Broker, version: int
+    partition: Partition | None, wanted: Entity, broker: Broker, version: int, *, stable: bool
 ) -> dict[str, Any]:
     values = {
         "partition_index": wanted.partition_index,
@@ -74,23 +76,24 @@ def _answer(
         return values | {"error_code": code}
     if wanted.timestamp < 0 and version < _KNOWN_SINCE.get(wanted.timestamp, version + 1):
         return values | {"error_code": ErrorCode.unsupported_version}
-    timestamp, offset, epoch = _find(partition, wanted.timestamp)
+    timestamp, offset, epoch = _find(partition, wanted.timestamp, stable=stable)
     return values | {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
 
 
-def _find(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch), -1 where there is none."""
     log = partition.replicas[partition.leader].log
+    end = partition.last_stable_offset if stable else partition.high_watermark
     if timestamp == _LATEST:
-        return -1, partition.high_watermark, partition.leader_epoch
+        return -1, end, partition.leader_epoch
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         return -1, log.start_offset, log.epoch_of(log.start_offset, partition.leader_epoch)
     if timestamp == _MAX_TIMESTAMP:
-        newest = log.newest_by_timestamp(partition.high_watermark)
+        newest = log.newest_by_timestamp(end)
         return (-1, -1, -1) if newest is None else _in_batch(newest, newest.max_timestamp_ms, 0)
     if timestamp < 0:
         return -1, -1, -1
-    batch = log.first_batch_reaching(timestamp, partition.high_watermark)
+    batch = log.first_batch_reaching(timestamp, end)
     return (-1, -1, -1) if batch is None else _in_batch(batch, timestamp, log.start_offset)
 
 

@@ -1,6 +1,7 @@
 """OffsetCommit (v2 to v10): remember a group's offsets, by name or (v10) by topic id.
 
-For readers with a manual assignment: there are no members and no generations, so anyone may commit.
+For readers with a manual assignment: nobody can join a group, so anyone may commit who names
+neither a member nor a generation (see `broker.group_coordinator`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem.broker.batch import RefusedError
 from aioidem.broker.entities import ZERO_MS, Entity, respond
+from aioidem.broker.group_coordinator import Committed
 from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
@@ -21,9 +24,9 @@ __all__ = ["handle"]
 _API: Final = 8
 
 
-def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
     """Known partitions are stored, unknown ones refused one by one."""
-    offsets = cluster.group_offsets.setdefault(request.group_id, {})
+    refused = _refused(cluster, broker, request, context.api_version)
     topics = []
     for wanted_topic in request.topics:
         topic_id = getattr(wanted_topic, "topic_id", None)
@@ -36,14 +39,33 @@ def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Con
         parts = []
         for part in wanted_topic.partitions:
             known = topic is not None and topic.partition(part.partition_index) is not None
-            if topic is not None and known:
-                offsets[topic.name, part.partition_index] = (
-                    part.committed_offset,
-                    getattr(part, "committed_leader_epoch", -1),
-                    part.committed_metadata,
-                )
-            code = ErrorCode.none if known else unknown
+            code = refused if known else unknown
+            if topic is not None and code is ErrorCode.none:
+                where = topic.name, part.partition_index
+                cluster.groups.commit(request.group_id, where, _offset(part))
             parts.append({"partition_index": part.partition_index, "error_code": code})
         name = getattr(wanted_topic, "name", None)
         topics.append({"name": name, "topic_id": topic_id, "partitions": parts})
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
+
+
+def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
+    code = cluster.coordinator_error(request.group_id, broker)
+    if code is not ErrorCode.none:
+        return code
+    try:
+        cluster.groups.admit(
+            request.group_id,
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            offset_commit_version=version,
+        )
+    except RefusedError as refusal:
+        return refusal.code
+    return ErrorCode.none
+
+
+def _offset(part: Entity) -> Committed:
+    epoch = getattr(part, "committed_leader_epoch", -1)
+    return Committed(part.committed_offset, epoch, part.committed_metadata)

@@ -37,6 +37,9 @@ def _coordinator(cluster: ClusterState, key: str, key_type: int) -> dict[str, An
     code = ErrorCode.none
     if key_type not in _KEY_TYPES:
         code, broker = ErrorCode.invalid_request, None
+    # One that loads is found, and says so itself.
+    elif cluster.coordinator_faults.get(key) is ErrorCode.coordinator_not_available:
+        code, broker = ErrorCode.coordinator_not_available, None
     elif broker is None:
         code = ErrorCode.coordinator_not_available
     return {

@@ -1,4 +1,4 @@
-"""ApiVersions (v0 to v4): what this broker speaks.
+"""ApiVersions (v0 to v4): what this broker speaks, and (v3+) which features the cluster has.
 
 A version too new has no schema, so it comes here without a body; it is answered in version 0 with
 UNSUPPORTED_VERSION, the one API where that is possible (KIP-511).
@@ -7,7 +7,7 @@ UNSUPPORTED_VERSION, the one API where that is possible (KIP-511).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 18
+_TRANSACTIONS: Final = "transaction.version"
+_NEWEST_TRANSACTIONS: Final = 2
 _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
@@ -40,11 +42,30 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         for each in cluster.announced(broker)
         if code is ErrorCode.none or (code is ErrorCode.unsupported_version and each[0] == _API)
     ]
-    values = {
+    values: dict[str, Any] = {
         "error_code": code,
         "api_keys": [
             {"api_key": key, "min_version": first, "max_version": last} for key, first, last in told
         ],
         "throttle_time": ZERO_MS,
     }
+    if code is ErrorCode.none:
+        values |= _features(cluster)
     return Now(respond(_API, version, values))
+
+
+def _features(cluster: ClusterState) -> dict[str, Any]:
+    level = cluster.transactions.version
+    finalized = {
+        "name": _TRANSACTIONS,
+        "max_version_level": level,
+        "min_version_level": level,
+    }
+    return {
+        "supported_features": [
+            {"name": _TRANSACTIONS, "min_version": 0, "max_version": _NEWEST_TRANSACTIONS}
+        ],
+        "finalized_features_epoch": 1,
+        # A feature at level 0 is not finalised at all (KIP-1022).
+        "finalized_features": [finalized] if level else [],
+    }

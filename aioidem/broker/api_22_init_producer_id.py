@@ -13,6 +13,8 @@ from kio.schema.errors import ErrorCode
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
+from aioidem.broker.transaction import Identity
+from aioidem.broker.transaction_support import as_known_to
 
 if TYPE_CHECKING:
     from aioidem.broker.state import ClusterState
@@ -21,59 +23,44 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 22
-_LAST_EPOCH: Final = 32766
-_FIRST_WITH_FENCED: Final = 4
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
     """(id, epoch), or the reason why not."""
-    code, producer_id, epoch = ErrorCode.none, -1, -1
-    claimed = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    code, given = ErrorCode.none, Identity(-1, -1)
     try:
-        _check_claim(*claimed)
+        claimed = _claimed(request)
         if request.transactional_id is None:
-            producer_id, epoch = cluster.allocate_producer_id(broker), 0
+            given = Identity(cluster.allocate_producer_id(broker), 0)
         else:
-            producer_id, epoch = _transactional(cluster, broker, request, context.api_version)
+            given = _transactional(cluster, broker, request, claimed)
     except RefusedError as refusal:
-        code = refusal.code
+        code = as_known_to(_API, context.api_version, refusal.code)
     values = {
         "throttle_time": ZERO_MS,
         "error_code": code,
-        "producer_id": producer_id,
-        "producer_epoch": epoch,
+        "producer_id": given.producer_id,
+        "producer_epoch": given.epoch,
     }
     return Now(respond(_API, context.api_version, values))
 
 
-def _check_claim(producer_id: int, epoch: int) -> None:
-    if (producer_id < 0) != (epoch < 0):
+def _claimed(request: Entity) -> Identity | None:
+    claimed = Identity(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
+    if (claimed.producer_id == -1) != (claimed.epoch == -1):
         raise RefusedError(ErrorCode.invalid_request, "an id without an epoch, or the reverse")
+    return None if claimed.producer_id == -1 else claimed
 
 
 def _transactional(
-    cluster: ClusterState, broker: Broker, request: Entity, version: int
-) -> tuple[int, int]:
+    cluster: ClusterState, broker: Broker, request: Entity, claimed: Identity | None
+) -> Identity:
     name = request.transactional_id
     if not name:
         raise RefusedError(ErrorCode.invalid_request, "empty transactional id")
-    if cluster.coordinator_of(name) is not broker:
-        raise RefusedError(ErrorCode.not_coordinator, f"broker {broker.id} does not coordinate it")
-    longest = int(cluster.broker_config(broker, "transaction.max.timeout.ms"))
-    if not 0 < request.transaction_timeout.total_seconds() * 1000 <= longest:
-        raise RefusedError(ErrorCode.invalid_transaction_timeout, f"at most {longest} ms")
-    known = cluster.transactional_ids.get(name)
-    claimed = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
-    if known is not None and claimed[0] >= 0 and claimed != known:
-        fenced = (
-            ErrorCode.producer_fenced
-            if version >= _FIRST_WITH_FENCED
-            else ErrorCode.invalid_producer_epoch
-        )
-        raise RefusedError(fenced, f"{claimed} is not the current one")
-    if known is None or known[1] >= _LAST_EPOCH:
-        given = cluster.allocate_producer_id(broker), 0
-    else:
-        given = known[0], known[1] + 1
-    cluster.transactional_ids[name] = given
-    return given
+    timeout_ms = round(request.transaction_timeout.total_seconds() * 1000)
+    cluster.transactions.check_timeout(broker, timeout_ms)
+    code = cluster.coordinator_error(name, broker)
+    if code is not ErrorCode.none:
+        raise RefusedError(code, f"broker {broker.id} does not coordinate {name!r}")
+    return cluster.transactions.init(broker, name, timeout_ms, claimed)

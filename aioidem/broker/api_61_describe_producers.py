@@ -14,7 +14,7 @@ from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
 
 if TYPE_CHECKING:
-    from aioidem.broker.partition import Topic
+    from aioidem.broker.partition import Replica, Topic
     from aioidem.broker.state import ClusterState
     from aioidem.broker.topology import Broker
 
@@ -58,9 +58,14 @@ def _describe(topic: Topic | None, index: int, broker: Broker) -> dict[str, Any]
                 "producer_epoch": entry.epoch,
                 "last_sequence": entry.last_sequence,
                 "last_timestamp": entry.last_timestamp_ms,
-                "coordinator_epoch": -1,
-                "current_txn_start_offset": -1,
+                "coordinator_epoch": entry.coordinator_epoch,
+                "current_txn_start_offset": _start(replica, entry.producer_id),
             }
             for entry in replica.producers.entries()
         ]
     }
+
+
+def _start(replica: Replica, producer_id: int) -> int:
+    first = replica.producers.transactions.first_offset(producer_id)
+    return -1 if first is None else first

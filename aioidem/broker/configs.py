@@ -180,6 +180,13 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "Age of a producer's last batch at which it is forgotten (KIP-854).",
     ),
     Definition(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        ConfigType.INT,
+        "10000",
+        _between(1, _INT_MAX),
+        "How often transactions are looked through for those past their timeout.",
+    ),
+    Definition(
         "transaction.max.timeout.ms",
         ConfigType.INT,
         "900000",

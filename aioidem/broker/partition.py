@@ -121,6 +121,14 @@ class Partition:
         """Replicas that acks=all wants in sync: no more than there are."""
         return min(self.topic.settings.min_insync_replicas, len(self.replicas))
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset up to which every transaction is decided and committed as such (KIP-98)."""
+        leader = self.leader_replica
+        if leader is None:
+            return self.high_watermark
+        return leader.producers.transactions.last_stable_offset(self.high_watermark)
+
     def retain_on(self, broker_id: int) -> int:
         """Batches per producer that broker remembers of this partition."""
         return self._retain_on(broker_id, self.topic)

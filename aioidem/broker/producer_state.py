@@ -14,6 +14,10 @@ Modelled on what Kafka 4.3.1 does, step by step:
   DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
 * A producer id that is not known may start at any sequence (KIP-360), unless ``require_zero_first``
   (transactions v2).
+* A transaction that is about to begin in a partition holds its lowest sequence seen: one that was
+  refused for the coordinator's sake is not overtaken by what follows it (KIP-890).
+* A marker gives its epoch to the producer; in v2 that is a new one, and the next batch begins at 0.
+* Within a transaction every batch is transactional, and its producer is not forgotten.
 * A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
   timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
   neither does idleness. Not sooner: that retention or DeleteRecords removed what it wrote does not
@@ -36,6 +40,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.batch import MAX_SEQUENCE, BatchHeader, RefusedError, StoredBatch
+from aioidem.broker.markers import COORDINATOR_EPOCH
+from aioidem.broker.transaction_index import TransactionIndex
 
 __all__ = ["ProducerEntry", "ProducerStates", "RememberedBatch"]
 
@@ -55,13 +61,14 @@ class ProducerEntry:
     appended batch's.
     """
 
-    __slots__ = ("batches", "epoch", "last_timestamp_ms", "producer_id")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: deque[RememberedBatch] = deque()
         self.last_timestamp_ms = -1
+        self.coordinator_epoch = -1
 
     def __repr__(self) -> str:
         return (
@@ -78,10 +85,13 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one replica."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_verifying", "transactions")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self.transactions = TransactionIndex()
+        # By producer id, before its transaction begins here: epoch and lowest sequence seen.
+        self._verifying: dict[int, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -93,6 +103,23 @@ class ProducerStates:
     def entries(self) -> list[ProducerEntry]:
         """In order of producer id."""
         return [self._entries[pid] for pid in sorted(self._entries)]
+
+    def in_transaction(self, header: BatchHeader) -> bool:
+        """Whether the batch's producer, in its epoch, has a transaction open here."""
+        entry = self._entries.get(header.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == header.producer_epoch
+            and self.transactions.first_offset(header.producer_id) is not None
+        )
+
+    def verifying(self, header: BatchHeader) -> None:
+        """The coordinator is about to be asked whether the batch may begin a transaction here."""
+        epoch, lowest = self._verifying.get(header.producer_id, (-1, 0))
+        if header.producer_epoch > epoch:
+            self._verifying[header.producer_id] = header.producer_epoch, header.base_sequence
+        elif header.producer_epoch == epoch and header.base_sequence < lowest:
+            self._verifying[header.producer_id] = epoch, header.base_sequence
 
     def check(
         self,
@@ -111,9 +138,20 @@ class ProducerStates:
         if entry is None:
             if require_zero_first and header.base_sequence != 0:
                 raise _out_of_order(header, "no state for this producer, which must begin at 0", -1)
+            self._check_overtaken(header)
             return None
+        duplicate = self._judge(entry, header, sequence_range)
+        if duplicate is None and not header.transactional:
+            self._check_outside(header)
+        return duplicate
+
+    def _judge(
+        self, entry: ProducerEntry, header: BatchHeader, sequence_range: int | None
+    ) -> RememberedBatch | None:
         if header.producer_epoch == entry.epoch:
             duplicate = _find(entry, header)
+            if duplicate is None:
+                self._check_overtaken(header)
             if duplicate is None and not _follows(entry.last_sequence, header.base_sequence):
                 if sequence_range is not None:
                     _check_range(entry, header, sequence_range)
@@ -125,9 +163,22 @@ class ProducerStates:
                 f"epoch {header.producer_epoch} of producer {header.producer_id} "
                 f"is older than {entry.epoch}",
             )
+        self._check_overtaken(header)
         if header.base_sequence != 0:
             raise _out_of_order(header, "a new epoch begins at 0", entry.last_sequence)
         return None
+
+    def _check_overtaken(self, header: BatchHeader) -> None:
+        _, lowest = self._verifying.get(header.producer_id, (-1, header.base_sequence))
+        if header.base_sequence > lowest:
+            raise _out_of_order(header, f"{lowest} was seen and is not here", -1)
+
+    def _check_outside(self, header: BatchHeader) -> None:
+        if self.transactions.first_offset(header.producer_id) is not None:
+            raise RefusedError(
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} has a transaction open, this is no part of it",
+            )
 
     def appended(self, batch: StoredBatch, retain: int) -> None:
         """Remember ``batch``, which is in the log now, keeping the newest ``retain`` of its
@@ -144,6 +195,13 @@ class ProducerStates:
         elif entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
             entry.batches.clear()
+        if header.transactional:
+            self._verifying.pop(header.producer_id, None)
+            self.transactions.appended(batch)
+        if header.control:
+            entry.last_timestamp_ms = header.max_timestamp_ms
+            entry.coordinator_epoch = COORDINATOR_EPOCH
+            return
         while len(entry.batches) >= retain:
             entry.batches.popleft()
         entry.last_timestamp_ms = header.max_timestamp_ms
@@ -162,7 +220,10 @@ class ProducerStates:
         their producer ids.
         """
         gone = [
-            pid for pid, e in self._entries.items() if now_ms - e.last_timestamp_ms >= expiration_ms
+            pid
+            for pid, e in self._entries.items()
+            if now_ms - e.last_timestamp_ms >= expiration_ms
+            and self.transactions.first_offset(pid) is None
         ]
         for pid in gone:
             del self._entries[pid]
@@ -170,8 +231,10 @@ class ProducerStates:
 
     def through_snapshot(self, *, of_empty_log: bool) -> None:
         """What a snapshot holds: the last batch of each producer; it is lost with the log."""
+        self._verifying.clear()
         if of_empty_log:
             self._entries.clear()
+            self.transactions.clear()
         for entry in self._entries.values():
             while len(entry.batches) > 1:
                 entry.batches.popleft()
@@ -188,6 +251,8 @@ class ProducerStates:
     def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
         """Forget everything and replay ``batches``: after a truncation, on a new replica."""
         self._entries.clear()
+        self.transactions.clear()
+        self._verifying.clear()
         for batch in batches:
             self.appended(batch, retain)
 

@@ -67,6 +67,7 @@ from aioidem.broker.requests import (
 from aioidem.broker.security import BrokerSecurity, SaslSession
 from aioidem.broker.spans import Verdict
 from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker, Topology
+from aioidem.broker.transaction_coordinator import TransactionCoordinator
 from aioidem.broker.verdicts import verdicts
 from aioidem.protocol.frames import frame as framed
 from aioidem.protocol.messages import encode_response
@@ -86,6 +87,7 @@ class ClusterState(Topology):
     :param security: how clients get in; None: nothing is asked of them.
     :param sequence_range: brokers of KIP-758 with that range, which keep one batch and speak
         Produce v13 at most; None: brokers that know a retry by their last batches.
+    :param transaction_version: level of the feature of that name: 2 (KIP-890), or 0 or 1 before.
     :param configs: further cluster-wide broker configs.
     :param seed: of cluster id and topic ids.
     :param encode: deliveries carry answers as bytes, made when the answer is and not when it is
@@ -106,6 +108,7 @@ class ClusterState(Topology):
         encode: bool = False,
         sequence_range: int | None = None,
         security: BrokerSecurity | None = None,
+        transaction_version: int = 2,
     ) -> None:
         super().__init__(
             brokers=brokers,
@@ -128,6 +131,7 @@ class ClusterState(Topology):
         self._now = 0.0
         self._wall_offset_ms = 0.0
         self._next_check: float | None = None
+        self.transactions = TransactionCoordinator(self, transaction_version)
 
     # -- time and traffic ------------------------------------------------------------------------
 
@@ -203,6 +207,15 @@ class ClusterState(Topology):
             _note_unanswered(delivery.pending)
 
     @property
+    def now(self) -> float:
+        """The instant being carried out, seconds."""
+        return self._now
+
+    def later(self, seconds: float, act: Callable[[float], None]) -> None:
+        """Call ``act(now)`` in so many seconds."""
+        self._schedule(self._now + seconds, lambda now, _nothing: act(now), None)
+
+    @property
     def connections(self) -> list[Connection]:
         """The open ones, and the closed ones whose requests are not all served."""
         return list(self._connections.values())
@@ -217,6 +230,7 @@ class ClusterState(Topology):
         """Forget it; parked requests for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
         del self.topics[topic.name]
         del self.topics_by_id[topic.id]
+        self.groups.forget_topic(topic.name)
         for partition in topic.partitions:
             partition.deleted = True
             self.wake(partition)
@@ -284,6 +298,8 @@ class ClusterState(Topology):
         """Something about it changed: try what is parked there again."""
         for waiting in partition.waiting:
             self._schedule(self._now, self._retry, waiting)
+        if self.transactions.waits_for_partitions:
+            self.later(0.0, lambda _now: self.transactions.write_markers())
 
     # -- serving ----------------------------------------------------------------------------------
 

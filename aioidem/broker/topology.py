@@ -32,6 +32,7 @@ from aioidem.broker.configs import (
     TopicSettings,
     validate,
 )
+from aioidem.broker.group_coordinator import GroupCoordinator
 from aioidem.broker.partition import Partition, Topic
 
 __all__ = ["FIRST_RETAINING_VERSION", "Broker", "Topology"]
@@ -111,8 +112,9 @@ class Topology:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[UUID, Topic] = {}
         self.configs: dict[str, str] = dict(configs or {})
-        self.group_offsets: dict[str, dict[tuple[str, int], tuple[int, int, str | None]]] = {}
-        self.transactional_ids: dict[str, tuple[int, int]] = {}
+        self.groups = GroupCoordinator()
+        self.coordinators: dict[str, int] = {}
+        self.coordinator_faults: dict[str, ErrorCode] = {}
         self._next_pid_block = 0
         validate(BROKER_CONFIGS, self.configs.items(), retains=True)
         for broker in self.brokers.values():
@@ -183,9 +185,22 @@ class Topology:
         return taken
 
     def coordinator_of(self, key: str) -> Broker | None:
-        """The running broker that coordinates this group or transactional id."""
-        running = self.running
-        return running[crc32(key.encode()) % len(running)] if running else None
+        """The running broker that coordinates this group or transactional id.
+
+        The one it was moved to, or else one by its name; if that one is down, the next that runs.
+        """
+        count = len(self.brokers)
+        wanted = self.coordinators.get(key, crc32(key.encode()) % count)
+        in_turn = (self.brokers[(wanted + n) % count] for n in range(count))
+        return next((broker for broker in in_turn if broker.online), None)
+
+    def coordinator_error(self, key: str, broker: Broker) -> ErrorCode:
+        """Why that broker does not answer for this group or transactional id; NONE: it does."""
+        fault = self.coordinator_faults.get(key)
+        if fault is not None:
+            return fault
+        here = self.coordinator_of(key) is broker
+        return ErrorCode.none if here else ErrorCode.not_coordinator
 
     @staticmethod
     def announced(broker: Broker) -> list[tuple[int, int, int]]:

@@ -143,6 +143,22 @@ def creation(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
+    """Who has a transaction open that group g takes part in, all coordinated by broker 0."""
+    cluster.state.coordinators |= {"tx": 0, "g": 0}
+    client = cluster.client()
+    given = client.ask(
+        22, 0, {"transactional_id": "tx", "transaction_timeout": timedelta(seconds=60)}
+    )
+    who = {
+        "transactional_id": "tx",
+        "producer_id": given.producer_id,
+        "producer_epoch": given.producer_epoch,
+    }
+    client.ask(25, 0, who | {"group_id": "g"})
+    return who
+
+
 REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
     1: fetch_request,
     2: lambda _cluster: offsets_request(-1),
@@ -165,6 +181,26 @@ REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
         "timeout": ZERO,
     },
     22: lambda _cluster: {"transactional_id": None, "transaction_timeout": ZERO},
+    24: lambda cluster: {
+        **{f"v3_and_below_{k}": v for k, v in in_transaction(cluster).items()},
+        "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
+    },
+    25: lambda cluster: in_transaction(cluster) | {"group_id": "g"},
+    26: lambda cluster: in_transaction(cluster) | {"committed": True},
+    28: lambda cluster: (
+        in_transaction(cluster)
+        | {
+            "group_id": "g",
+            "topics": [
+                {
+                    "name": "t",
+                    "partitions": [
+                        {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+                    ],
+                }
+            ],
+        }
+    ),
     23: lambda _cluster: {
         "replica_id": -1,
         "topics": [
@@ -601,7 +637,9 @@ def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
 def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: VirtualCluster) -> None:
     client = coordinator(cluster, "tx")
     first = init(client, transactional_id="tx")
-    cluster.state.transactional_ids["tx"] = (first.producer_id, 32766)
+    known = cluster.state.transactions.find("tx")
+    assert known is not None
+    known.epoch = 32766
     answer = init(client, transactional_id="tx")
     assert answer.producer_id != first.producer_id
     assert answer.producer_epoch == 0

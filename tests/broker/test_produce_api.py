@@ -372,12 +372,10 @@ def test_each_partition_of_a_request_has_its_own_outcome(
     ]
 
 
-def test_a_transactional_batch_is_refused_because_there_are_no_transactions(
-    client: VirtualClient,
-) -> None:
+def test_a_transactional_batch_of_an_id_nobody_knows_is_refused(client: VirtualClient) -> None:
     batch = resealed(idempotent_batch(0), 21, ">h", 0x10)
     part = client.produce(batch, transactional_id="tx")
-    assert part.error_code == ErrorCode.invalid_txn_state
+    assert part.error_code == ErrorCode.invalid_producer_id_mapping
 
 
 def test_a_transactional_id_alone_makes_no_transaction(client: VirtualClient) -> None:

@@ -102,6 +102,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "test_a_later_success_acknowledges_nothing_below_it",
         "test_what_is_in_doubt_is_read_and_not_resent",
     ),
+    "S2-3": ("test_a_producer_with_an_open_transaction_is_not_forgotten",),
     "S2-4": ("test_retention_of_its_last_write_does_not_forget_a_producer",),
     "S2-5": (
         "test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once",
@@ -110,6 +111,11 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S2-7": (
         "test_every_start_takes_a_new_producer_id",
         "test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch",
+    ),
+    "S2-8": (
+        "test_the_marker_is_what_an_ended_transactions_age_counts_from",
+        "test_in_v2_every_end_raises_the_epoch_and_sequences_begin_again",
+        "test_in_v1_the_epoch_stays_and_sequences_go_on",
     ),
     # In-flight requests
     "S3-1": ("test_one_request_takes_one_batch_of_every_partition_that_is_ready_and_once",),

@@ -1,0 +1,521 @@
+"""The embedded transaction coordinator: both protocols, fencing, timeouts, moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem.broker.transaction import TransactionState
+from aioidem.broker.virtual import VirtualCluster
+
+from .transactional import ABORTABLE, MODERN, OLD, Speech, Transactor, batch, fetch, values
+
+OK = ErrorCode.none
+FENCED = ErrorCode.producer_fenced
+STALE = ErrorCode.invalid_producer_epoch
+BUSY = ErrorCode.concurrent_transactions
+WRONG = ErrorCode.invalid_txn_state
+BOTH = pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
+
+
+@pytest.fixture
+def cluster() -> VirtualCluster:
+    """Two brokers, topic ``t`` with a partition on each."""
+    made = VirtualCluster(brokers=2)
+    made.state.create_topic("t", partitions=2, replication=1)
+    return made
+
+
+def ready(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") -> Transactor:
+    producer = Transactor(cluster, name, speech)
+    assert producer.init() is OK
+    return producer
+
+
+def begun(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") -> Transactor:
+    """With one record in partition 0."""
+    producer = ready(cluster, speech, name)
+    if speech is not MODERN:
+        assert producer.add() == {("t", 0): OK}
+    assert producer.produce(b"first") is OK
+    return producer
+
+
+def state_of(cluster: VirtualCluster, name: str = "tx") -> TransactionState:
+    known = cluster.state.transactions.find(name)
+    assert known is not None
+    return known.state
+
+
+# -- commit and abort ------------------------------------------------------------------------------
+
+
+@BOTH
+def test_what_is_committed_is_read_and_what_is_aborted_is_not(
+    cluster: VirtualCluster, speech: Speech
+) -> None:
+    producer = begun(cluster, speech)
+    assert values(fetch(cluster)) == []
+    assert producer.end(commit=False) is OK
+    if speech is OLD:
+        producer.add()
+    assert producer.produce(b"second") is OK
+    assert producer.end(commit=True) is OK
+    assert values(fetch(cluster)) == [b"second"]
+    assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
+
+
+def test_in_v1_the_epoch_stays_and_sequences_go_on(cluster: VirtualCluster) -> None:
+    producer = begun(cluster, OLD)
+    before = producer.who
+    assert producer.end(commit=True) is OK
+    assert producer.who == before
+    producer.add()
+    assert producer.produce_at(1) is OK
+
+
+def test_in_v2_every_end_raises_the_epoch_and_sequences_begin_again(
+    cluster: VirtualCluster,
+) -> None:
+    producer = begun(cluster)
+    assert producer.epoch == 0
+    assert producer.end(commit=True) is OK
+    assert producer.epoch == 1
+    assert producer.produce_at(1) is ErrorCode.out_of_order_sequence_number
+    assert producer.produce_at(0) is OK
+    assert producer.end(commit=False) is OK
+    assert producer.epoch == 2
+
+
+def test_in_v2_a_late_batch_of_the_last_transaction_takes_no_part_in_the_next(
+    cluster: VirtualCluster,
+) -> None:
+    producer = begun(cluster)
+    late = Transactor(cluster)
+    late.producer_id, late.epoch = producer.producer_id, producer.epoch
+    producer.end(commit=True)
+    assert late.produce_at(1) is STALE
+    producer.produce(b"next")
+    assert late.produce_at(1) is STALE
+
+
+def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) -> None:
+    producer = ready(cluster)
+    known = cluster.state.transactions.find("tx")
+    assert known is not None
+    known.epoch = producer.epoch = 32766
+    old = producer.producer_id
+    producer.produce()
+    assert producer.end(commit=True) is OK
+    assert producer.producer_id != old
+    assert producer.epoch == 0
+    # Asked once more by who has not heard the answer.
+    again = Transactor(cluster)
+    again.producer_id, again.epoch = old, 32766
+    assert again.end(commit=True) is OK
+    assert again.who == producer.who
+    assert producer.produce() is OK
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
+    cluster: VirtualCluster, commit: bool
+) -> None:
+    producer = begun(cluster)
+    deaf = Transactor(cluster)
+    deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
+    assert producer.end(commit=commit) is OK
+    assert deaf.end(commit=not commit) is WRONG
+    assert deaf.end(commit=commit) is OK
+    assert deaf.who == producer.who
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
+    cluster: VirtualCluster, commit: bool
+) -> None:
+    producer = begun(cluster, OLD)
+    assert producer.end(commit=commit) is OK
+    assert producer.end(commit=commit) is OK
+    assert producer.end(commit=not commit) is WRONG
+
+
+@pytest.mark.parametrize(
+    ("speech", "commit", "code", "epoch"),
+    [
+        (OLD, True, WRONG, 0),
+        (OLD, False, WRONG, 0),
+        (MODERN, True, WRONG, 0),
+        (MODERN, False, OK, 1),
+    ],
+)
+def test_a_transaction_of_nothing_is_aborted_in_v2_only(
+    cluster: VirtualCluster, speech: Speech, commit: bool, code: ErrorCode, epoch: int
+) -> None:
+    producer = ready(cluster, speech)
+    assert producer.end(commit=commit) is code
+    assert producer.epoch == epoch
+
+
+def test_a_marker_consumes_an_offset_and_reads_as_one(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    producer.end(commit=True)
+    producer.produce(b"next")
+    [first, marker, second] = cluster.state.topics["t"].partitions[0].replicas[0].log.batches
+    assert (first.base_offset, marker.base_offset, second.base_offset) == (0, 1, 2)
+    assert marker.header.control
+    assert marker.header.transactional
+    assert (marker.header.producer_id, marker.header.producer_epoch) == (producer.producer_id, 1)
+    assert marker.header.base_sequence == -1
+
+
+def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    cluster.state.delete_topic(cluster.state.topics["t"])
+    assert producer.end(commit=True) is OK
+    assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def test_partitions_are_added_all_or_none(cluster: VirtualCluster) -> None:
+    producer = ready(cluster, OLD)
+    assert producer.add(("t", 0), ("t", 9)) == {
+        ("t", 0): ErrorCode.operation_not_attempted,
+        ("t", 9): ErrorCode.unknown_topic_or_partition,
+    }
+    assert state_of(cluster) is TransactionState.EMPTY
+    assert producer.add(("t", 0), ("t", 1)) == {("t", 0): OK, ("t", 1): OK}
+    assert state_of(cluster) is TransactionState.ONGOING
+
+
+@pytest.mark.parametrize(
+    ("speech", "code"),
+    [(OLD, WRONG), (ABORTABLE, ErrorCode.transaction_abortable), (MODERN, OK)],
+    ids=["v10", "v11", "v13"],
+)
+def test_a_batch_for_a_partition_that_takes_no_part(
+    cluster: VirtualCluster, speech: Speech, code: ErrorCode
+) -> None:
+    producer = ready(cluster, speech)
+    assert producer.produce() is code
+
+
+def test_a_batch_of_an_identity_nobody_has_is_refused(cluster: VirtualCluster) -> None:
+    producer = ready(cluster)
+    producer.producer_id += 1
+    assert producer.produce() is ErrorCode.invalid_producer_id_mapping
+    assert producer.end(commit=True) is ErrorCode.invalid_producer_id_mapping
+    assert set(producer.add().values()) == {ErrorCode.invalid_producer_id_mapping}
+
+
+def test_a_batch_outside_of_the_transaction_its_producer_has_open_is_refused(
+    cluster: VirtualCluster,
+) -> None:
+    producer = begun(cluster)
+    stray = batch(producer.producer_id, producer.epoch, 1, transactional=False)
+    assert cluster.client().produce(stray).error_code is WRONG
+
+
+def test_without_state_transactions_v2_begin_at_zero(cluster: VirtualCluster) -> None:
+    assert ready(cluster).produce_at(5) is ErrorCode.out_of_order_sequence_number
+
+
+def test_in_v1_without_state_any_sequence_is_the_first(cluster: VirtualCluster) -> None:
+    producer = ready(cluster, OLD)
+    producer.add()
+    assert producer.produce_at(5) is OK
+
+
+@pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
+def test_a_batch_the_coordinator_put_off_is_not_overtaken(
+    cluster: VirtualCluster, speech: Speech
+) -> None:
+    producer = ready(cluster, speech)
+    if speech is OLD:
+        producer.add()
+    cluster.state.coordinator_faults["tx"] = ErrorCode.not_coordinator
+    assert producer.produce_at(0) is ErrorCode.not_enough_replicas
+    del cluster.state.coordinator_faults["tx"]
+    assert producer.produce_at(1) is ErrorCode.out_of_order_sequence_number
+    assert producer.produce_at(0) is OK
+    assert producer.produce_at(1) is OK
+
+
+# -- while markers are missing ---------------------------------------------------------------------
+
+
+@BOTH
+def test_while_it_is_being_ended_the_id_is_busy(cluster: VirtualCluster, speech: Speech) -> None:
+    producer = begun(cluster, speech)
+    old = Transactor(cluster, speech=speech)
+    old.producer_id, old.epoch = producer.producer_id, producer.epoch
+    cluster.state.transactions.hold_markers()
+    assert producer.end(commit=True) is OK
+    assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+    assert old.end(commit=True) is BUSY
+    assert old.end(commit=False) is WRONG
+    assert set(producer.add().values()) == {BUSY}
+    assert producer.add_group() is BUSY
+    assert Transactor(cluster).init() is BUSY
+    put_off = BUSY if speech is MODERN else ErrorCode.not_enough_replicas
+    assert producer.produce(partition=1) is put_off
+    cluster.state.transactions.release_markers()
+    assert values(fetch(cluster)) == [b"first"]
+    assert Transactor(cluster).init() is OK
+
+
+def test_markers_may_take_their_time(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    cluster.state.transactions.marker_delay = 2.0
+    producer.end(commit=True)
+    assert producer.produce() is BUSY
+    cluster.run_until(cluster.now + 2.1)
+    assert producer.produce() is OK
+
+
+def test_a_marker_waits_for_a_leader(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    cluster.state.coordinators["tx"] = 1
+    cluster.state.stop_broker(0, clean=True)
+    assert producer.end(commit=True) is OK
+    assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+    cluster.state.start_broker(0, clean=True)
+    cluster.settle()
+    assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
+    assert values(fetch(cluster)) == [b"first"]
+
+
+def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
+    cluster = VirtualCluster(brokers=3)
+    cluster.state.create_topic("t", partitions=1, replication=2)
+    cluster.state.coordinators["tx"] = 2
+    producer = begun(cluster)
+    partition = cluster.state.topics["t"].partitions[0]
+    partition.pause(1)
+    producer.end(commit=True)
+    assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+    cluster.state.stop_broker(0, clean=False)
+    cluster.settle()
+    assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
+    assert values(fetch(cluster)) == [b"first"]
+
+
+# -- fencing (A12 94) and epochs -------------------------------------------------------------------
+
+
+@BOTH
+def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
+    cluster: VirtualCluster, speech: Speech
+) -> None:
+    """A12.94."""
+    old = begun(cluster, speech)
+    new = Transactor(cluster, speech=speech)
+    assert new.init() is BUSY
+    assert new.init() is OK
+    assert (new.producer_id, new.epoch) == (old.producer_id, 2)
+    assert values(fetch(cluster)) == []
+    assert old.produce() is STALE
+    assert set(old.add().values()) == {FENCED}
+    assert old.end(commit=True) is FENCED
+    assert old.commit_offset(1) is STALE
+    assert old.init(claim=True) is FENCED
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "code"),
+    [
+        (22, 3, STALE),
+        (22, 4, FENCED),
+        (24, 1, STALE),
+        (24, 2, FENCED),
+        (25, 1, STALE),
+        (25, 2, FENCED),
+        (26, 1, STALE),
+        (26, 2, FENCED),
+    ],
+)
+def test_who_does_not_know_that_he_is_fenced_has_an_old_epoch(
+    cluster: VirtualCluster, api: int, version: int, code: ErrorCode
+) -> None:
+    old = ready(cluster, OLD)
+    assert Transactor(cluster).init() is OK
+    ask: dict[int, Callable[[], ErrorCode]] = {
+        22: lambda: old.init(version, claim=True),
+        24: lambda: old.add(version=version)["t", 0],
+        25: lambda: old.add_group(version=version),
+        26: lambda: old.end(commit=True, version=version),
+    }
+    assert ask[api]() is code
+
+
+def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: VirtualCluster) -> None:
+    producer = ready(cluster)
+    deaf = Transactor(cluster)
+    deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
+    assert producer.init(claim=True) is OK
+    assert producer.epoch == 1
+    # The same question again: the first answer was lost.
+    assert deaf.init(claim=True) is OK
+    assert deaf.epoch == 1
+    assert producer.init(claim=True) is OK
+    assert producer.epoch == 2
+    stale = Transactor(cluster)
+    stale.producer_id, stale.epoch = producer.producer_id, 0
+    assert stale.init(claim=True) is FENCED
+
+
+def test_an_identity_that_somebody_else_was_given_fences_who_had_it(
+    cluster: VirtualCluster,
+) -> None:
+    first = ready(cluster)
+    assert ready(cluster).epoch == 1
+    assert first.init(claim=True) is FENCED
+
+
+def test_a_fence_may_use_up_the_last_epoch(cluster: VirtualCluster) -> None:
+    producer = ready(cluster)
+    known = cluster.state.transactions.find("tx")
+    assert known is not None
+    known.epoch = producer.epoch = 32766
+    producer.produce()
+    new = Transactor(cluster)
+    assert new.init() is BUSY
+    assert new.init() is OK
+    assert new.producer_id != producer.producer_id
+
+
+# -- timeouts (KIP-588) ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
+    cluster = VirtualCluster(brokers=1, transaction_version=version)
+    cluster.state.create_topic("t", partitions=1, replication=1)
+    speech = MODERN if version == 2 else OLD
+    producer = Transactor(cluster, speech=speech)
+    producer.init(timeout_ms=25_000)
+    producer.add()
+    producer.produce(b"lost")
+    cluster.run_until(24.0)
+    assert state_of(cluster) is TransactionState.ONGOING
+    cluster.run_until(31.0)
+    assert state_of(cluster) is TransactionState.COMPLETE_ABORT
+    assert producer.produce(b"late") is STALE
+    assert values(fetch(cluster)) == []
+    if version == 0:
+        assert producer.end(commit=True) is FENCED
+        assert producer.init(claim=True) is FENCED
+    else:
+        # It never was given another epoch, so it may find out, and go on.
+        assert producer.end(commit=True) is WRONG
+        assert producer.end(commit=False) is OK
+        assert producer.produce(b"on time") is OK
+
+
+def test_a_timeout_is_not_extended_by_what_is_added(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    cluster.run_until(50.0)
+    producer.produce(partition=1)
+    cluster.run_until(71.0)
+    assert state_of(cluster) is TransactionState.COMPLETE_ABORT
+
+
+def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster) -> None:
+    producer = begun(cluster)
+    producer.end(commit=True)
+    cluster.run_until(65.0)
+    producer.produce(b"second")
+    cluster.run_until(100.0)
+    assert producer.end(commit=True) is OK
+    assert values(fetch(cluster)) == [b"first", b"second"]
+    assert cluster.state.next_due() is not None
+    cluster.run_until(300.0)
+    assert cluster.state.next_due() is None
+
+
+# -- coordinators (A12 95) -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+    ],
+)
+def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: ErrorCode) -> None:
+    """A12.95, the broker's half."""
+    producer = begun(cluster)
+    cluster.state.coordinator_faults |= {"tx": code, "g": code}
+    assert producer.end(commit=True) is code
+    assert set(producer.add().values()) == {code}
+    assert producer.add_group() is code
+    assert producer.commit_offset(1) is code
+    assert Transactor(cluster).init() is code
+    assert producer.produce(partition=1) is ErrorCode.not_enough_replicas
+    assert producer.produce() is OK  # where the transaction is open nobody is asked
+    cluster.state.coordinator_faults.clear()
+    assert producer.end(commit=True) is OK
+
+
+def test_loading_is_told_to_those_only_who_understand_it(cluster: VirtualCluster) -> None:
+    producer = ready(cluster, OLD)
+    cluster.state.coordinator_faults["g"] = ErrorCode.coordinator_load_in_progress
+    assert producer.commit_offset(1, version=1) is ErrorCode.coordinator_not_available
+    assert producer.commit_offset(1, version=2) is ErrorCode.coordinator_load_in_progress
+
+
+@BOTH
+def test_a_coordinator_that_moves_or_restarts_knows_what_the_last_one_knew(
+    cluster: VirtualCluster, speech: Speech
+) -> None:
+    cluster.state.coordinators["tx"] = 1
+    producer = begun(cluster, speech)
+    first = cluster.state.coordinator_of("tx")
+    cluster.state.stop_broker(1, clean=False)
+    second = cluster.state.coordinator_of("tx")
+    assert first is not None
+    assert second is not None
+    assert first.id != second.id
+    assert producer.end(commit=True) is OK
+    cluster.state.start_broker(1, clean=False)
+    assert cluster.state.coordinator_of("tx") is first
+    if speech is OLD:
+        producer.add()
+    assert producer.produce(b"second") is OK
+    cluster.state.coordinators["tx"] = 0
+    assert producer.end(commit=True) is OK
+    assert values(fetch(cluster)) == [b"first", b"second"]
+
+
+def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) -> None:
+    cluster.state.coordinator_faults["tx"] = ErrorCode.coordinator_not_available
+    request = {"key": "tx", "key_type": 1, "coordinator_keys": ["tx", "other"]}
+    [tx, other] = cluster.client().ask(10, 6, request).coordinators
+    assert (tx.error_code, tx.node_id) == (ErrorCode.coordinator_not_available, -1)
+    assert other.error_code is OK
+    assert cluster.client().ask(10, 1, request).error_code is ErrorCode.coordinator_not_available
+
+
+# -- the feature -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "finalized"),
+    [(0, {}), (1, {"transaction.version": 1}), (2, {"transaction.version": 2})],
+)
+@pytest.mark.parametrize("api_version", [3, 4])
+def test_the_finalised_feature_says_which_protocol(
+    version: int, finalized: dict[str, int], api_version: int
+) -> None:
+    cluster = VirtualCluster(transaction_version=version)
+    request = {"client_software_name": "c", "client_software_version": "1"}
+    answer = cluster.client().ask(18, api_version, request)
+    assert {f.name: f.max_version_level for f in answer.finalized_features} == finalized
+    [supported] = answer.supported_features
+    assert (supported.name, supported.max_version) == ("transaction.version", 2)
