@@ -1,0 +1,147 @@
+"""Batches of one's own on the wire: closed ones whole and unmixed, open ones joined by others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem import AIOKafkaProducer, errors
+from aioidem.aiokafka import BatchBuilder
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, Delay, Refuse, RequestSeen
+from aioidem.records import build_batch
+
+pytestmark = pytest.mark.anyio
+
+
+def made(cluster: EmbeddedCluster, **arguments: Any) -> AIOKafkaProducer:
+    return AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, **arguments)
+
+
+def on_the_wire(cluster: EmbeddedCluster) -> list[list[Any]]:
+    return [[record.value for record in batch.records()] for batch in cluster.batches("t")]
+
+
+def meet_first_produce(cluster: EmbeddedCluster, action: Action) -> None:
+    left = [action]
+
+    def hook(seen: RequestSeen) -> Action | None:
+        return left.pop() if seen.api_key == 0 and left else None
+
+    cluster.intercept(hook)
+
+
+def filled(producer: AIOKafkaProducer, *values: bytes, close: bool) -> BatchBuilder:
+    batch = producer.create_batch()
+    for value in values:
+        assert batch.append(timestamp=None, key=None, value=value) is not None
+    if close:
+        batch.close()
+    return batch
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
+async def test_a_closed_batch_is_neither_mixed_nor_torn(
+    cluster: EmbeddedCluster, close: bool, codec: Any
+) -> None:
+    cluster.create_topic("t")
+    async with made(cluster, compression_type=codec) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        # While one is on its way all that follows waits, and could leave as one batch.
+        meet_first_produce(cluster, Delay(0.2))
+        futures = [await producer.send("t", b"opens", partition=0)]
+        await asyncio.sleep(0)
+        for number in range(10):
+            futures.append(await producer.send("t", b"s%d" % number, partition=0))
+            batch = filled(producer, b"a%d" % number, b"b%d" % number, close=close)
+            futures.append(await producer.send_batch(batch, "t", partition=0))
+        await asyncio.gather(*futures)
+    batches = on_the_wire(cluster)
+    assert [value for batch in batches for value in batch] == [
+        *(b"first", b"opens"),
+        *(v % n for n in range(10) for v in (b"s%d", b"a%d", b"b%d")),
+    ]
+    whole = [[b"a%d" % number, b"b%d" % number] in batches for number in range(10)]
+    assert all(whole) if close else not all(whole)
+
+
+async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
+    """Its size is counted exactly, and the queue's own bound is a little wider."""
+    cluster.create_topic("t")
+    async with made(cluster, max_batch_size=1000) as producer:
+        for length in (1, 10, 57, 100, 470):
+            batch = producer.create_batch()
+            while batch.append(timestamp=None, key=None, value=b"x" * length) is not None:
+                pass
+            await (await producer.send_batch(batch, "t", partition=0))
+            assert len(on_the_wire(cluster)[-1]) == batch.record_count()
+
+
+async def test_a_batch_counts_its_bytes_exactly() -> None:
+    batch = BatchBuilder(100_000)
+    for number in range(300):
+        stamp = 1_700_000_000_000 + (number * 7919) % 1000
+        headers: list[tuple[str, bytes | None]] = [("n", b"%d" % number), ("none", None)]
+        batch.append(
+            timestamp=stamp, key=b"k" * number if number % 3 else None, value=b"v", headers=headers
+        )
+    assert batch.size() == len(build_batch(batch.records()).data)
+
+
+async def test_a_batch_that_the_topic_finds_too_large_is_split_all_the_same(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("t", configs={"max.message.bytes": "600"})
+    async with made(cluster, max_batch_size=5000) as producer:
+        batch = filled(producer, *[b"%d" % n * 50 for n in range(9)], close=True)
+        sent = await (await producer.send_batch(batch, "t", partition=0))
+        assert sent.offset == 0
+    assert [value for each in on_the_wire(cluster) for value in each] == [
+        b"%d" % n * 50 for n in range(9)
+    ]
+
+
+async def test_a_batch_fails_as_its_records_do(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        await producer.partitions_for("t")
+        meet_first_produce(cluster, Refuse(ErrorCode.invalid_timestamp))
+        future = await producer.send_batch(
+            filled(producer, b"a", b"b", close=True), "t", partition=0
+        )
+        with pytest.raises(errors.InvalidTimestampError):
+            await future
+        again = filled(producer, b"c", close=True)
+        await (await producer.send_batch(again, "t", partition=0))
+
+
+async def test_a_send_batch_that_was_refused_leaves_the_batch_to_be_sent(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("t")
+    async with made(cluster) as producer:
+        batch = filled(producer, b"a", close=False)
+        with pytest.raises(errors.UnknownTopicOrPartitionError):
+            await producer.send_batch(batch, "t", partition=7)
+        assert not batch.closed()
+        await (await producer.send_batch(batch, "t", partition=0))
+        assert "sent" in repr(batch)
+
+
+async def test_without_a_partition_the_partitioner_chooses_one_for_all(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("t", partitions=3)
+    used = set()
+    async with made(cluster) as producer:
+        for _ in range(40):
+            batch = filled(producer, b"a", b"b", close=True)
+            sent = await (await producer.send_batch(batch, "t", partition=None))
+            used.add(sent.partition)
+    assert used == {0, 1, 2}
+    assert sum(cluster.log_end_offset("t", partition) for partition in used) == 80
+    assert all(cluster.log_end_offset("t", partition) % 2 == 0 for partition in used)
