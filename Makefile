@@ -30,13 +30,15 @@ bench-localhost: $(READY) ## What a record costs, against aiokafka on one real b
 bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 	$(BIN)/python benchmarks/faults.py
 
-test: check measured ## Everything that can be checked on one machine
-	$(BIN)/python -m pytest tests/kafka
+test: check measured kafka ## Everything that can be checked on one machine
 
 check: static everyday ## The quick part of it: what to run before each commit
 
+# Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, while three
+# nodes of one cluster want them for themselves.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest tests/kafka
+	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes -n 3 --dist loadgroup
+	$(BIN)/python -m pytest tests/kafka/three_nodes
 
 # Most of these tests wait for something most of their time: three at once suit two cores.
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.

@@ -1,8 +1,9 @@
 """Tests that need a real broker: Java 17 or newer, and Maven Central the first time.
 
 Every test below gets the marker ``kafka``, so that `make check` can leave them out, and time for a
-cluster to start. One cluster serves a module, in one event loop: brokers start in seconds, and the
-machine may have two cores.
+cluster to start. One cluster serves a module, or a directory, in one event loop: brokers start in
+seconds, and the machine may have two cores. Most tests wait most of their time, so several run at
+once, by `pytest -n 3 --dist loadgroup`; those that share a cluster stay together.
 
 Invariant: where Kafka cannot be run a test is skipped with the reason, but on CI it fails.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -28,11 +29,26 @@ _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@runtime_checkable
+class _Parametrised(Protocol):
+    callspec: Any
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.kafka)
             item.add_marker(pytest.mark.timeout(_SECONDS))
+            item.add_marker(pytest.mark.xdist_group(_who_shares_a_cluster(item)))
+
+
+def _who_shares_a_cluster(item: pytest.Item) -> str:
+    """Name the tests that are to run in one process: those of one file, or of one directory that
+    shares its clusters, in one world.
+    """
+    where = item.path.relative_to(_HERE).parts[0]
+    world = item.callspec.params.get("world") if isinstance(item, _Parametrised) else None
+    return f"{where} {world}"
 
 
 @pytest.fixture(scope="session", autouse=True)
