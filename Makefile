@@ -40,7 +40,6 @@ kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network 
 	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes -n 3 --dist loadgroup
 	$(BIN)/python -m pytest tests/kafka/three_nodes
 
-# Most of these tests wait for something most of their time: three at once suit two cores.
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 	$(BIN)/python -m pip freeze --exclude-editable > .venv/audited.txt
@@ -52,6 +51,7 @@ soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
 mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
 	@$(BIN)/python -m tests.simulated.mutants
 
+# Most of these tests wait for something most of their time: three at once suit two cores.
 everyday: $(READY)
 	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 3
 
