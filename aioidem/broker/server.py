@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
+from kio.schema.errors import ErrorCode
 
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.configs import BROKER_CONFIGS, TOPIC_CONFIGS, validate
@@ -72,6 +73,8 @@ class EmbeddedCluster:
     :param sequence_range: brokers of KIP-758: they keep one batch, answer
         DUPLICATE_SEQUENCE_NUMBER to what begins less than this behind the last sequence, and speak
         Produce v13 at most. None: brokers of today, or of KIP-1269.
+    :param transaction_version: level of the feature of that name, which tells clients how to speak
+        of transactions: 2 as KIP-890 and Kafka 4, 0 as before. Either way a broker serves both.
     :param transport: "tcp" on 127.0.0.1, or "memory" (then use `connector`).
     :param ports: TCP ports by broker, 0 for a free one.
     :param configs: cluster-wide broker configs by their Kafka names.
@@ -90,6 +93,7 @@ class EmbeddedCluster:
         bandwidth: float | None = None,
         produce_versions: int | Mapping[int, int] = FIRST_RETAINING_VERSION,
         sequence_range: int | None = None,
+        transaction_version: Literal[0, 1, 2] = 2,
         transport: Literal["tcp", "memory"] = "tcp",
         ports: Sequence[int] = (),
         auto_create_topics: bool = True,
@@ -127,6 +131,7 @@ class EmbeddedCluster:
                 encode=True,
                 sequence_range=sequence_range,
                 security=security,
+                transaction_version=transaction_version,
             )
         except RefusedError as refusal:
             raise ConfigError(refusal.message) from None
@@ -258,6 +263,10 @@ class EmbeddedCluster:
         """Offset up to which records are committed."""
         return self._partition(topic, partition).high_watermark
 
+    def last_stable_offset(self, topic: str, partition: int = 0) -> int:
+        """Offset up to which every transaction is decided."""
+        return self._partition(topic, partition).last_stable_offset
+
     # -- what a producer's window did -------------------------------------------------------------
 
     def span(self, topic: str, partition: int = 0) -> int:
@@ -348,6 +357,45 @@ class EmbeddedCluster:
     def shrink_isr(self, topic: str, partition: int, broker_id: int) -> None:
         """Take that follower out of the in-sync replicas until it starts or resumes."""
         self._on_partition(topic, partition, lambda p: p.shrink_isr(broker_id))
+
+    def coordinator(self, key: str) -> int:
+        """Id of the broker that coordinates a transactional id or a group, -1 if none runs."""
+        broker = self._state.coordinator_of(key)
+        return -1 if broker is None else broker.id
+
+    def move_coordinator(self, key: str, broker_id: int) -> None:
+        """Let that broker coordinate it; the old one answers NOT_COORDINATOR from now on."""
+        self._change(lambda: self._state.coordinators.update({key: broker_id}))
+
+    def fail_coordinator(self, key: str, code: int | None) -> None:
+        """Answer what is asked of that coordinator by an error code; None: end.
+
+        14 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE (not found either), 16
+        NOT_COORDINATOR. A partition's leader that has to ask it answers NOT_ENOUGH_REPLICAS.
+        """
+        self._pump()
+        if code is None:
+            self._state.coordinator_faults.pop(key, None)
+        else:
+            self._state.coordinator_faults[key] = ErrorCode(code)
+
+    def hold_markers(self) -> None:
+        """Transactions are decided and do not end: their ids answer CONCURRENT_TRANSACTIONS."""
+        self._change(self._state.transactions.hold_markers)
+
+    def release_markers(self) -> None:
+        """They end."""
+        self._change(self._state.transactions.release_markers)
+
+    def set_marker_delay(self, seconds: float) -> None:
+        """So long it takes from a decision to the markers in the logs."""
+        self._pump()
+        self._state.transactions.marker_delay = seconds
+
+    def set_group(self, group: str, generation: int, members: Mapping[str, str | None]) -> None:
+        """Let a group have members (id -> instance id or None): others may not commit for it."""
+        self._pump()
+        self._state.groups.set_members(group, generation, members)
 
     async def stop_broker(self, broker_id: int, *, clean: bool = True) -> None:
         """Stop it: connections end, leadership moves to an in-sync replica or is vacant.
