@@ -50,6 +50,8 @@ class MergeResult:
     """Topics answered with an error code."""
     leaderless: bool = False
     """Some partition we asked about has no leader now."""
+    was: str | None = None
+    """The cluster's id until now, where the answer has another one."""
 
 
 class ClusterView:
@@ -66,11 +68,13 @@ class ClusterView:
         """Take in a Metadata answer. An answer without a single broker changes no address
         (aiokafka's zero brokers).
         """
+        result = MergeResult()
         if update.cluster_id is not None:
+            if self.cluster_id != update.cluster_id:
+                result.was = self.cluster_id
             self.cluster_id = update.cluster_id
         if update.brokers:
             self.brokers = {broker.node_id: broker for broker in update.brokers}
-        result = MergeResult()
         for topic in update.topics:
             self._merge_topic(topic, result)
         return result

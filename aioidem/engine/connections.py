@@ -34,6 +34,11 @@ __all__ = ["Connections"]
 
 _V14_STRIKES = 2
 
+_MOST_NODES = 1000
+"""Nodes kept though metadata names them no more. Without a bound, a broker that invents new ones
+with each answer would fill the memory.
+"""
+
 _REFUSALS = 5
 """Authentications refused one after the other, at any brokers, after which values will not do."""
 
@@ -58,7 +63,10 @@ class Connections:
         self.nodes[node_id] = Node(node_id, host, port, base, maximum, self._random)
 
     def learn(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Take in addresses from metadata."""
+        """Take in addresses from metadata, which are all that are known now."""
+        brokers = list(brokers)
+        if len(self.nodes) > _MOST_NODES:
+            self._forget({broker.node_id for broker in brokers})
         for broker in brokers:
             node = self.nodes.get(broker.node_id)
             if node is None:
@@ -67,6 +75,16 @@ class Connections:
                 # The open connection lives on until it fails; the next one goes to the new address.
                 node.host, node.port = broker.host, broker.port
                 node.retry_at = 0.0
+
+    def _forget(self, but: set[int]) -> None:
+        """Drop the nodes that are gone: usually they are few, and what is known of them helps when
+        they come back.
+        """
+        self.nodes = {
+            node_id: node
+            for node_id, node in self.nodes.items()
+            if node_id < 0 or node_id in but or node.link is not None
+        }
 
     # -- choosing -----------------------------------------------------------------------------
 

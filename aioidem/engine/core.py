@@ -20,6 +20,7 @@ its route.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from uuid import UUID
@@ -179,7 +180,8 @@ class ProducerCore:
         settled.
 
         Raises:
-            KafkaError: the fatal error this producer ended with; the record is not queued.
+            KafkaError: the fatal error this producer ended with, or `RecordError` for what its
+                partitioner did; the record is not queued.
         """
         if self.fatal_error is not None:
             raise copy.copy(self.fatal_error)
@@ -216,7 +218,14 @@ class ProducerCore:
             return topic.sticky.choose(record.size, views)
         everything = sorted(views)
         available = [index for index in everything if views[index].leader_id != NO_LEADER]
-        return self._sealer.partitioner(record.key, everything, available or everything)
+        try:
+            chosen = self._sealer.partitioner(record.key, everything, available or everything)
+        except Exception as error:
+            # The caller's code: it may run long after his call, where nobody else would catch it.
+            raise errors.RecordError(f"the partitioner raised {error!r}") from error
+        if not isinstance(chosen, int) or chosen not in views:
+            raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
+        return chosen
 
     def partition(self, topic: str, index: int) -> PartitionState:
         """The state of a partition, made on first use."""
@@ -816,8 +825,12 @@ class ProducerCore:
             return None
         link.throttle(answer.throttle_ms, now)
         if answer.leaders:
+            # Of those that lead what was asked about: a broker could name new ones each time.
+            named = {part.leader_id for part in answer.partitions}
             self.cluster.add_brokers(
-                BrokerAddress(leader.node_id, leader.host, leader.port) for leader in answer.leaders
+                BrokerAddress(leader.node_id, leader.host, leader.port)
+                for leader in answer.leaders
+                if leader.node_id in named
             )
             self.connections.learn(self.cluster.brokers.values())
         left = dict(request.entries)
@@ -1013,7 +1026,14 @@ class ProducerCore:
         if link is None or link.take(token, now) is None:
             return
         link.throttle(update.throttle_ms, now)
-        result = self.cluster.merge(update)
+        # What nobody asked about is not kept: a broker could name new topics with each answer.
+        asked = tuple(topic for topic in update.topics if topic.name in self.topics)
+        result = self.cluster.merge(dataclasses.replace(update, topics=asked))
+        if result.was is not None:
+            self._events.append(
+                f"the cluster id changed from {printable(result.was)} to "
+                f"{printable(self.cluster.cluster_id or '')}: is this the same cluster?"
+            )
         self.connections.learn(self.cluster.brokers.values())
         for name in result.recreated:
             self._recreate(name)
@@ -1040,10 +1060,13 @@ class ProducerCore:
         self._refuse(topic.name, records, copy.copy(error))
 
     def _assign_waiting(self, topic: TopicState, now: float) -> None:
-        waiting = topic.unassigned
-        topic.unassigned = deque(
-            (until, record) for until, record in waiting if not self._assign(topic, record, now)
-        )
+        waiting, topic.unassigned = topic.unassigned, deque()
+        for until, record in waiting:
+            try:
+                if not self._assign(topic, record, now):
+                    topic.unassigned.append((until, record))
+            except errors.RecordError as error:
+                self._refuse(topic.name, [record], error)
 
     def _recreate(self, name: str) -> None:
         """A topic was deleted and made anew: the old id's doubts are never asked about, the new id

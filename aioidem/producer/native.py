@@ -394,8 +394,8 @@ class Producer:
                 )
                 if not self._core.budget.try_take(record.size):
                     await self._wait_for_bytes(record.size, topic, partition)
-                deliveries.add(delivery)
                 self._queue(topic, record)
+                deliveries.add(delivery)
         except (errors.KafkaError, TypeError) as error:
             if not deliveries:
                 raise

@@ -1,22 +1,24 @@
 """Metadata, as plain data: the question a producer asks, and the answer without kio's types.
 
 v4 to v13. An empty list of topics asks for the brokers alone; `allow_auto_create` is heeded by
-brokers since v4. A broker whose address cannot be one (no host, port out of range) is left out
-rather than connected to.
+brokers since v4. A broker whose address cannot be one (see `BrokerAddress.possible`) is left out
+rather than connected to, and so is a partition that no topic has room for.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from kio.static.protocol import RequestPayload
 
 from aioidem.errors import InternalError
+from aioidem.protocol.codec import MAX_ARRAY_ITEMS
 from aioidem.protocol.messages import request_type, throttle_ms
 
 __all__ = [
@@ -30,6 +32,9 @@ __all__ = [
 
 API_KEY = 3
 _NO_ID = UUID(int=0)
+_LONGEST_HOST: Final = 255
+# Names in ASCII (others travel in their IDNA form), and addresses with a zone.
+_HOST: Final = re.compile(r"[A-Za-z0-9_:%-][A-Za-z0-9._:%-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,16 @@ class BrokerAddress:
     host: str
     port: int
     rack: str | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a broker can have it; one that cannot is not shown in logs either."""
+        return (
+            self.node_id >= 0
+            and 0 < self.port < 65536
+            and 0 < len(self.host) <= _LONGEST_HOST
+            and _HOST.fullmatch(self.host) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +124,11 @@ def metadata_update(response: Any) -> MetadataUpdate:
     return MetadataUpdate(
         cluster_id=getattr(response, "cluster_id", None),
         brokers=tuple(
-            BrokerAddress(int(broker.node_id), broker.host, broker.port, broker.rack)
+            address
             for broker in response.brokers
-            if broker.host and 0 < broker.port < 65536 and broker.node_id >= 0
+            if (
+                address := BrokerAddress(int(broker.node_id), broker.host, broker.port, broker.rack)
+            ).possible
         ),
         topics=tuple(_topic(topic) for topic in response.topics if topic.name is not None),
         throttle_ms=throttle_ms(getattr(response, "throttle_time", 0)),
@@ -132,6 +149,6 @@ def _topic(topic: Any) -> TopicUpdate:
                 error_code=int(partition.error_code),
             )
             for partition in topic.partitions
-            if partition.partition_index >= 0
+            if 0 <= partition.partition_index < MAX_ARRAY_ITEMS
         ),
     )

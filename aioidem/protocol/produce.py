@@ -30,6 +30,7 @@ from aioidem.protocol.messages import (
     response_type,
     throttle_ms,
 )
+from aioidem.protocol.metadata import BrokerAddress
 from aioidem.protocol.produce_v14 import (
     DEFAULT_RETAINED,
     RETAINED_TAG_IN,
@@ -260,7 +261,7 @@ def _record_errors(errors: Iterable[Any]) -> Iterator[tuple[int, str | None]]:
 def _leaders(endpoints: Iterable[Any]) -> Iterator[LeaderNode]:
     for each in endpoints:
         # An address nobody can connect to is left out; Metadata will tell the right one.
-        if each.node_id >= 0 and each.host and 0 < each.port < 65536:
+        if BrokerAddress(each.node_id, each.host, each.port).possible:
             yield LeaderNode(each.node_id, each.host, each.port)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from aioidem.errors import AuthenticationFailedError
+from aioidem.protocol.messages import printable
 
 __all__ = ["Gssapi", "SecurityContext", "kerberos_context"]
 
@@ -136,4 +137,4 @@ class Gssapi:
             raise
         except Exception as error:
             # The library's exceptions have no base here, where it may not be installed.
-            raise AuthenticationFailedError(f"GSSAPI: {error}") from error
+            raise AuthenticationFailedError(f"GSSAPI: {printable(str(error))}") from error

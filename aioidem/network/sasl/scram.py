@@ -24,6 +24,7 @@ from scramp import ScramClient, ScramException
 from scramp.utils import saslprep
 
 from aioidem.errors import AuthenticationFailedError
+from aioidem.protocol.messages import printable
 from aioidem.secret import Secret
 
 __all__ = ["MAX_ITERATIONS", "Scram"]
@@ -106,5 +107,5 @@ class Scram:
         try:
             return step()
         except ScramException as error:
-            reason = str(error)
+            reason = printable(str(error))  # it may quote the broker
         raise AuthenticationFailedError(f"{self.name}: {reason}")

@@ -1,0 +1,328 @@
+"""Fuzz targets that are plain functions: bytes in, and nothing out but what may be.
+
+What may come out of a target is nothing at all. An error of the declared tree (`KafkaError`, but
+`InternalError`, which is a defect of ours) is caught and its text looked at: it goes into logs, so
+it is short and printable. Anything else that is raised is a finding.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from aioidem.engine.read_back import written_batches
+from aioidem.errors import InternalError, KafkaError
+from aioidem.jaas import JaasError, read_jaas
+from aioidem.network.sasl import scram
+from aioidem.network.sasl.aws_msk_iam import AwsMskIam
+from aioidem.network.sasl.gssapi import Gssapi
+from aioidem.network.sasl.mechanism import Mechanism
+from aioidem.network.sasl.oauthbearer import OAuthBearer
+from aioidem.network.sasl.oidc import _token_of
+from aioidem.network.sasl.plain import Plain
+from aioidem.protocol.broker_config import broker_facts
+from aioidem.protocol.frames import FrameSplitter
+from aioidem.protocol.messages import (
+    MAX_THROTTLE_MS,
+    correlation_id_of,
+    decode_response,
+    response_type,
+)
+from aioidem.protocol.metadata import metadata_update
+from aioidem.protocol.produce import decode_produce_response
+from aioidem.protocol.producer_id import producer_id_answer
+from aioidem.protocol.producers import producers_answer
+from aioidem.protocol.read_back import read_back_answer
+from aioidem.protocol.sasl import authenticate_answer, check_handshake
+from aioidem.protocol.topic_config import names_retain_config
+from aioidem.protocol.versions import ApiKey, VersionNegotiation
+from aioidem.records import Codec, read_batches
+from aioidem.records.compression import decompress
+from aioidem.secret import Secret
+
+from .samples import READ
+
+__all__ = [
+    "answer",
+    "batch",
+    "codec",
+    "declared",
+    "frames",
+    "jaas",
+    "sasl",
+    "scram_server",
+    "versions",
+]
+
+LIMIT: Final = 1 << 20
+LONGEST_TEXT: Final = 3000
+NONCE: Final = "rOprNGfwEbeRWgbNEkqO"
+PASSWORD: Final = "pencil"
+
+
+@contextmanager
+def declared() -> Iterator[None]:
+    """Let pass what the library says it raises, if its text is fit for a log."""
+    try:
+        yield
+    except InternalError:
+        raise
+    except KafkaError as error:
+        check_text(str(error))
+
+
+def check_text(text: str) -> None:
+    """What goes into a log is one short line."""
+    assert text.isprintable(), f"not printable: {text[:200]!r}"
+    assert len(text) <= LONGEST_TEXT, f"{len(text)} characters: {text[:200]!r}"
+
+
+# --- the stream -----------------------------------------------------------------------------------
+
+
+def frames(data: bytes) -> None:
+    """The framer: the first byte is the size of the pieces it is fed, the second the limit."""
+    piece, limit, stream = (*data[:1], 1)[0] or 1, 64 * ((*data[1:2], 1)[0] or 1), data[2:]
+    splitter = FrameSplitter(limit)
+    came, passed = bytearray(), 0
+    with declared():
+        for at in range(0, len(stream), piece):
+            for each in splitter.feed(stream[at : at + piece]):
+                assert 0 < len(each) <= limit
+                came += len(each).to_bytes(4, "big") + each
+            passed = at + piece
+            assert len(splitter.pending) <= limit + 4
+            assert stream.startswith(came)
+            if splitter.error is not None:
+                raise splitter.error
+        assert bytes(came) + splitter.pending == stream[:passed]
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def answer(data: bytes) -> None:
+    """Every answer we read: the first byte says of which API and version, the rest is the frame."""
+    if not data:
+        return
+    api_key, version = READ[data[0] % len(READ)]
+    frame = data[1:]
+    with declared():
+        correlation_id_of(frame)
+        if api_key == ApiKey.PRODUCE:
+            _, produced = decode_produce_response(version, frame)
+            assert 0 <= produced.throttle_ms <= MAX_THROTTLE_MS
+            for part in produced.partitions:
+                assert part.partition >= 0
+                assert part.base_offset >= -1
+                for text in (part.error_message, *(text for _, text in part.record_errors)):
+                    check_text(text or "")
+            return
+        schema: Any = response_type(api_key, version)
+        _TAKE.get(api_key, _nothing)(decode_response(schema, frame)[1])
+
+
+def _nothing(_response: Any) -> None:
+    """There is no reader of it yet beyond its schema."""
+
+
+def _metadata(response: Any) -> None:
+    update = metadata_update(response)
+    assert 0 <= update.throttle_ms <= MAX_THROTTLE_MS
+    for broker in update.brokers:
+        assert broker.node_id >= 0
+        assert 0 < broker.port < 65536
+        assert broker.host
+        check_text(broker.host)
+    assert all(part.index >= 0 for topic in update.topics for part in topic.partitions)
+
+
+def _fetch(response: Any) -> None:
+    page = read_back_answer(response, 1)
+    written_batches(page.records)
+    _read(page.records, partial_end=True)
+
+
+def _authenticate(response: Any) -> None:
+    lifetime = authenticate_answer(response).lifetime
+    assert lifetime is None or 0 < lifetime <= 30 * 86400
+
+
+def _producer_id(response: Any) -> None:
+    assert 0 <= producer_id_answer(response).throttle_ms <= MAX_THROTTLE_MS
+
+
+def _configs(response: Any) -> None:
+    names_retain_config(response)
+    facts = broker_facts(response)
+    assert facts.expiration is None or facts.expiration > 0
+    assert facts.sequence_cap is None or facts.sequence_cap > 0
+
+
+_TAKE: Final[dict[int, Callable[[Any], object]]] = {
+    ApiKey.METADATA: _metadata,
+    ApiKey.FETCH: _fetch,
+    ApiKey.INIT_PRODUCER_ID: _producer_id,
+    ApiKey.DESCRIBE_CONFIGS: _configs,
+    ApiKey.DESCRIBE_PRODUCERS: lambda response: producers_answer(response, "broker-0", 1),
+    ApiKey.SASL_HANDSHAKE: lambda response: check_handshake(response, "PLAIN"),
+    ApiKey.SASL_AUTHENTICATE: _authenticate,
+}
+
+
+def versions(data: bytes) -> None:
+    """The negotiation every connection begins with: answers behind one byte of length each."""
+    negotiation = VersionNegotiation("me", ("aioidem", "0"))
+    asked = []
+    with declared():
+        for frame in _pieces(data):
+            asked.append(negotiation.version)
+            negotiation.request(len(asked))
+            table = negotiation.answer(frame)
+            if table is not None:
+                assert 3 <= table.choose(ApiKey.PRODUCE) <= 14
+                break
+    assert asked == sorted(set(asked), reverse=True)
+
+
+def _pieces(data: bytes, size: int = 2) -> Iterator[bytes]:
+    """What an input holds behind lengths of so many bytes."""
+    while data:
+        length = int.from_bytes(data[:size], "big")
+        yield data[size : size + length]
+        data = data[size + length :]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def batch(data: bytes) -> None:
+    """A page of record batches. Odd first byte: the first batch's length is put right, because
+    else next to nothing gets past it.
+    """
+    page = data[1:]
+    if data[:1] and data[0] & 1 and len(page) > 12:
+        page = page[:8] + (len(page) - 12).to_bytes(4, "big") + page[12:]
+    with declared():
+        written_batches(page)
+        _read(page, partial_end=bool(data[:1] and data[0] & 2))
+
+
+def _read(page: bytes, *, partial_end: bool) -> None:
+    found = read_batches(page, partial=partial_end, max_decompressed_bytes=LIMIT, max_items=10_000)
+    for each in found:
+        assert len(repr(each)) < 400
+        each.crc_ok()
+        with declared():
+            records = each.records()
+            assert len(records) == each.count
+            held = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+            assert held <= max(LIMIT, len(page))
+
+
+def codec(data: bytes) -> None:
+    """A codec alone, chosen by the first byte: no batch has to be right before it is reached."""
+    if data:
+        with declared():
+            assert len(decompress(Codec(data[0] % 5), data[1:], LIMIT)) <= max(LIMIT, len(data))
+
+
+# --- authentication -------------------------------------------------------------------------------
+
+
+def scram_server(data: bytes) -> None:
+    """A SCRAM server's messages. It is believed only with the right signature of the right text."""
+    name = "SCRAM-SHA-512" if data[:1] == b"\1" else "SCRAM-SHA-256"
+    with declared(), mock.patch.object(scram, "MAX_ITERATIONS", 4096):
+        client = scram.Scram(name, "user", Secret(PASSWORD), NONCE)
+        client.first()
+        said: list[bytes] = []
+        proof = ""
+        for challenge in _pieces(data[1:]):
+            said.append(challenge)
+            reply = client.next(challenge)
+            if reply is None:
+                assert len(said) == 2
+                assert _signature(name, said[0].decode(), proof) in said[1]
+                return
+            proof = reply.decode()
+
+
+def _signature(name: str, server_first: str, client_final: str) -> bytes:
+    """``v=`` of RFC 5802, computed without the library that is tested."""
+    hash_name = name.removeprefix("SCRAM-").replace("-", "").lower()
+    fields = dict(each.split("=", 1) for each in server_first.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        hash_name, PASSWORD.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    key = hmac.digest(salted, b"Server Key", hash_name)
+    text = f"n=user,r={NONCE},{server_first},{client_final.rpartition(',p=')[0]}"
+    return b"v=" + base64.b64encode(hmac.digest(key, text.encode(), hash_name))
+
+
+def _mechanisms() -> list[Callable[[], Mechanism]]:
+    return [
+        lambda: Plain("user", Secret(PASSWORD)),
+        lambda: OAuthBearer(Secret("token")),
+        lambda: AwsMskIam("b-1.x.kafka.eu-west-1.amazonaws.com", user_agent="me"),
+        lambda: Gssapi(_Context),
+    ]
+
+
+class _Context:
+    """What the Kerberos library does, without one: odd bytes are no tokens."""
+
+    complete = False
+
+    def step(self, token: bytes | None) -> bytes | None:
+        if token is not None and len(token) % 2:
+            raise ValueError(f"bad token {token!r}")
+        self.complete = token is not None and token.startswith(b"ok")
+        return token
+
+    def unwrap(self, message: bytes) -> bytes:
+        if not message.startswith(b"w"):
+            raise ValueError(f"not wrapped: {message.decode(errors='replace')}")
+        return message[1:]
+
+    def wrap(self, message: bytes) -> bytes:
+        return b"w" + message
+
+
+def sasl(data: bytes) -> None:
+    """The other mechanisms, chosen by the first byte; and an OpenID provider's answer."""
+    if not data:
+        return
+    made = _mechanisms()
+    chosen = data[0] % (len(made) + 1)
+    if chosen == len(made):
+        token, lifetime = _token_of(Secret(data[1:]))
+        assert "token" not in repr(token)
+        assert lifetime < float("inf")
+        return
+    with declared():
+        mechanism = made[chosen]()
+        if chosen != 2:  # which would sign with this machine's credentials
+            mechanism.first()
+        for challenge in _pieces(data[1:], 1):
+            if mechanism.next(challenge) is None:
+                return
+
+
+def jaas(data: bytes) -> None:
+    """A login configuration, which is a user's text: what cannot be read is not quoted."""
+    text = data.decode("utf-8", "replace")
+    try:
+        options = read_jaas(text)
+    except JaasError as error:
+        said = str(error)
+    else:
+        assert all(each.startswith("sasl_") for each in options)
+        return
+    check_text(said)
+    assert "secret" not in said

@@ -1,0 +1,161 @@
+"""The fuzz targets in one table, what each begins with, and the corpus: inputs that are kept.
+
+A corpus is a text file for each target, one input a line, in base64; lines with a ``#`` say why the
+next one is there. It is replayed by every run of the tests.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aioidem.protocol.frames import frame
+from aioidem.protocol.versions import ApiKey
+from aioidem.records import Codec
+from aioidem.records.compression import compress
+
+from . import conversation, parsers, samples
+
+__all__ = ["CORPUS", "TARGETS", "Target", "kept", "seeds"]
+
+CORPUS: Final = Path(__file__).parent / "corpus"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is fuzzed.
+
+    ``share``: of all inputs of a run. ``seconds``, of processor time, and ``room``, bytes for each
+    byte of input beside `BASE_BYTES`, bound one input. ``longest``: bytes of an input.
+    """
+
+    name: str
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Iterator[bytes]]
+    share: float
+    seconds: float = 1.0
+    room: int = 64
+    longest: int = 4096
+
+
+def _frames() -> Iterator[bytes]:
+    for piece in (1, 7, 255):
+        for limit in (1, 255):
+            yield bytes((piece, limit)) + frame(b"abcdefgh") + frame(b"x" * 64) + b"\0\0\0\5ab"
+    for stranger in (b"HTTP/1.1 400\r\n", b"\x15\x03\x03\x00\x02\x02\x0a", b"\xff" * 8, bytes(8)):
+        yield b"\3\1" + stranger
+        yield b"\3\1" + frame(b"first") + stranger
+
+
+def _answers() -> Iterator[bytes]:
+    for chosen, (api_key, version) in enumerate(samples.READ):
+        yield bytes((chosen,)) + samples.response(api_key, version)[4:]
+
+
+def _sized(pieces: Iterable[bytes], size: int = 2) -> bytes:
+    return b"".join(len(piece).to_bytes(size, "big") + piece for piece in pieces)
+
+
+def _versions() -> Iterator[bytes]:
+    for version in range(5):
+        known = samples.response(ApiKey.API_VERSIONS, version)[4:]
+        # UNSUPPORTED_VERSION, in the oldest form, then an answer.
+        refused = bytearray(samples.response(ApiKey.API_VERSIONS, 0)[4:])
+        refused[4:6] = b"\0\x23"
+        yield _sized([known])
+        yield _sized([bytes(refused), known])
+        yield _sized([bytes(refused)] * 6)
+
+
+def _batches() -> Iterator[bytes]:
+    made = samples.batches()
+    for flags in range(4):
+        for each in (*made, b"".join(made), made[0][:40]):
+            yield bytes((flags,)) + each
+    yield b"\1" + made[0][:61]
+
+
+def _codecs() -> Iterator[bytes]:
+    for codec in Codec:
+        yield bytes((codec,)) + compress(codec, b"text, " * 50)
+        yield bytes((codec,)) + compress(codec, b"")
+    for codec, bomb in samples.bombs():
+        yield bytes((codec,)) + bomb
+
+
+def _scram() -> Iterator[bytes]:
+    # Of RFC 7677's exchange, with the signature that its own user name and nonce have.
+    first = (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    for flag in (b"\0", b"\1"):
+        yield flag + _sized([first, final])
+        yield flag + _sized([first, b"e=invalid-proof"])
+        yield flag + _sized([first.replace(b"4096", b"100000000")])
+        yield flag + _sized([b"m=ext," + first])
+        yield flag + _sized([first + b",x=\n"])
+
+
+def _sasl() -> Iterator[bytes]:
+    for chosen in range(4):
+        for challenges in ([b""], [b"ok", b"w\1\0\0\0", b""], [b'{"status":"invalid"}', b""]):
+            yield bytes((chosen,)) + _sized(challenges, 1)
+    yield b'\4{"access_token":"abc","expires_in":300}'
+    yield b'\4{"access_token":1e999,"expires_in":"1e999"}'
+
+
+def _jaas() -> Iterator[bytes]:
+    yield (
+        b"org.apache.kafka.common.security.scram.ScramLoginModule required "
+        b'username="u" password="p\\"secret";'
+    )
+    yield b'PlainLoginModule required username=u\n password = "secret"'
+    yield b"Krb5LoginModule required serviceName=kafka useKeyTab=true;"
+
+
+def _scripts(answers: int, flags: int) -> Iterator[bytes]:
+    """Each operation alone, at each of the first answers, and some one after the other."""
+    rest = b"\0\5\x7f\0\0\0"
+    for flag in range(flags):
+        for at in range(answers):
+            for operation in range(1, len(conversation.OPERATIONS)):
+                yield bytes((flag, *([0] * at), operation)) + rest
+    yield bytes(range(12)) * 8
+
+
+TARGETS: Final = {
+    each.name: each
+    for each in (
+        Target("frames", parsers.frames, _frames, 0.12),
+        Target("answers", parsers.answer, _answers, 0.45, room=256),
+        Target("versions", parsers.versions, _versions, 0.06, room=256),
+        Target("batches", parsers.batch, _batches, 0.16, room=256),
+        Target("codecs", parsers.codec, _codecs, 0.07, longest=1 << 14),
+        Target("scram", parsers.scram_server, _scram, 0.02),
+        Target("sasl", parsers.sasl, _sasl, 0.06),
+        Target("jaas", parsers.jaas, _jaas, 0.046),
+        Target(
+            "connection", conversation.connection, partial(_scripts, 3, 2), 0.012, 10.0, longest=512
+        ),
+        Target(
+            "producer", conversation.producer, partial(_scripts, 6, 2), 0.002, 30.0, longest=512
+        ),
+    )
+}
+
+
+def kept(name: str) -> list[bytes]:
+    """The corpus of a target."""
+    path = CORPUS / f"{name}.txt"
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    return [base64.b64decode(line) for line in lines if line and not line.startswith("#")]
+
+
+def seeds(target: Target) -> list[bytes]:
+    """All that a run begins with."""
+    return list(dict.fromkeys([*target.seeds(), *kept(target.name)]))

@@ -1,0 +1,123 @@
+"""The corpus again, and a few hundred mutations of it: what a long run of `fuzz` does, in seconds.
+
+Each input is judged as there: errors of the declared tree only, with text fit for a log, bounded
+time, and memory traced for every single one.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aioidem.errors import InternalError, ProtocolError
+
+from .fuzz import BASE_BYTES, Judge, mutated
+from .targets import CORPUS, TARGETS, Target, kept, seeds
+
+MUTATIONS = {"connection": 20, "producer": 4}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_corpus_is_taken(name: str) -> None:
+    judge = Judge(TARGETS[name])
+    pool = seeds(TARGETS[name])
+    # Each seed of a conversation is an operation at a place: the corpus has those that count.
+    slow = pool[:: len(pool) // 30 + 1] if name == "producer" else pool
+    for data in dict.fromkeys([*kept(name), *slow]):
+        wrong = judge(data, traced=True)
+        assert wrong is None, f"{wrong}: --replay {name} {base64.b64encode(data).decode()}"
+    assert judge.inputs >= 3
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutations_of_the_corpus_are_taken(name: str) -> None:
+    seed = secrets.randbelow(2**32)
+    chance = random.Random(seed)
+    judge = Judge(TARGETS[name])
+    pool = seeds(TARGETS[name])
+    for _ in range(MUTATIONS.get(name, 200)):
+        data = mutated(chance, pool)[: TARGETS[name].longest]
+        wrong = judge(data)
+        encoded = base64.b64encode(data).decode()
+        assert wrong is None, f"seed {seed}: {wrong}: --replay {name} {encoded}"
+
+
+def test_every_corpus_has_a_target() -> None:
+    assert {path.stem for path in CORPUS.glob("*.txt")} <= set(TARGETS)
+    assert sum(target.share for target in TARGETS.values()) == pytest.approx(1.0)
+
+
+# --- the judge itself -----------------------------------------------------------------------------
+
+
+def _hungry(data: bytes) -> None:
+    bytearray(BASE_BYTES + 100 * len(data))
+
+
+def _slow(_data: bytes) -> None:
+    sum(range(200_000))
+
+
+def _raises(kind: type[Exception]) -> Target:
+    def run(data: bytes) -> None:
+        if b"x" in data:
+            raise kind("boom")
+
+    return Target("raises", run, lambda: iter(()), 1.0)
+
+
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, RecursionError, InternalError])
+def test_an_error_that_gets_out_is_a_failure_and_its_input_is_made_smaller(
+    kind: type[Exception],
+) -> None:
+    judge = Judge(_raises(kind))
+    assert judge(b"fine") is None
+    wrong = judge(b"a" * 50 + b"x" + b"b" * 50)
+    assert wrong is not None
+    assert wrong.startswith(kind.__name__)
+    assert judge.failures == 1
+    assert judge.smaller(b"a" * 50 + b"x" + b"b" * 50, wrong) == b"x"
+
+
+def test_too_much_memory_is_a_failure() -> None:
+    judge = Judge(Target("hungry", _hungry, lambda: iter(()), 1.0, room=10))
+    assert judge(b"12345678", traced=True) == "took more than 10 bytes a byte"
+
+
+def test_too_much_time_is_a_failure() -> None:
+    judge = Judge(Target("slow", _slow, lambda: iter(()), 1.0, seconds=0.0001))
+    assert judge(b"") == "took more than 0.0001 s"
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 10_000])
+def test_text_that_is_not_fit_for_a_log_is_a_failure(text: str) -> None:
+    from .parsers import declared
+
+    def run(_data: bytes) -> None:
+        with declared():
+            raise ProtocolError(text)
+
+    assert Judge(Target("text", run, lambda: iter(()), 1.0))(b"") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_command_runs_prints_its_figures_and_replays(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.hostile.fuzz"]
+    ran = subprocess.run(
+        [*command, "--inputs", "300", "--seed", "1", "--target", "frames"],
+        cwd=Path(__file__).parents[2],
+        env={"PATH": "", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[-1].startswith("300 inputs, 0 failures, 1 targets, ")

@@ -1,0 +1,463 @@
+"""What must hold whatever a peer or a caller gives us: rows E1 to E26 of what was collected.
+
+Rows with a test elsewhere are named in `ELSEWHERE`, and the test is looked for; the others have
+theirs here. A row counts as covered by a test whose name or docstring has its id.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import dataclasses
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import Producer, errors
+from aioidem.aiokafka import AIOKafkaProducer
+from aioidem.broker import EmbeddedCluster
+from aioidem.config import ProducerConfig
+from aioidem.engine import steps
+from aioidem.engine.connections import Connections
+from aioidem.network.sasl.scram import Scram
+from aioidem.network.transport import Connector
+from aioidem.protocol.frames import FrameSplitter, frame
+from aioidem.protocol.messages import decode_request, response_type
+from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, TopicUpdate, metadata_update
+from aioidem.protocol.produce import LeaderNode
+from aioidem.protocol.versions import ApiKey
+from aioidem.secret import Secret
+from tests.engine.driver import Rig, T
+
+from .conversation import in_virtual_time
+from .samples import filled
+
+ROOT = Path(__file__).parents[1]
+ROWS = [f"E{number}" for number in range(1, 27)]
+
+ELSEWHERE = {
+    "E1": "protocol/test_frames.py"
+    "::test_e1_oversized_length_is_refused_before_anything_is_allocated",
+    "E2": "protocol/test_frames.py::test_e2_zero_and_negative_lengths_are_refused",
+    "E3": "network/test_opening.py::test_e3_slow_drip_ends_with_the_setup_timeout",
+    "E4": "protocol/test_codec.py::test_e4_array_count_beyond_the_frame_allocates_nothing",
+    "E5": "protocol/test_codec.py::test_e5_array_of_more_items_than_any_message_has_is_refused",
+    "E6": "network/test_connection.py::test_e6_wrong_correlation_id_ends_the_connection",
+    "E7": "protocol/test_messages.py::test_e7_bytes_behind_a_response_are_refused",
+    "E8": "protocol/test_versions.py::test_e8_asking_lower_and_lower_ends_whatever_is_hinted",
+    "E9": "network/test_opening.py::test_e9_impossible_address_is_refused",
+    "E10": "protocol/test_messages.py::test_e10_throttle_time_is_clamped",
+    "E11": "engine/test_small_parts.py::test_what_a_broker_says_is_clamped",
+    "E12": "engine/test_order.py::test_a_success_without_a_producer_id_is_an_error",
+    "E13": "engine/test_failures.py::test_a_success_without_an_offset_is_acknowledged_with_none",
+    "E14": "security/test_mechanisms.py::test_a_hostile_first_answer_is_refused_at_once",
+    "E15": "security/test_mechanisms.py::test_a_hostile_first_answer_is_refused_at_once",
+    "E16": "security/test_mechanisms.py::test_a_server_that_does_not_prove_itself_is_refused",
+    "E17": "security/test_mechanisms.py::test_scram_goes_on_after_nothing",
+    "E18": "security/test_authentication.py::test_no_other_mechanism_is_ever_tried",
+    "E20": "security/test_tls.py::test_a_certificate_for_another_host_is_refused",
+    "E22": "security/test_canary.py::test_nothing_that_is_said_has_the_secret",
+    "E23": "security/test_canary.py::test_nothing_that_is_said_has_the_secret",
+    "E24": "embedded/test_bad_input.py"
+    "::test_a_bad_record_is_refused_at_the_call_before_a_sequence_is_taken",
+    "E26": "protocol/test_produce.py::test_e26_error_message_of_a_megabyte_is_cut",
+    "E21": "security/test_tls.py"
+    "::test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close_notify",
+}
+HERE = {"E3", "E9", "E19", "E25", "E26", "E4", "E6", "E1", "E2", "E7"}
+
+
+def named_in(path: Path) -> dict[str, set[str]]:
+    """Test -> the rows that its name or docstring has."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
+            text = f"{node.name.upper().replace('_', ' ')} {ast.get_docstring(node) or ''}"
+            found[node.name] = set(re.findall(r"\bE\d{1,2}\b", text))
+    return found
+
+
+def test_every_row_has_a_test_that_names_it() -> None:
+    named = {path: named_in(path) for path in ROOT.rglob("test_*.py")}
+    covered = {row for tests in named.values() for rows in tests.values() for row in rows}
+    assert not set(ROWS) - covered, sorted(set(ROWS) - covered)
+    assert set(ROWS) == set(ELSEWHERE) | HERE
+
+
+@pytest.mark.parametrize("row", sorted(ELSEWHERE))
+def test_every_test_that_the_table_names_exists_and_names_its_row(row: str) -> None:
+    place, _, name = ELSEWHERE[row].partition("::")
+    tests = named_in(ROOT / place)
+    assert name in tests
+    assert row in tests[name], "the row is not in its name or docstring"
+
+
+def test_every_row_that_is_said_to_have_a_test_here_has_one() -> None:
+    assert set().union(*named_in(Path(__file__)).values()) >= HERE
+
+
+# --- garbage in the place of a Produce answer -----------------------------------------------------
+
+
+class Spoilt(ByteStream):
+    """A stream on which the first answer to Produce is replaced."""
+
+    def __init__(self, inner: ByteStream, spoiling: Spoiling) -> None:
+        self._inner = inner
+        self._spoiling = spoiling
+        self._is_it = False
+        self._asked: deque[int] = deque()
+        self._requests = FrameSplitter(1 << 27)
+        self._answers = FrameSplitter(1 << 27)
+
+    async def send(self, item: bytes) -> None:
+        for payload in self._requests.feed(item):
+            self._asked.append(decode_request(payload)[0].api_key)
+        await self._inner.send(item)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        passed = b""
+        while not passed:
+            for payload in self._answers.feed(await self._inner.receive(max_bytes)):
+                if self._asked.popleft() == ApiKey.PRODUCE and not self._spoiling.done:
+                    self._spoiling.done = self._is_it = True
+                    passed += self._spoiling.spoil(payload)
+                else:
+                    passed += frame(payload)
+        return passed
+
+    async def send_eof(self) -> None:
+        await self._inner.send_eof()
+
+    async def aclose(self) -> None:
+        self._spoiling.closed |= self._is_it
+        await self._inner.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {}
+
+
+class Spoiling:
+    """Connects, and spoils one answer."""
+
+    def __init__(self, inner: Connector, spoil: Callable[[bytes], bytes]) -> None:
+        self._inner = inner
+        self.spoil = spoil
+        self.done = False
+        self.closed = False
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        return Spoilt(await self._inner.connect(host, port), self)
+
+
+GARBAGE: Mapping[str, Callable[[bytes], bytes]] = {
+    "E1-a-length-of-2-GiB": lambda _: b"\x7f\xff\xff\xff",
+    "E1-HTTP": lambda _: b"HTTP/1.1 400 Bad Request\r\n",
+    "E2-a-negative-length": lambda _: b"\xff\xff\xff\xfe",
+    "E2-no-length": lambda _: bytes(4),
+    "E4-a-count-of-4-thousand-million": lambda p: frame(p[:5] + b"\xff\xff\xff\xff\x0f" + p[6:]),
+    "E4-a-varint-without-end": lambda p: frame(p[:5] + b"\xff" * 9 + p[6:]),
+    "E4-an-end-in-the-middle": lambda p: frame(p[:-3]),
+    "E6-another-correlation-id": lambda p: frame(b"\0\0\x7f\xff" + p[4:]),
+    "E6-the-answer-twice": lambda p: frame(p) * 2,
+    "E7-a-byte-too-many": lambda p: frame(p + b"\0"),
+    "random-bytes": lambda _: bytes(range(200, 256)) * 4,
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind: str) -> None:
+    """E1, E2, E4, E6, E7: its batches are in doubt and sent again, and the producer lives."""
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            spoiling = Spoiling(cluster.connector, GARBAGE[kind])
+            async with Producer(cluster.bootstrap_servers, connector=spoiling) as producer:
+                first = await producer.send("t", b"0")
+                assert spoiling.done
+                second = await producer.send("t", b"1")
+                assert spoiling.closed
+                if kind != "E6-the-answer-twice":
+                    assert producer.statistics().batches_retried == 1
+            assert (first.offset, second.offset) == (0, 1)
+            [zero, one] = [r.value for batch in cluster.batches("t") for r in batch.records()]
+            assert (zero, one) == (b"0", b"1")
+
+    in_virtual_time(main)
+
+
+class Dripping(Spoilt):
+    """Announces 50 MiB in the place of that answer, and goes on a byte a second."""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if self._spoiling.done and not self._answers.pending:
+            await anyio.sleep(1.0)  # virtual time
+            return b"\0"
+        return await super().receive(max_bytes)
+
+
+def test_e3_an_answer_that_drips_does_not_hold_up_its_records() -> None:
+    """E3: bytes move all the time, so only the deadline of the records ends the wait."""
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            spoiling = Spoiling(cluster.connector, lambda _: (50 << 20).to_bytes(4, "big"))
+
+            class Connecting:
+                async def connect(self, host: str, port: int) -> ByteStream:
+                    stream = await cluster.connector.connect(host, port)
+                    return (Spoilt if spoiling.done else Dripping)(stream, spoiling)
+
+            producer = Producer(
+                cluster.bootstrap_servers,
+                connector=Connecting(),
+                request_timeout=2.0,
+                delivery_timeout=10.0,
+            )
+            async with producer:
+                began = anyio.current_time()
+                with pytest.raises(errors.KafkaError):
+                    await producer.send("t", b"0")
+                assert anyio.current_time() - began <= 12.1
+                assert (await producer.send("t", b"1")).offset == 1
+
+    in_virtual_time(main)
+
+
+# --- what metadata may say ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node_id", "host", "port"),
+    [
+        *[(1, "", 9092), (1, "a", 0), (1, "a", 70_000), (1, "a", -1), (-1, "a", 9092)],
+        *[(1, "a\nb", 9092), (1, "a b", 9092), (1, "a\0", 9092), (1, ".", 9092), (1, ".a", 9092)],
+        *[(1, "x" * 256, 9092), (1, "a/b", 9092), (1, "u@a", 9092), (1, "\u202eb", 9092)],
+    ],
+)
+def test_e9_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port: int) -> None:
+    schema: Any = response_type(ApiKey.METADATA, 12)
+    module = __import__(schema.__module__, fromlist=["MetadataResponseBroker"])
+    brokers = tuple(
+        filled(module.MetadataResponseBroker, node_id=each[0], host=each[1], port=each[2])
+        for each in [(node_id, host, port), (2, "kafka_1.example.org.", 9092), (3, "fe80::1%lo", 1)]
+    )
+    update = metadata_update(filled(schema, brokers=brokers))
+    assert [broker.node_id for broker in update.brokers] == [2, 3]
+    assert not BrokerAddress(node_id, host, port).possible
+
+
+class OtherCluster(Rig):
+    """Its brokers say more than they were asked, and another cluster's id."""
+
+    cluster_id = "cluster"
+    invented = 0
+
+    def metadata(self, topics: Iterable[str]) -> MetadataUpdate:
+        update = super().metadata(topics)
+        known = update.topics[0]
+        more = [
+            TopicUpdate(f"invented-{number}", None, 0, known.partitions)
+            for number in range(self.invented)
+        ]
+        return dataclasses.replace(
+            update, cluster_id=self.cluster_id, topics=(*update.topics, *more)
+        )
+
+
+def test_e9_another_cluster_id_is_reported_once() -> None:
+    rig = OtherCluster()
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    assert not [event for event in rig.events if "cluster id" in event]
+    rig.cluster_id = "another\n"
+    for _ in range(3):
+        rig.core.refresh_metadata()
+        rig.tick(3.0)
+    [event] = [event for event in rig.events if "cluster id" in event]
+    assert event.isprintable()
+    assert "cluster to another\\n" in event
+
+
+def test_e5_topics_nobody_asked_about_are_not_kept() -> None:
+    """E5: a broker that names new topics with each answer does not fill the memory."""
+    rig = OtherCluster()
+    rig.start()
+    rig.invented = 100
+    rig.send()
+    rig.ack_all()
+    assert set(rig.core.cluster.topics) == {T}
+
+
+def test_e5_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
+    """E5: nor does one that names new brokers with each answer."""
+    connections = Connections(ProducerConfig.build("a:1,b:2"), lambda: 0.5)
+    for answer in range(50):
+        connections.learn([BrokerAddress(answer * 100 + n, "a", 9092) for n in range(100)])
+    assert len(connections.nodes) <= 1102
+    assert {-1, -2, *range(4900, 5000)} <= set(connections.nodes)
+
+
+def test_e5_a_new_leaders_address_is_taken_of_leaders_only() -> None:
+    """E5: an answer to Produce names as many brokers as it has partitions, at most."""
+    rig = Rig().start()
+    rig.send()
+    request = rig.outstanding()[0]
+    rig.hold = (steps.OpenLink,)
+    invented = tuple(LeaderNode(1000 + number, "a", 9092) for number in range(100))
+    entry = rig.entry(request, request.only, 6, leader_id=1007, leader_epoch=9)
+    rig.answer(request, [entry], leaders=invented, poll=False)
+    assert [node for node in rig.core.cluster.brokers if node >= 1000] == [1007]
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def test_e26_what_a_scram_server_says_is_escaped_and_cut() -> None:
+    client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
+    client.first()
+    client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")
+    with pytest.raises(errors.AuthenticationFailedError) as caught:
+        client.next(b"e=\x1b[2Jnew\nline" + b"x" * 4000)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+def test_e19_the_servers_whole_nonce_goes_back() -> None:
+    """E19: CVE-2024-56128, KAFKA-13464."""
+    client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
+    client.first()
+    proof = client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")
+    assert proof is not None
+    assert proof.startswith(b"c=biws,r=abcdef,p=")
+
+
+# --- callers' code --------------------------------------------------------------------------------
+
+
+class BoomError(Exception):
+    """Raised by a caller's code."""
+
+
+def _headers() -> Iterator[tuple[str, bytes]]:
+    yield "a", b"b"
+    raise BoomError
+
+
+@pytest.mark.parametrize("chosen", [7, -1, None, "0", []], ids=repr)
+def test_e25_a_partitioner_that_chooses_nonsense_is_refused(chosen: Any) -> None:
+    """E25: else the record would wait for a partition that never comes."""
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            async with Producer(
+                cluster.bootstrap_servers,
+                connector=cluster.connector,
+                partitioner=lambda *_: chosen,
+            ) as producer:
+                with pytest.raises(errors.RecordError, match="which is no partition"):
+                    await producer.send("t", b"x", key=b"k")
+                assert (await producer.send("t", b"1", partition=0)).offset == 0
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["topic known", "topic new"])
+def test_e25_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(known: bool) -> None:
+    """E25, franz-go c733b9d: the caller gets it, and the next record the next number."""
+    fails = [False]
+
+    def partitioner(_key: bytes | None, everything: Any, _available: Any) -> int:
+        if fails[0]:
+            raise BoomError
+        chosen: int = everything[0]
+        return chosen
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            async with Producer(
+                cluster.bootstrap_servers, connector=cluster.connector, partitioner=partitioner
+            ) as producer:
+                if known:
+                    await producer.send("t", b"0", partition=0)
+                headers: Any = _headers()
+                with pytest.raises(BoomError):
+                    await producer.send("t", b"x", headers=headers)
+                fails[0] = True
+                with pytest.raises(errors.RecordError, match="Boom"):
+                    await producer.send("t", b"x", key=b"k")
+                with pytest.raises(errors.RecordError):
+                    await producer.send_many("t", [b"x"], key=b"k")
+                fails[0] = False
+                assert (await producer.send("t", b"1")).offset == int(known)
+                assert producer.statistics().buffer_bytes_used == 0
+
+    in_virtual_time(main)
+
+
+def test_e25_a_values_iterator_may_send_and_may_raise() -> None:
+    """E25: re-entering from within a call is as good as sending before it."""
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            async with Producer(cluster.bootstrap_servers, connector=cluster.connector) as producer:
+
+                def values() -> Iterator[bytes]:
+                    yield b"0"
+                    producer.send_nowait("t", b"within", partition=0)
+                    yield b"1"
+                    raise BoomError
+
+                with pytest.raises(BoomError):
+                    await producer.send_many("t", values(), partition=0)
+                await producer.send("t", b"2", partition=0)
+            stored = [r.value for batch in cluster.batches("t") for r in batch.records()]
+            assert sorted(str(value) for value in stored) == sorted(
+                str(value) for value in (b"0", b"within", b"1", b"2")
+            )
+
+    in_virtual_time(main)
+
+
+def test_e25_a_serializer_that_raises_takes_no_sequence() -> None:
+    """E25: PlaintextProducerSendTest.testWrongSerializer, in the drop-in, which has serializers."""
+
+    def serializer(value: Any) -> bytes:
+        if value == "boom":
+            raise BoomError
+        raw: bytes = value.encode()
+        return raw
+
+    async def main() -> None:
+        async with EmbeddedCluster() as cluster:
+            cluster.create_topic("t", partitions=1)
+            async with AIOKafkaProducer(
+                bootstrap_servers=cluster.bootstrap_servers,
+                value_serializer=serializer,
+                enable_idempotence=True,
+            ) as producer:
+                assert (await producer.send_and_wait("t", "0")).offset == 0
+                with pytest.raises(BoomError):
+                    await producer.send("t", "boom")
+                assert (await producer.send_and_wait("t", "1")).offset == 1
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "aioidem")
