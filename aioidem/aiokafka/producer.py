@@ -41,8 +41,9 @@ from aioidem.structs import OffsetAndMetadata, RecordMetadata, TopicPartition
 __all__ = ["AIOKafkaProducer", "TransactionContext"]
 
 _DEFAULT_PARTITIONER = DefaultPartitioner()
-_FACE_ONLY = frozenset(
-    {"self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"}
+_FACE_ONLY = (
+    *("self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"),
+    "more",
 )
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -131,11 +132,9 @@ class AIOKafkaProducer:
         metrics_collector: ProducerMetricsCollector | None = None,
         **more: Unpack[MoreOptions],
     ) -> None:
-        arguments = {
-            name: value
-            for name, value in locals().items()
-            if name not in _FACE_ONLY and name != "more"
-        }
+        arguments = dict(locals())  # before anything else: the arguments and nothing more
+        for name in _FACE_ONLY:
+            del arguments[name]
         if loop is not None:
             _deprecated("loop", "start() runs on the loop that calls it")
         if api_version is not None:
