@@ -4,11 +4,12 @@
 PYTHON ?= python3
 SEEDS ?= 2000
 FROM ?= 0
+INPUTS ?= 1000000
 BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants audit
+.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants audit fuzz
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -50,6 +51,12 @@ soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
 
 mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
 	@$(BIN)/python -m tests.simulated.mutants
+
+# Without atheris, which has wheels for Linux only, it mutates blindly.
+fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuzz INPUTS=1000000
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=2.3,<4; \
+		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
+	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
 # Most of these tests wait for something most of their time: three at once suit two cores.
 everyday: $(READY)
