@@ -130,10 +130,10 @@ def test_two_exchanges_have_different_nonces() -> None:
 def test_a_hostile_first_answer_is_refused_at_once(message: str) -> None:
     """E14, E15, kafka-python #3026: whatever is wrong with it, no key is derived."""
     scram = _scram(word="canary")
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256: ") as caught:
         scram.next(message.encode())
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
     assert "canary" not in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
 
