@@ -125,6 +125,21 @@ async def test_a_loose_future_fails_and_is_cancelled_as_asyncios() -> None:
             await cancelled
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "trio"], indirect=True)
+async def test_the_outcome_of_a_cancelled_future_is_no_trouble(
+    cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, linger_ms=20
+    ) as producer:
+        future = await producer.send("t", b"x", partition=0)
+        assert future.cancel()
+        assert future.delivery is not None
+        assert (await future.delivery).offset == 0
+        assert future.cancelled()
+    assert "raised" not in caplog.text
+
+
 async def test_a_failure_that_nobody_awaits_is_reported_by_asyncio_and_not_at_the_close(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
