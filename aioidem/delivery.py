@@ -22,6 +22,7 @@ import anyio
 from aioidem.engine.accumulator import Settlement
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
 from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+from aioidem.waiting import Signal, new_signal
 
 __all__ = ["Deliveries", "Delivery"]
 
@@ -52,7 +53,7 @@ class Delivery:
         self.status = DeliveryStatus.PENDING
         self._metadata: RecordMetadata | None = None
         self._error: KafkaError | None = None
-        self._event: anyio.Event | None = None
+        self._event: Signal | None = None
         self._callbacks: list[Callable[[Delivery], object]] | None = None
         self._group = group
         self._failed = failed
@@ -142,7 +143,7 @@ class Delivery:
     async def _wait(self) -> RecordMetadata:
         if self.status is DeliveryStatus.PENDING:
             if self._event is None:
-                self._event = anyio.Event()
+                self._event = new_signal()
             await self._event.wait()
         return self.metadata
 

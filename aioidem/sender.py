@@ -47,8 +47,9 @@ from aioidem.protocol.read_back import MAX_VERSION as READ_BACK_VERSION
 from aioidem.protocol.read_back import read_back_answer, read_back_request
 from aioidem.protocol.topic_config import names_retain_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
+from aioidem.waiting import Wakeup
 
-__all__ = ["Alarm", "Observer", "Sender", "Wakeup"]
+__all__ = ["Alarm", "Observer", "Sender"]
 
 logger = logging.getLogger("aioidem")
 
@@ -76,35 +77,6 @@ class Observer(Protocol):
     def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
         """A caller had to wait for room in the buffer, and got it or gave up."""
         ...
-
-
-class Wakeup:
-    """A flag that one task waits for and any plain function may raise."""
-
-    __slots__ = ("_event", "_raised")
-
-    def __init__(self) -> None:
-        self._raised = False
-        self._event: anyio.Event | None = None
-
-    def set(self) -> None:
-        """Raise the flag."""
-        if not self._raised:
-            self._raised = True
-            if self._event is not None:
-                self._event.set()
-
-    async def wait(self) -> None:
-        """Wait for the flag, and lower it. Always lets other tasks run."""
-        if self._raised:
-            await anyio.lowlevel.checkpoint()
-        else:
-            self._event = anyio.Event()
-            try:
-                await self._event.wait()
-            finally:
-                self._event = None
-        self._raised = False
 
 
 class Alarm:

@@ -54,6 +54,7 @@ from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
 from aioidem.protocol.versions import ApiVersionTable, VersionNegotiation
 from aioidem.secret import Secret
+from aioidem.waiting import Wakeup
 
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
@@ -136,7 +137,7 @@ class Connection:
         self._queue: deque[tuple[bytes, int, bool]] = deque()
         self._unstarted: set[int] = set()
         self._due: deque[int] = deque()
-        self._wake = anyio.Event()
+        self._wake = Wakeup()
         self._ended: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
         self._cause: Cause | None = None
@@ -392,7 +393,6 @@ class Connection:
                     piece = data[at : at + _SEND_BYTES] if len(data) > _SEND_BYTES else data
                     await self._stream.send(piece)
                     on_progress(len(piece), 0)
-            self._wake = anyio.Event()
             await self._wake.wait()
 
     async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
@@ -446,7 +446,12 @@ class Connection:
             except anyio.EndOfStream:
                 raise self._hung_up() from None
             on_progress(0, len(data))
-            for frame in self._splitter.feed(data):
+            for place, frame in enumerate(self._splitter.feed(data)):
+                if place:
+                    # What an answer made room for leaves before the next answer is looked at: a
+                    # burst of answers does not stay a burst of requests, with every one behind the
+                    # last.
+                    await anyio.lowlevel.checkpoint()
                 if self._stopped:
                     return
                 self._answered = True
@@ -455,9 +460,6 @@ class Connection:
                     on_frame(came, frame)
                 if self._exchange is not None and not self._due:
                     self._exchange.quiet()
-                # What an answer made room for leaves before the next answer is read: a burst of
-                # answers does not stay a burst of requests, with every one behind the last.
-                await anyio.lowlevel.checkpoint()
             if self._splitter.error is not None:
                 raise self._splitter.error
 

@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
 from aioidem.errors import KafkaConnectionError
+from aioidem.network.eager import eager
 
 __all__ = ["Connector", "TcpConnector", "address"]
 
@@ -55,7 +56,7 @@ class TcpConnector:
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return stream
+        return eager(stream)
 
 
 def address(host: str, port: int) -> str:

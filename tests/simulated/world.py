@@ -37,7 +37,7 @@ from aioidem.protocol.metadata import MetadataUpdate
 from aioidem.protocol.produce import ProduceAnswer
 from aioidem.protocol.versions import ApiKey, ApiVersionTable
 from aioidem.records import read_batches, record_size_bound
-from aioidem.sender import Sender, Wakeup, _Channel
+from aioidem.sender import Sender, _Channel
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,
@@ -56,6 +56,7 @@ from aioidem.testing import (
     make_value,
     parse_value,
 )
+from aioidem.waiting import Wakeup
 
 from .faults import Injector
 from .schedule import Call, Schedule

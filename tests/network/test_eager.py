@@ -1,0 +1,219 @@
+"""TCP below anyio: on asyncio and uvloop the connector's stream is the eager one, on trio anyio's;
+they behave alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
+
+from aioidem.network.eager import EagerStream, eager
+from aioidem.network.transport import TcpConnector
+
+Script = Callable[[SocketStream], Awaitable[None]]
+MEGABYTE = 1 << 20
+
+
+@asynccontextmanager
+async def connected(script: Script) -> AsyncIterator[ByteStream]:
+    """A stream to a peer that does what `script` says, and then hangs up."""
+    multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    listener = multi.listeners[0]
+    assert isinstance(listener, SocketListener)
+
+    async def handle(stream: SocketStream) -> None:
+        async with stream:
+            await script(stream)
+
+    with anyio.fail_after(20):
+        async with multi, anyio.create_task_group() as tasks:
+            tasks.start_soon(multi.serve, handle)
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+            stream = await TcpConnector().connect("127.0.0.1", port)
+            async with stream:
+                yield stream
+            tasks.cancel_scope.cancel()
+
+
+async def nothing(_: SocketStream) -> None:
+    """Hang up at once."""
+
+
+def uvloop_runs() -> bool:
+    if sniffio.current_async_library() != "asyncio":
+        return False
+    return type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+
+
+async def echo(stream: SocketStream) -> None:
+    async for data in stream:
+        await stream.send(data)
+
+
+async def speaks_first(stream: SocketStream) -> None:
+    await stream.send(b"220 welcome")
+
+
+@pytest.mark.anyio
+async def test_which_stream_it_is() -> None:
+    async with connected(echo) as stream:
+        assert isinstance(stream, EagerStream) == (sniffio.current_async_library() == "asyncio")
+        raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.anyio
+async def test_bytes_come_back_in_order_and_no_more_than_asked_for() -> None:
+    async with connected(echo) as stream:
+        await stream.send(b"0123456789")
+        got = b""
+        while len(got) < 10:
+            piece = await stream.receive(3)
+            assert 0 < len(piece) <= 3
+            got += piece
+        assert got == b"0123456789"
+
+
+@pytest.mark.anyio
+async def test_what_came_before_the_end_is_handed_out_before_the_end() -> None:
+    async def speak(stream: SocketStream) -> None:
+        await stream.send(b"words")
+
+    async with connected(speak) as stream:
+        got = b""
+        while len(got) < 5:
+            got += await stream.receive(2)
+        assert got == b"words"
+        for _ in range(2):
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+
+
+@pytest.mark.anyio
+async def test_a_peer_that_is_not_read_is_not_taken_into_memory() -> None:
+    """It can send what the kernel and the bound hold; the rest when that was read."""
+    size = 32 * MEGABYTE
+    sent = anyio.Event()
+    block = bytes(MEGABYTE)
+    written = 0
+
+    async def flood(stream: SocketStream) -> None:
+        nonlocal written
+        for _ in range(size // MEGABYTE):
+            await stream.send(block)
+            written += MEGABYTE
+        sent.set()
+
+    async with connected(flood) as stream:
+        await stream.receive(1)
+        before = -1
+        while before != written:  # until it stands still
+            before = written
+            for _ in range(50):
+                await anyio.lowlevel.checkpoint()
+        if isinstance(stream, EagerStream):
+            assert stream.unread <= 2 * MEGABYTE
+        assert not sent.is_set()
+        got = 1
+        while got < size:
+            got += len(await stream.receive())
+        await sent.wait()
+
+
+@pytest.mark.anyio
+async def test_a_send_waits_for_a_peer_that_does_not_read() -> None:
+    go = anyio.Event()
+    size = 32 * MEGABYTE
+    got = 0
+
+    async def read_late(stream: SocketStream) -> None:
+        nonlocal got
+        await go.wait()
+        async for data in stream:
+            got += len(data)
+
+    async with connected(read_late) as stream:
+        async with anyio.create_task_group() as tasks:
+            done = anyio.Event()
+
+            async def send() -> None:
+                await stream.send(bytes(size))
+                done.set()
+
+            tasks.start_soon(send)
+            for _ in range(50):
+                await anyio.lowlevel.checkpoint()
+            # uvloop's transport says that it has sent what it has not, to whoever asks.
+            assert not done.is_set() or uvloop_runs()
+            go.set()
+        assert done.is_set()
+        await stream.send_eof()
+        while got < size:
+            await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    async with connected(echo) as stream:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await stream.receive()
+        assert scope.cancelled_caught
+        with anyio.move_on_after(0.01):
+            await stream.receive()
+        await stream.send(b"x")
+        assert await stream.receive() == b"x"
+
+
+@pytest.mark.anyio
+async def test_closing_ends_who_receives_and_who_sends() -> None:
+    async with connected(echo) as stream:
+        caught: list[Exception] = []
+
+        async def receive() -> None:
+            try:
+                await stream.receive()
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                caught.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            await stream.aclose()
+        assert len(caught) == 1
+        with pytest.raises(anyio.ClosedResourceError):
+            await stream.send(b"x")
+        await stream.aclose()
+
+
+@pytest.mark.anyio
+async def test_sending_to_a_peer_that_has_gone_is_a_broken_stream() -> None:
+    async def send_on(stream: ByteStream) -> None:
+        while True:
+            await stream.send(b"x" * 1000)
+            await anyio.lowlevel.checkpoint()
+
+    async with connected(nothing) as stream:
+        with pytest.raises(anyio.BrokenResourceError):
+            await send_on(stream)
+
+
+def test_a_stream_that_has_heard_something_is_left_as_it_is() -> None:
+    async def heard() -> None:
+        async with connected(speaks_first) as stream:
+            assert isinstance(stream, EagerStream)
+            inner = stream._stream  # noqa: SLF001 - anyio's own
+            protocol = inner._protocol  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+            protocol.read_event.set()
+            assert eager(inner) is inner
+
+    asyncio.run(heard())

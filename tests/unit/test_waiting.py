@@ -1,0 +1,91 @@
+"""Signals: given once, to all who wait, and to those who come later."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+
+from aioidem.waiting import Wakeup, new_signal
+
+
+async def passes(count: int = 5) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_it_is_anyios_event_but_on_asyncio() -> None:
+    on_asyncio = sniffio.current_async_library() == "asyncio"
+    assert isinstance(new_signal(), anyio.Event) != on_asyncio
+
+
+@pytest.mark.anyio
+async def test_all_who_wait_go_on_and_who_comes_later_does_not_wait() -> None:
+    signal = new_signal()
+    gone: list[int] = []
+
+    async def wait(number: int) -> None:
+        await signal.wait()
+        gone.append(number)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(wait, number)
+            await passes()
+            assert not gone
+            signal.set()
+            signal.set()
+        assert sorted(gone) == [0, 1, 2]
+        await signal.wait()
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_waiter_takes_no_other_with_it() -> None:
+    signal = new_signal()
+    gone: list[str] = []
+
+    async def wait() -> None:
+        await signal.wait()
+        gone.append("waited")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            with anyio.move_on_after(0.01) as scope:
+                await signal.wait()
+            assert scope.cancelled_caught
+            assert not gone
+            signal.set()
+    assert gone == ["waited"]
+
+
+def test_a_waiter_cancelled_as_it_is_woken_is_cancelled() -> None:
+    async def cancelled() -> None:
+        signal = new_signal()
+        task = asyncio.ensure_future(signal.wait())
+        await passes()
+        signal.set()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+
+
+@pytest.mark.anyio
+async def test_a_wakeup_is_lowered_by_waiting() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
+    with anyio.fail_after(10):
+        await wakeup.wait()
+    with anyio.move_on_after(0.01) as scope:
+        await wakeup.wait()
+    assert scope.cancelled_caught
+    wakeup.set()
+    with anyio.fail_after(10):
+        await wakeup.wait()
