@@ -18,7 +18,7 @@ import functools
 import random
 import selectors
 import traceback
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -33,6 +33,7 @@ from aioidem.broker.intercept import RequestSeen
 from aioidem.config import ProducerConfig
 from aioidem.delivery import Delivery
 from aioidem.engine import ProducerCore, steps
+from aioidem.engine.accumulator import Settlement
 from aioidem.network.transport import Connector
 from aioidem.sender import Sender
 from aioidem.structs import DeliveryStatus
@@ -51,6 +52,7 @@ from aioidem.testing import (
     check_history,
     log_records,
     make_value,
+    parse_value,
 )
 
 from .faults import Injector
@@ -260,6 +262,7 @@ class _TapSender(Sender):
         """As it is, but that events go into the trace and not into the log."""
         for event in self._core.take_events():
             self._whole.trace(f"event: {event}")
+        self._whole.note_acked(self._core._settled)
         super().deliver()
 
     def _perform(self, step: steps.Step) -> None:
@@ -370,7 +373,9 @@ class _Whole:
         self._producer: _TapProducer | None = None
         injector_world: Any = self
         self.injector = _WholeInjector(injector_world)
+        self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
+            outcome=self._outcome,  # doubt may have been settled by reading the log
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=schedule.options.get("trust_base_offset", True),
             first_sequences={
@@ -444,6 +449,15 @@ class _Whole:
 
     def note_sent(self) -> None:
         """Nobody holds a stopwatch here."""
+
+    def note_acked(self, settlements: Sequence[Settlement]) -> None:
+        """The producer knows; who called it may have to wait for his turn, or have left."""
+        for settlement in settlements:
+            if settlement.status is DeliveryStatus.ACKED:
+                self._acked.update(parse_value(record.value) for record in settlement.records)
+
+    def _outcome(self, value: ValueId) -> Outcome:
+        return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
         """A Produce answer reached the client."""
