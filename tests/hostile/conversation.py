@@ -395,8 +395,8 @@ async def _send_all(sender: Producer) -> None:
 
 
 async def _send_last(sender: Producer) -> None:
-    # Before it, let every refusal and back-off of the script's run out.
-    with anyio.move_on_after(60.0):
+    # Before it, let back-offs run out, and the longest throttle that is believed.
+    with anyio.move_on_after(400.0):
         await anyio.sleep_forever()
     try:
         await sender.send("t", b"payload", partition=0)
