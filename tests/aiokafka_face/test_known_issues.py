@@ -85,7 +85,11 @@ async def test_1101_send_and_stop_end_when_kafka_is_down() -> None:
     """#1101: with idempotence both waited for ever."""
     async with EmbeddedCluster(transport="tcp") as cluster:
         producer = made(
-            cluster, enable_idempotence=True, request_timeout_ms=300, delivery_timeout_ms=600
+            cluster,
+            enable_idempotence=True,
+            request_timeout_ms=500,
+            delivery_timeout_ms=1000,
+            max_block_ms=20_000,
         )
         await producer.start()
         await producer.send_and_wait("t", b"before")
@@ -103,7 +107,9 @@ async def test_1101_a_broker_that_goes_silent_ends_nothing_but_the_record(
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.create_topic("t")
-    async with made(cluster, request_timeout_ms=300, delivery_timeout_ms=600) as producer:
+    async with made(
+        cluster, request_timeout_ms=500, delivery_timeout_ms=1000, max_block_ms=20_000
+    ) as producer:
         await producer.send_and_wait("t", b"before", partition=0)
         cluster.intercept(lambda seen: Drop() if seen.api_key == PRODUCE else None)
         with anyio.fail_after(20):
