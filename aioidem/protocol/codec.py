@@ -40,7 +40,15 @@ from kio.static.protocol import Entity
 
 from aioidem.errors import InternalError, ProtocolError
 
-__all__ = ["MAX_ARRAY_ITEMS", "RawErrorCode", "decode", "decode_prefix", "encode", "epoch_ms"]
+__all__ = [
+    "MAX_ARRAY_ITEMS",
+    "RawErrorCode",
+    "decode",
+    "decode_prefix",
+    "encode",
+    "epoch_ms",
+    "uuid_of",
+]
 
 E = TypeVar("E", bound=Entity)
 
@@ -243,16 +251,17 @@ def _timestamp(nullable: bool) -> _Field:
 
 
 @lru_cache(maxsize=1024)
-def _uuid(raw: bytes) -> uuid.UUID:
+def uuid_of(raw: bytes) -> uuid.UUID | None:
+    """A UUID's 16 bytes; None for zeros."""
     # The same few topic ids come in every answer, and uuid.UUID() is slower than all else in it.
-    return uuid.UUID(bytes=raw)
+    return None if raw == _ZERO_UUID else uuid.UUID(bytes=raw)
 
 
 def _read_uuid(data: bytes, at: int) -> tuple[uuid.UUID | None, int]:
     raw = data[at : at + 16]
     if len(raw) != 16:
         raise IndexError
-    return (None if raw == _ZERO_UUID else _uuid(raw)), at + 16
+    return uuid_of(raw), at + 16
 
 
 def _value(kafka_type: str, *, flexible: bool, nullable: bool) -> _Field:

@@ -4,6 +4,8 @@ Invariants:
 
 - A request is written by hand, in one join over the batches' own bytes; tests hold it equal, byte
   by byte, to what kio writes for v3 to v13. Through kio each batch is copied three times.
+- The answer that is usual is read by hand too, one `unpack` for a partition; every other one by the
+  schemas' reader. Tests hold both to the same result on the same bytes.
 - The engine never sees a schema: whatever the version, it gets `PartitionAnswer`, in which a
   field the version lacks has the value Kafka's schema gives it when absent.
 - `retained` is None unless the broker said something, also where the schema's default would say
@@ -19,10 +21,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from struct import error as struct_error
+from typing import Any, Final, NamedTuple
 
 from aioidem.errors import InternalError, ProtocolError
-from aioidem.protocol.codec import epoch_ms
+from aioidem.protocol.codec import epoch_ms, uuid_of
 from aioidem.protocol.messages import (
     decode_response,
     printable,
@@ -55,6 +58,7 @@ __all__ = [
     "ProduceResponseV14",
     "TopicBatches",
     "TopicProduceResponseV14",
+    "decode_by_schema",
     "decode_produce_response",
     "encode_produce_request",
     "tagged_retained",
@@ -72,6 +76,14 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _INDEX_AND_SIZE: Final = Struct(">ii")
+# A response from v9 on: correlation id, its header's tags, number of topics; throttle time, tags.
+_ANSWER_START: Final = Struct(">iBB")
+_ANSWER_END: Final = Struct(">iB")
+# Index, error, base offset, append time, log start; numbers of record errors, message, tags.
+_PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
+_RETAINED_TAG: Final = b"\x01\x04"
+_LAST_MOMENT_MS: Final = 253_402_300_799_999
+"""What a `datetime` can say; the schemas' reader refuses more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +95,7 @@ class LeaderNode:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAnswer:
+class PartitionAnswer(NamedTuple):
     """What became of one partition's batch.
 
     ``topic`` is None from v13 on, ``topic_id`` before. ``base_offset``, ``log_append_time_ms``,
@@ -107,8 +118,7 @@ class PartitionAnswer:
     record_errors: tuple[tuple[int, str | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+class ProduceAnswer(NamedTuple):
     """A whole answer; ``throttle_ms`` is clamped, ``leaders`` lists new leaders' addresses."""
 
     partitions: tuple[PartitionAnswer, ...]
@@ -156,6 +166,15 @@ def decode_produce_response(version: int, frame: bytes) -> tuple[int, ProduceAns
     :param frame: without its length.
     :raises ProtocolError: it is malformed or contradicts itself.
     """
+    if FIRST_FLEXIBLE_VERSION <= version <= LAST_VERSION:
+        plain = _plain_response(version, frame)
+        if plain is not None:
+            return plain
+    return decode_by_schema(version, frame)
+
+
+def decode_by_schema(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
+    """The same for any answer, by its schema."""
     schema = response_type(0, version)
     if schema is None:
         raise InternalError(f"no Produce version {version}")
@@ -204,6 +223,67 @@ def _uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | None:
+    """The answer of a healthy broker: v9 or later, every partition appended, no text, no tag but
+    the window's. None for any other, also a malformed one: the schemas' reader judges those.
+    """
+    try:
+        correlation_id, _, count = _ANSWER_START.unpack_from(frame)
+        # One byte each: a count of 128 or more is not plain.
+        if frame[4] or not 0 < count < 0x80:
+            return None
+        at = _ANSWER_START.size
+        found: list[PartitionAnswer] = []
+        for _ in range(count - 1):
+            at = _plain_topic(version, frame, at, found)
+            if at < 0:
+                return None
+        throttle, tags = _ANSWER_END.unpack_from(frame, at)
+    except (struct_error, IndexError):
+        return None
+    if tags or at + _ANSWER_END.size != len(frame):
+        return None
+    if len(found) > 1:
+        _refuse_repeated(found)
+    return correlation_id, ProduceAnswer(tuple(found), throttle_ms(throttle))
+
+
+def _plain_topic(version: int, frame: bytes, at: int, found: list[PartitionAnswer]) -> int:
+    """Add a topic's partitions to `found`; returns the offset behind it, or -1: not plain."""
+    name: str | None = None
+    topic_id: uuid.UUID | None = None
+    if version >= FIRST_VERSION_WITH_TOPIC_IDS:
+        end = at + 16
+        topic_id = uuid_of(frame[at:end]) if end <= len(frame) else None
+    else:
+        end = at + frame[at]
+        raw = frame[at + 1 : end]
+        name = raw.decode() if raw.isascii() and 1 < frame[at] < 0x80 else None
+    count = frame[end]
+    if (name is None and topic_id is None) or not 0 < count < 0x80:
+        return -1
+    at = end + 1
+    for _ in range(count - 1):
+        index, error, offset, appended, start, no_errors, no_text, tags = (
+            _PLAIN_PARTITION.unpack_from(frame, at)
+        )
+        at += _PLAIN_PARTITION.size
+        if error or no_errors != 1 or no_text or index < 0 or offset < -1:
+            return -1
+        if not -1 <= appended <= _LAST_MOMENT_MS:
+            return -1
+        retained = None
+        if tags:
+            if version < LAST_VERSION or tags != 1 or frame[at : at + 2] != _RETAINED_TAG:
+                return -1
+            retained = _INT32.unpack_from(frame, at + 2)[0]
+            at += 2 + _INT32.size
+        found.append(
+            PartitionAnswer(name, topic_id, index, 0, offset, appended, max(start, -1), retained)
+        )
+    return -1 if frame[at] else at + 1
 
 
 def _answer(response: Any) -> ProduceAnswer:
@@ -265,7 +345,7 @@ def _leaders(endpoints: Iterable[Any]) -> Iterator[LeaderNode]:
             yield LeaderNode(each.node_id, each.host, each.port)
 
 
-def _refuse_repeated(partitions: tuple[PartitionAnswer, ...]) -> None:
+def _refuse_repeated(partitions: Sequence[PartitionAnswer]) -> None:
     seen = {(each.topic, each.topic_id, each.partition) for each in partitions}
     if len(seen) != len(partitions):
         raise ProtocolError("ProduceResponse: a partition is answered twice")

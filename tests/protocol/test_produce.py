@@ -25,6 +25,7 @@ from aioidem.protocol.produce import (
     PartitionProduceResponseV14,
     ProduceResponseV14,
     TopicProduceResponseV14,
+    decode_by_schema,
     decode_produce_response,
     encode_produce_request,
     tagged_retained,
@@ -287,6 +288,58 @@ def test_any_bytes_as_an_answer_are_read_or_refused(version: int, raw: bytes) ->
     except ProtocolError:
         return
     assert seen.throttle_ms >= 0
+
+
+def outcome(read: Any, version: int, raw: bytes) -> Any:
+    try:
+        return read(version, raw)
+    except ProtocolError as error:
+        return str(error)
+
+
+@st.composite
+def nearly_plain(draw: st.DrawFn) -> tuple[int, bytes]:
+    """A healthy broker's answer from v9 on, or one byte beside it."""
+    version = draw(st.sampled_from([v for v in VERSIONS if v >= 9]))
+    kinds = schemas(version, "response")
+    small, wide = st.integers(-2, 3), st.integers(-(2**63), 2**63 - 1)
+    partition: Any = kinds.PartitionProduceResponse
+    topic: Any = kinds.TopicProduceResponse
+    extra: dict[str, Any] = {}
+    if version == 14:
+        partition, topic = PartitionProduceResponseV14, TopicProduceResponseV14
+        extra["producer_state_batches_to_retain"] = draw(st.none() | st.integers(-1, 1000))
+    topics = []
+    for number in range(draw(st.integers(0, 2))):
+        partitions = tuple(
+            partition(
+                index=draw(small),
+                error_code=ErrorCode.none,
+                base_offset=draw(small | wide),
+                log_append_time=draw(st.none() | st.just(datetime(2026, 11, 21, tzinfo=UTC))),
+                log_start_offset=draw(small | wide),
+                record_errors=(),
+                **extra,
+            )
+            for _ in range(draw(st.integers(0, 2)))
+        )
+        named = {"topic_id": TOPIC_ID} if version >= 13 else {"name": f"topic{number}"}
+        topics.append(topic(partition_responses=partitions, **named))
+    whole: Any = ProduceResponseV14 if version == 14 else kinds.ProduceResponse
+    entity = whole(responses=tuple(topics), throttle_time=timedelta(milliseconds=draw(small)))
+    raw = bytearray(payload(encode_response(entity, 9)))
+    if draw(st.booleans()):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    if draw(st.integers(0, 9)) == 0:
+        del raw[draw(st.integers(0, len(raw))) :]
+    return version, bytes(raw + draw(st.sampled_from([b"", b"", b"", b"x"])))
+
+
+@given(made=nearly_plain())
+def test_the_usual_answer_is_read_as_by_its_schema(made: tuple[int, bytes]) -> None:
+    version, raw = made
+    seen = outcome(decode_produce_response, version, raw)
+    assert seen == outcome(decode_by_schema, version, raw)
 
 
 # --- v14 ------------------------------------------------------------------------------------------
