@@ -208,7 +208,8 @@ class PartitionState:
 
     def next_resend(self, now: float) -> Batch | None:
         """The batch that must be sent again before anything new, if it may go now."""
-        if now < self.retry_at:
+        if now < self.retry_at or self._read_from is not None:
+            # What is being read may show that what was refused before it has been overtaken.
             return None
         match self.recovery.rung:
             case Rung.REFUSED | Rung.ASKING:
@@ -347,8 +348,8 @@ class PartitionState:
             self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
             if attempt is not None:
                 attempt.knows_us = False  # it is another log, whatever that leader has shown before
-        self._remember(batch, answer.base_offset)
         if batch.settled:
+            self._remember(batch, answer.base_offset)
             return  # given up meanwhile; where it lies still tells whether a later answer fits
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
@@ -382,16 +383,8 @@ class PartitionState:
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
     ) -> None:
         """What a success says of the unresolved batches under it."""
-        rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         doubtful = [b for b in below if b.in_doubt]
-        if rejected or (self._skipped is not None and self._skipped < acked.base):
-            # The leader accepted a later sequence over one it had refused: it had lost our state in
-            # between.
-            out.data_loss(self, "a later batch was accepted over a rejected one")
-            for batch in rejected:
-                self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
-            self._skipped = None  # said once is enough
-            self._give_up_numbers(out)
+        if self._was_accepted_over_a_hole(acked, below, out):
             self.recovery.salvage(doubtful)
         elif not doubtful or self.recovery.rung is Rung.SALVAGE:
             return
@@ -402,6 +395,20 @@ class PartitionState:
             # It may have been accepted by a leader that had forgotten us, with a hole below it. No
             # later success may close that hole either, now that the leader holds state again.
             self.recovery.salvage(doubtful)
+
+    def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
+        """Whether the leader accepted a batch over one that it had refused: it had lost our state
+        in between. What was refused could only come after it now: NOT_WRITTEN.
+        """
+        rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
+        if not rejected and (self._skipped is None or self._skipped >= acked.base):
+            return False
+        out.data_loss(self, "a later batch was accepted over a rejected one")
+        for batch in rejected:
+            self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
+        self._skipped = None  # said once is enough
+        self._give_up_numbers(out)
+        return True
 
     def on_error(
         self,
@@ -661,7 +668,9 @@ class PartitionState:
         for written in batches:
             found = wanted.pop(written[2:], None)
             if found is not None:
+                below = self.unresolved[: self.unresolved.index(found)]
                 self._settle_ack(found, written.base_offset, out, None)
+                self._was_accepted_over_a_hole(found, below, out)
         if batches and batches[-1].next_offset < high_watermark and wanted:
             self._read_from = batches[-1].next_offset
             return self._read_from

@@ -325,6 +325,39 @@ def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
     rig.assert_drained()
 
 
+def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
+    """Simulation seed 37036: the broker had forgotten us in between and accepted the later batch;
+    the refused one could only come after it.
+    """
+    rig, (first, second) = dated(2)
+    rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
+    rig.lose()
+    rig.tick(2.0)
+    assert not rig.outstanding(), "while the log is read nothing may overtake what is found there"
+    rig.page((second, 1))
+    assert rig.statuses[1:] == [NOT_WRITTEN, ACKED]
+    assert rig.core.counters.data_loss_events == 1
+    rig.send()
+    rig.tick(1.0)
+    assert (rig.outstanding()[0].epoch, rig.outstanding()[0].sequence) == (1, 0)
+    rig.ack_all()
+    rig.assert_drained()
+
+
+def test_what_was_refused_below_what_is_not_found_is_sent_again() -> None:
+    """Under a new epoch, which fences the copies that may still wait."""
+    rig, (first, _) = dated(2)
+    rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
+    rig.lose()
+    rig.tick(2.0)
+    rig.page()
+    assert rig.statuses[1:] == [PENDING, UNKNOWN]
+    (again,) = rig.outstanding()
+    assert (again.epoch, again.sequence) == (1, 0)
+    rig.ack_all()
+    rig.assert_drained()
+
+
 def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
     """Its producer id, epoch and base sequence make it ours, all three."""
     rig, requests = doubted(1)

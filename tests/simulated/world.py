@@ -447,6 +447,8 @@ class World:
         self.connections: dict[int, SimConnection] = {}
         self._by_peer: dict[int, SimConnection] = {}
         self.archive: list[LogRecord] = []
+        # When the producer learned that its topic was made anew.
+        self._recreated_at: float | None = None
         # When the leader of the sprint was reached again, first, after the last incident.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
@@ -762,6 +764,8 @@ class World:
     def event(self, event: str) -> None:
         """The producer tells its operator something."""
         self.trace(f"event: {event}")
+        if event.endswith("the topic was recreated"):
+            self._recreated_at = self.now
         lost = _DATA_LOSS.match(event)
         if lost is not None:
             self.monitor.loss_reported(lost[1], int(lost[2]))
@@ -939,13 +943,11 @@ class World:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
         for fault in self.schedule.faults:
             if fault.kind == "recreate":
-                # What was in doubt then is never asked about; what comes later is not touched.
-                over = self.start + fault.at + 0.05 + 2 * self.config.request_timeout
+                # What is in doubt when the producer learns of it is never asked about.
                 left = [
                     row
                     for row in left
-                    if row.outcome is Outcome.NOT_WRITTEN
-                    or (row.settled is not None and row.settled > over)
+                    if row.outcome is Outcome.NOT_WRITTEN or row.settled != self._recreated_at
                 ]
         if left:
             self.report(
