@@ -210,7 +210,12 @@ def _store(
     leader = partition.led_by(broker.id)
     if leader is None:
         raise RefusedError(ErrorCode.not_leader_or_follower, f"broker {broker.id} does not lead it")
-    support = _ask_coordinator(cluster, partition, leader, header, request, context.api_version)
+    try:
+        support = _ask_coordinator(cluster, partition, leader, header, request, context.api_version)
+    except RefusedError as refusal:
+        if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
+            outcome.message = refusal.message
+        raise
     # Said with every refusal from here on, but for two codes.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:

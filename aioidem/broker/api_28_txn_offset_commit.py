@@ -41,8 +41,9 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     if known:
         code = _refused(cluster, broker, request, context.api_version)
     if code is ErrorCode.none:
+        producer = Identity(request.producer_id, request.producer_epoch)
         for where, part in known.items():
-            cluster.groups.commit(request.group_id, where, _offset(part), request.producer_id)
+            cluster.groups.commit(request.group_id, where, _offset(part), producer)
     unknown = ErrorCode.unknown_topic_or_partition
     topics = [
         {
@@ -75,7 +76,8 @@ def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: in
     identity = Identity(request.producer_id, request.producer_epoch)
     support = Support.of(version, _FIRST_ABORTABLE)
     try:
-        admit(cluster, request.transactional_id, identity, group_id, support)
+        if not cluster.groups.in_transaction(group_id, identity):
+            admit(cluster, request.transactional_id, identity, group_id, support)
         cluster.groups.admit(
             group_id,
             getattr(request, "generation_id", -1),

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.batch import RefusedError
+from aioidem.broker.transaction import Identity
 
 __all__ = ["Committed", "GroupCoordinator", "TopicPartition"]
 
@@ -40,8 +41,8 @@ class _Group:
         self.generation = 0
         self.members: dict[str, str | None] = {}
         self.offsets: dict[TopicPartition, Committed] = {}
-        # By producer id: what its open transaction commits.
-        self.pending: dict[int, dict[TopicPartition, Committed]] = {}
+        # By producer: what its open transaction commits.
+        self.pending: dict[Identity, dict[TopicPartition, Committed]] = {}
 
 
 class GroupCoordinator:
@@ -97,26 +98,35 @@ class GroupCoordinator:
             raise RefusedError(ErrorCode.unknown_member_id, "the group has members")
 
     def commit(
-        self, group_id: str, where: TopicPartition, offset: Committed, producer_id: int = -1
+        self,
+        group_id: str,
+        where: TopicPartition,
+        offset: Committed,
+        producer: Identity | None = None,
     ) -> None:
-        """Remember an offset; with a producer id, until its transaction ends, as pending."""
+        """Remember an offset; with a producer, until its transaction ends, as pending."""
         group = self._groups.setdefault(group_id, _Group())
         offset = offset._replace(order=next(self._order))
-        if producer_id < 0:
+        if producer is None:
             group.offsets[where] = offset
         else:
-            group.pending.setdefault(producer_id, {})[where] = offset
+            group.pending.setdefault(producer, {})[where] = offset
+
+    def in_transaction(self, group_id: str, producer: Identity) -> bool:
+        """Whether the producer has a transaction open here: then nobody else is asked."""
+        group = self._groups.get(group_id)
+        return group is not None and producer in group.pending
 
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
         """The marker of that producer's transaction reached the group."""
         group = self._groups.get(group_id)
-        pending = {} if group is None else group.pending.pop(producer_id, {})
-        if group is None or not commit:
+        if group is None:
             return
-        for where, offset in pending.items():
-            known = group.offsets.get(where)
-            if known is None or known.order < offset.order:
-                group.offsets[where] = offset
+        for producer in [each for each in group.pending if each.producer_id == producer_id]:
+            for where, offset in group.pending.pop(producer).items():
+                known = group.offsets.get(where)
+                if commit and (known is None or known.order < offset.order):
+                    group.offsets[where] = offset
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, Committed]:
         """By topic and partition; empty for a group nobody knows."""

@@ -184,5 +184,4 @@ class Transaction:
         self.previous_producer_id = self.producer_id
         self.producer_id, self.epoch = self.following
         self.next_producer_id = -1
-        self.targets.clear()
         self.marked.clear()

@@ -107,6 +107,18 @@ def test_aborted_transactions_are_named_where_they_overlap(cluster: VirtualClust
     assert named(fetch(cluster, offset=6)) == set()
 
 
+def test_of_what_a_reader_does_not_get_nothing_is_named(cluster: VirtualCluster) -> None:
+    one, two = ready(cluster, "one"), ready(cluster, "two")
+    one.produce(b"a")
+    first = one.producer_id
+    one.end(commit=False)
+    two.produce(b"b" * 500)
+    two.end(commit=False)
+    part = fetch(cluster, max_bytes=200)
+    assert values(part) == []
+    assert [each.producer_id for each in part.aborted_transactions] == [first]
+
+
 def test_a_waiting_reader_is_served_by_the_marker(cluster: VirtualCluster) -> None:
     producer = ready(cluster, "tx")
     producer.produce(b"first")

@@ -132,6 +132,17 @@ def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
     assert deaf.who == producer.who
 
 
+def test_in_v2_who_has_not_heard_of_the_end_may_take_the_next_identity(
+    cluster: VirtualCluster,
+) -> None:
+    producer = begun(cluster)
+    deaf = Transactor(cluster)
+    deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
+    producer.end(commit=True)
+    assert deaf.init(claim=True) is OK
+    assert deaf.who == producer.who
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
     cluster: VirtualCluster, commit: bool
@@ -172,7 +183,9 @@ def test_a_marker_consumes_an_offset_and_reads_as_one(cluster: VirtualCluster) -
 
 
 def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: VirtualCluster) -> None:
+    cluster.state.coordinators["tx"] = 1
     producer = begun(cluster)
+    cluster.state.stop_broker(0, clean=True)
     cluster.state.delete_topic(cluster.state.topics["t"])
     assert producer.end(commit=True) is OK
     assert state_of(cluster) is TransactionState.COMPLETE_COMMIT

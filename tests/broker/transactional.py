@@ -171,7 +171,11 @@ class Transactor:
 
 
 def fetch(
-    cluster: VirtualCluster, offset: int = 0, isolation: int = COMMITTED, partition: int = 0
+    cluster: VirtualCluster,
+    offset: int = 0,
+    isolation: int = COMMITTED,
+    partition: int = 0,
+    max_bytes: int = 1 << 20,
 ) -> Entity:
     """What a reader gets of topic ``t`` now."""
     topic = cluster.state.topics["t"]
@@ -189,7 +193,7 @@ def fetch(
                     {
                         "partition": partition,
                         "fetch_offset": offset,
-                        "partition_max_bytes": 1 << 20,
+                        "partition_max_bytes": max_bytes,
                     }
                 ],
             }
