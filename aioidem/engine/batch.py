@@ -17,12 +17,11 @@ unsure".
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from aioidem.engine.idempotence import ProducerIdentity, wire_sequence
-from aioidem.engine.lifecycle import transition
+from aioidem.engine.lifecycle import Named, transition
 
 if TYPE_CHECKING:
     from aioidem.engine.accumulator import PendingRecord
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 
-class BatchState(enum.Enum):
+class BatchState(Named):
     """Where a batch is in its life."""
 
     SEALED = "sealed"
@@ -55,7 +54,7 @@ class BatchState(enum.Enum):
     """Its records go on in other batches: smaller ones, or those of a recreated topic."""
 
 
-class BatchEvent(enum.Enum):
+class BatchEvent(Named):
     """What happens to a batch."""
 
     SEND = "send"
@@ -92,7 +91,7 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
 _FINAL = frozenset({_S.ACKED, _S.NOT_WRITTEN, _S.UNKNOWN, _S.SPLIT})
 
 
-class Persistence(enum.Enum):
+class Persistence(Named):
     """What the attempts that ended have told us about the bytes in the log."""
 
     NEVER_SENT = "never sent"
@@ -104,7 +103,7 @@ class Persistence(enum.Enum):
     """Error NONE, for this batch or, through the open gate, for a later one."""
 
 
-class Evidence(enum.Enum):
+class Evidence(Named):
     """What one ended attempt tells."""
 
     UNSENT = "unsent"

@@ -177,6 +177,8 @@ class Connections:
             for link in self.links.values()
             if link.state is LinkState.READY and not link.outstanding
         ]
+        if not quiet:
+            return []
         proper = any(
             link.node_id >= 0 and link.state is LinkState.READY for link in self.links.values()
         )

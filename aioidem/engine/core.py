@@ -495,12 +495,12 @@ class ProducerCore:
             self._drop(link, errors.KafkaConnectionError(reason), now)
 
     def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:
-        view = self.cluster.leader_of(state.topic, state.partition)
         route = state.route
-        if not state.outstanding or view is None or route is None:
+        if not state.outstanding or route is None:
             return None, None
+        view = self.cluster.leader_of(state.topic, state.partition)
         link = self.connections.links.get(route.link_id)
-        if link is None or view.leader_epoch <= route.leader_epoch:
+        if view is None or link is None or view.leader_epoch <= route.leader_epoch:
             return None, None
         since = max(link.last_progress, link.throttled_until)
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
@@ -647,7 +647,7 @@ class ProducerCore:
             return batch if alone or len(batch.data) <= room else None
         if self.idempotent and state.ledger.identity is None:
             return None
-        if now < state.retry_at or not state.may_send_new():
+        if not state.queue.records or now < state.retry_at or not state.may_send_new():
             return None
         if not state.queue.ready(now, linger=self.config.linger, batch_size=self.config.batch_size):
             return None
@@ -659,15 +659,23 @@ class ProducerCore:
 
     def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
         version = link.produce_version
-        views = {entry.state.topic: self._view(entry.state) for entry in chosen}
-        if version >= _PRODUCE_WITH_TOPIC_IDS and any(v is None for v in views.values()):
-            version = _PRODUCE_WITH_TOPIC_IDS - 1
         topics: dict[str, steps.TopicData] = {}
-        for state, batch in chosen:
+        entries: dict[tuple[str, int], Entry] = {}
+        names: dict[UUID, str] = {}
+        nbytes = 0
+        for entry in chosen:
+            state, batch = entry
             data = topics.get(state.topic)
             if data is None:
-                data = topics[state.topic] = steps.TopicData(state.topic, views[state.topic], [])
+                topic_id = self._view(state)
+                data = topics[state.topic] = steps.TopicData(state.topic, topic_id, [])
+                if topic_id is None:
+                    version = min(version, _PRODUCE_WITH_TOPIC_IDS - 1)
+                else:
+                    names[topic_id] = state.topic
             data.partitions.append((state.partition, batch.data))
+            entries[state.topic, state.partition] = entry
+            nbytes += len(batch.data)
             self.counters.batches_sent += 1
             self.counters.batches_retried += batch.attempts > 1
         if self.dispatched is not None:
@@ -676,9 +684,9 @@ class ProducerCore:
             self._next_token,
             RequestKind.PRODUCE,
             now,
-            entries={(e.state.topic, e.state.partition): e for e in chosen},
-            names={topic_id: name for name, topic_id in views.items() if topic_id is not None},
-            nbytes=sum(len(entry.batch.data) for entry in chosen),
+            entries=entries,
+            names=names,
+            nbytes=nbytes,
             version=version,
         )
         self._next_token += 1
@@ -703,7 +711,7 @@ class ProducerCore:
 
     def _next_wake(self, active: list[PartitionState], now: float) -> float | None:
         """The earliest moment at which a poll could do something that it could not do now."""
-        return min((at for at in self._wakes(active, now)), default=None)
+        return min(self._wakes(active, now), default=None)
 
     def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
         yield from self.connections.wakes(now)

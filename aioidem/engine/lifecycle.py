@@ -13,7 +13,16 @@ from typing import TypeVar
 
 from aioidem.errors import InternalError
 
-__all__ = ["transition"]
+__all__ = ["Named", "transition"]
+
+
+class Named(enum.Enum):
+    """A state or an event. Each is one object, so the hash of objects does; that of `enum.Enum` is
+    a function in Python, and every step hashes two.
+    """
+
+    __hash__ = object.__hash__
+
 
 S = TypeVar("S", bound=enum.Enum)
 E = TypeVar("E", bound=enum.Enum)

@@ -1,10 +1,11 @@
-"""What the engine asks for: one frozen dataclass per kind of step. The Sender performs them and
-decides nothing.
+"""What the engine asks for: one immutable class per kind of step. The Sender performs them and
+decides nothing. The one that is made for each request is a tuple, which is made faster.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 __all__ = [
@@ -39,8 +40,7 @@ class CloseLink:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicData:
+class TopicData(NamedTuple):
     """The batches of one topic in a Produce request."""
 
     name: str
@@ -48,8 +48,7 @@ class TopicData:
     partitions: list[tuple[int, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class SendProduce:
+class SendProduce(NamedTuple):
     """Write one Produce request; its answer goes to `on_produce_answer`, keyed by `token`."""
 
     link_id: int
