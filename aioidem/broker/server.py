@@ -74,7 +74,7 @@ class EmbeddedCluster:
         DUPLICATE_SEQUENCE_NUMBER to what begins less than this behind the last sequence, and speak
         Produce v13 at most. None: brokers of today, or of KIP-1269.
     :param transaction_version: level of the feature of that name, which tells clients how to speak
-        of transactions: 2 as KIP-890 and Kafka 4, 0 as before. Either way a broker serves both.
+        of transactions: 2 as KIP-890 and Kafka 4, 0 as before. At 2, both are served.
     :param transport: "tcp" on 127.0.0.1, or "memory" (then use `connector`).
     :param ports: TCP ports by broker, 0 for a free one.
     :param configs: cluster-wide broker configs by their Kafka names.

@@ -76,6 +76,7 @@ class Transaction:
         "state",
         "targets",
         "timeout_ms",
+        "wedged",
     )
 
     def __init__(self, name: str, producer_id: int, timeout_ms: int) -> None:
@@ -89,6 +90,8 @@ class Transaction:
         self.timeout_ms = timeout_ms
         self.state = TransactionState.EMPTY
         self.started_ms = -1
+        # Whether nothing can be done about it any more: see the coordinator.
+        self.wedged = False
         self.targets: set[Target] = set()
         # Of each target that has its marker: the leader epoch and the offset it was written at.
         self.marked: dict[Target, tuple[int, int]] = {}

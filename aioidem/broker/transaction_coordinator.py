@@ -101,10 +101,10 @@ class TransactionCoordinator:
             transaction = self._known[name] = Transaction(name, producer_id, timeout_ms)
         if claimed is not None and not transaction.may_claim(claimed):
             raise _fenced(transaction, claimed)
-        if transaction.ongoing:
+        if transaction.ongoing and not transaction.wedged:
             self._fence(broker, transaction)
             raise _concurrent(transaction)
-        if transaction.ending:
+        if transaction.ending or transaction.wedged:
             raise _concurrent(transaction)
         if transaction.exhausted and claimed in (None, transaction.identity):
             transaction.rotate(self._cluster.allocate_producer_id(broker), claimed)
@@ -114,8 +114,10 @@ class TransactionCoordinator:
         transaction.timeout_ms = timeout_ms
         return transaction.identity
 
-    def add(self, name: str, identity: Identity, targets: set[Target]) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn, and (v2) what a first write does by itself.
+    def add(
+        self, name: str, identity: Identity, targets: set[Target], *, implicit: bool = False
+    ) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn, and (v2: ``implicit``) what a first write does.
 
         Raises `RefusedError`: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST,
         CONCURRENT_TRANSACTIONS.
@@ -127,6 +129,8 @@ class TransactionCoordinator:
             return
         broker = self._cluster.coordinator_of(name)
         now_ms = self._cluster.wall_ms(broker) if broker is not None else 0
+        if implicit:
+            self._need_v2(transaction)
         transaction.begin(targets, now_ms)
         self._watch(transaction)
 
@@ -162,6 +166,8 @@ class TransactionCoordinator:
         if transaction.ongoing or _may_abort_nothing(
             transaction, commit=commit, raises=raises, again=again
         ):
+            if raises:
+                self._need_v2(transaction)
             self._prepare(broker, transaction, commit=commit, raises=raises)
         return transaction.following
 
@@ -196,7 +202,19 @@ class TransactionCoordinator:
         transaction = self._known.get(name)
         if transaction is None:
             raise _not_mapped(name)
+        if transaction.wedged:
+            raise _concurrent(transaction)
         return transaction
+
+    def _need_v2(self, transaction: Transaction) -> None:
+        """If a client speaks v2 to a cluster of v1, its id is of no use to anybody any more.
+
+        So it is with Kafka 4.3.1, and whoever writes such a client shall notice it here. Raises
+        `RefusedError` UNSUPPORTED_VERSION.
+        """
+        if self.version < _FIRST_RAISING:
+            transaction.wedged = True
+            raise RefusedError(ErrorCode.unsupported_version, "transactions v2, of a cluster of v1")
 
     def _of(self, name: str, identity: Identity) -> Transaction:
         transaction = self._named(name)
@@ -288,7 +306,7 @@ class TransactionCoordinator:
         return check
 
     def _abort_timed_out(self) -> None:
-        for transaction in [t for t in self._known.values() if t.ongoing]:
+        for transaction in [t for t in self._known.values() if t.ongoing and not t.wedged]:
             broker = self._cluster.coordinator_of(transaction.name)
             if (
                 broker is not None

@@ -73,7 +73,7 @@ def _ask(
     if fault is not None:
         raise RefusedError(fault, f"the coordinator of {name!r}")
     if support is Support.IMPLICIT:
-        cluster.transactions.add(name, identity, {target})
+        cluster.transactions.add(name, identity, {target}, implicit=True)
     else:
         cluster.transactions.verify(name, identity, target)
 

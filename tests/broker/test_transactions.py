@@ -191,6 +191,26 @@ def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: Virtu
     assert state_of(cluster) is TransactionState.COMPLETE_COMMIT
 
 
+def test_who_speaks_v2_to_a_cluster_of_v1_never_gets_to_the_end() -> None:
+    cluster = VirtualCluster(brokers=1, transaction_version=0)
+    cluster.state.create_topic("t", partitions=1, replication=1)
+    producer = begun(cluster, OLD)
+    assert producer.end(commit=True, version=5) is ErrorCode.unsupported_version
+    cluster.run_until(3600.0)
+    assert Transactor(cluster).init() is BUSY
+    assert values(fetch(cluster)) == []
+
+
+def test_a_write_in_v2_to_a_cluster_of_v1_is_the_last_of_its_id() -> None:
+    cluster = VirtualCluster(brokers=1, transaction_version=0)
+    cluster.state.create_topic("t", partitions=2, replication=1)
+    producer = ready(cluster)
+    assert producer.produce() is ErrorCode.unsupported_version
+    assert producer.produce() is BUSY
+    assert producer.end(commit=True, version=4) is BUSY
+    assert Transactor(cluster).init() is BUSY
+
+
 # -- partitions ------------------------------------------------------------------------------------
 
 
