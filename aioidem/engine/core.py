@@ -370,7 +370,12 @@ class ProducerCore:
         nothing is taken to be too old for a broker to remember (KIP-854).
         """
         self._steps = []
-        self._wall_ahead = None if wall_ms is None else wall_ms - now * 1000.0
+        if wall_ms is not None:
+            # A clock that is set back stamps records that are old by a broker: the most advanced
+            # one that was ever seen counts.
+            ahead = wall_ms - now * 1000.0
+            if self._wall_ahead is None or ahead > self._wall_ahead:
+                self._wall_ahead = ahead
         if self.fatal_error is not None:
             self._abandon(self.fatal_error)
         self._close_overdue(now)

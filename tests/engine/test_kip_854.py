@@ -215,6 +215,18 @@ def test_records_older_than_half_the_expiration_make_a_partition_suspect(
     assert rig.state().suspicion.suspect is suspect
 
 
+def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
+    """Simulation seed 42715: the broker's own clock was not set back with ours."""
+    rig, (first,) = dated(1, age=0.0)
+    rig.ack(first, 1)
+    assert not rig.state().suspicion.suspect
+    rig.core.age = -13 * HOUR
+    rig.core.stamp_ms = rig.now_stamp()
+    rig.send()
+    rig.poll()
+    assert rig.state().suspicion.suspect
+
+
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
     """S2-1, attack.md finding 5: b1 now and b2 old."""
     rig = DatedRig(age=0.0)
