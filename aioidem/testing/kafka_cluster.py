@@ -139,6 +139,8 @@ class KafkaCluster:
         which remember five and say nothing. What is said can be changed: see `retention`.
     :param security: further listeners, with TLS and SASL, and who may do what.
     :param properties: server properties of all brokers, over the ones chosen here.
+    :param features: levels to be finalised when the storage is formatted, by name, for example
+        ``{"transaction.version": 0}``; what is left out is at the version's own level.
     :param jvm_options: instead of those chosen here (a heap of 256 MiB).
     :param rtt: of the proxies' links, seconds, and ``bandwidth``, bytes per second each way.
     :param seed: of the proxies.
@@ -157,6 +159,7 @@ class KafkaCluster:
         retain: int | Mapping[int, int] | None = None,
         security: KafkaSecurity | None = None,
         properties: Mapping[str, str | int] | None = None,
+        features: Mapping[str, int] | None = None,
         jvm_options: Sequence[str] = _JVM_OPTIONS,
         rtt: float = 0.0,
         bandwidth: float | None = None,
@@ -170,6 +173,7 @@ class KafkaCluster:
         self._retain = _by_broker(retain, brokers)
         self._security = security
         self._properties = dict(properties or {})
+        self._features = dict(features or {})
         self._jvm_options = tuple(jvm_options)
         self._rtt, self._bandwidth, self._seed = rtt, bandwidth, seed
         self._logs = logs
@@ -735,7 +739,8 @@ class KafkaCluster:
     async def _format_one(self, broker: KafkaBroker, failures: list[KafkaToolError]) -> None:
         properties = str(self._folder / f"broker-{broker.node_id}.properties")
         users = [] if self._security is None else self._security.format_arguments()
-        arguments = ("format", "-t", self._cluster_id, "-c", properties, *users)
+        levels = [word for f in self._features.items() for word in ("--feature", f"{f[0]}={f[1]}")]
+        arguments = ("format", "-t", self._cluster_id, "-c", properties, *users, *levels)
         try:
             await self.run_tool("kafka.tools.StorageTool", *arguments, timeout=self._start_timeout)
         except KafkaToolError as error:

@@ -68,6 +68,7 @@ SILENCE: Final = "no answer"
 HANGING: Final = "no answer, and the connection stays open"
 
 _API_VERSIONS: Final = 18
+_INIT_PRODUCER_ID: Final = 22
 _UNSUPPORTED_VERSION: Final = 35
 _MAX_ANSWER_BYTES: Final = 100 << 20
 _ANSWER_SECONDS: Final = 10.0
@@ -78,6 +79,7 @@ _NAMING: Final = (3, 19, 22)
 _NOW_MS: Final = 240_000
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _LOG_APPEND: Final = 0x08
+_CONTROL: Final = 0x20
 
 # What differs by cluster or by machine and says nothing.
 _LEFT_OUT: Final = frozenset({"throttle_time", "host", "port", "documentation"})
@@ -203,6 +205,19 @@ class Side:
         self._splitter, self._frames = FrameSplitter(_MAX_ANSWER_BYTES), []
         if stream is not None:
             await stream.aclose()
+
+    def given(self, answer: Answer) -> int:
+        """The producer id that an answer to InitProducerId gives, -1 if none."""
+        if not isinstance(answer, bytes):
+            return -1
+        schema = response_type(_INIT_PRODUCER_ID, 5)
+        assert schema is not None
+        response: Any = decode_response(schema, answer)[1]
+        return int(response.producer_id)
+
+    def allocated(self, number: int) -> int:
+        """The n-th producer id that was given to us."""
+        return self._allocated[number]
 
     def forget_allocated(self) -> None:
         """Number allocated producer ids from here on."""
@@ -370,7 +385,7 @@ class Pair:
             tasks.start_soon(run, real, theirs)
             tasks.start_soon(run, ours, mine)
         for step, said, told in zip(steps, answers[real.name], answers[ours.name], strict=True):
-            self._compare(step, said, told)
+            self.compare(step, said, told)
         return answers[real.name]
 
     async def ask(self, step: Step) -> Plain:
@@ -405,7 +420,8 @@ class Pair:
             if self.world in each.worlds and each.name not in self.seen
         ]
 
-    def _compare(self, step: Step, real: Answer, ours: Answer) -> None:
+    def compare(self, step: Step, real: Answer, ours: Answer) -> None:
+        """Note what differs; `do` has done so."""
         self.steps += 1
         if isinstance(real, bytes) and isinstance(ours, bytes):
             # Most are the same to the byte, and need not be taken apart.
@@ -517,6 +533,8 @@ def _plain_batch(data: bytes) -> Plain:
     head = list(_HEADER.unpack_from(data))
     if head[5] & _LOG_APPEND:
         head[4], head[8] = "unchecked", _moment(head[8])
+    if head[5] & _CONTROL:
+        head[4], head[7], head[8] = "unchecked", _moment(head[7]), _moment(head[8])
     return [*head, data[_HEADER.size :].hex()]
 
 

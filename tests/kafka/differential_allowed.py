@@ -76,13 +76,13 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "features",
-        "Without transactions there is no transaction.version to tell; with them it shall be told.",
+        "Only transaction.version is told: the others mean nothing to a producer.",
         _at(_API_VERSIONS, path="ed_features"),
         _EVERYWHERE,
     ),
     Allowed(
         "transactions",
-        "There are none yet: INVALID_TXN_STATE, where Kafka asks a coordinator that is not there.",
+        "Kafka has no coordinators before anybody has looked for one; the embedded one is asked.",
         _at(_PRODUCE, label="transactional with an id"),
         _EVERYWHERE,
     ),
@@ -155,6 +155,12 @@ ALLOWED: Final[Sequence[Allowed]] = (
         "Its tokens go without frames, and no client of today wants it.",
         _at(_API_VERSIONS, path=".api_keys.17.min_version"),
         _EVERYWHERE,
+    ),
+    Allowed(
+        "AddPartitionsToTxn v4 and v5",
+        "They are for brokers among themselves, and there is nothing between the embedded ones.",
+        _at(_API_VERSIONS, path=".api_keys.24.max_version"),
+        _NEW,
     ),
     Allowed(
         "the patched broker's config",

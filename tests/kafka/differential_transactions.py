@@ -1,0 +1,599 @@
+"""Transactions, asked of both brokers: v1 and v2, in and out of turn.
+
+Producer ids are brought to the same number on both sides first, so that batches and requests are
+the same bytes. What takes a real coordinator its time (markers, a coordinator that loads) is asked
+again until it does not say so any more; only then are the answers compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+import anyio
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.testing import KafkaCluster
+
+from .differential import Allowed, Answer, Pair, Plain, Side, Step, raw_batch
+from .differential_steps import HOST, KAFKAS, SETTINGS, ZERO, Bench, World
+
+__all__ = ["SCRIPTS", "TRANSACTIONAL_WORLDS", "TransactionalWorld", "transactional_bench"]
+
+Script: TypeAlias = Callable[["Transactions"], Awaitable[None]]
+
+_TRANSACTIONAL: Final = 0x10
+_BUSY: Final = frozenset(
+    {
+        "concurrent_transactions",
+        "coordinator_load_in_progress",
+        "coordinator_not_available",
+        "not_coordinator",
+    }
+)
+_PATIENCE: Final = 5.0
+_TIMEOUT: Final = timedelta(seconds=60)
+_SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
+
+class TransactionalWorld:
+    """A real broker, the level of its feature, and the versions that clients of it speak."""
+
+    def __init__(
+        self, world: World, features: Mapping[str, int], level: int, newest_end: int = 5
+    ) -> None:
+        self.world = world
+        self.features = features
+        self.level = level
+        # Of EndTxn and of TxnOffsetCommit.
+        self.newest_end = newest_end
+
+
+TRANSACTIONAL_WORLDS: Final = (
+    TransactionalWorld(World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6), {}, 2),
+    TransactionalWorld(
+        World("4.3.1-v1", "4.3.1", None, 13, 18, 13, 11, 5, 6), {"transaction.version": 0}, 0, 4
+    ),
+    TransactionalWorld(World("3.9.1", "3.9.1", None, 11, 17, 12, 9, 5, 6), {}, 0, 4),
+)
+
+
+class Transactions:
+    """Steps of transactions on a bench, and a producer's own counting."""
+
+    def __init__(self, bench: Bench, asked: TransactionalWorld) -> None:
+        self.b = bench
+        self.codes: set[str] = set()
+        self.modern = asked.level >= 2
+        self.newest_end = asked.newest_end
+        # The versions of a client of the world's protocol.
+        self.produce_version = bench.world.produce if self.modern else min(11, bench.world.produce)
+        self.end_version = 5 if self.modern else 4
+        self.commit_version = 5 if self.modern else 4
+
+    async def ask(self, step: Step) -> Plain:
+        """Ask both until neither is busy, compare, and return Kafka's answer."""
+        pair = self.b.pair
+        real = await self._unbusy(pair.real, step)
+        pair.compare(step, real, await self._unbusy(pair.ours, step))
+        plain = pair.real.plain(step, real)
+        self.codes.update(_codes(plain))
+        return plain
+
+    @staticmethod
+    async def _unbusy(side: Side, step: Step) -> Answer:
+        deadline = anyio.current_time() + _PATIENCE
+        while True:
+            [answer] = await side.run([step])
+            late = anyio.current_time() > deadline
+            if late or not _codes(side.plain(step, answer)) & _BUSY:
+                return answer
+
+    async def decided(self, topic: str, partition: int = 0) -> None:
+        """Wait until no transaction is open there."""
+        await self.b.pair.until(
+            self.b.producers(topic, partition),
+            lambda answer: not re.search(r"'current_txn_start_offset': \d", str(answer)),
+        )
+
+    async def all(self, *steps: Step) -> list[Plain]:
+        """One after the other."""
+        return [await self.ask(step) for step in steps]
+
+    async def start(self, name: str, **options: Any) -> tuple[int, int]:
+        """A new transactional id's producer id and epoch, the same on both sides."""
+        await self._align()
+        answer = await self.ask(self.init(name, **options))
+        assert answer["error_code"] == "none"
+        return self.b.pair.real.allocated(0), answer["producer_epoch"]
+
+    async def _align(self) -> None:
+        sides = (self.b.pair.real, self.b.pair.ours)
+        step = self.b.init_producer_id()
+        given = [-1, -2]
+        while given[0] != given[1]:
+            behind = given.index(min(given))
+            [answer] = await sides[behind].run([step])
+            given[behind] = sides[behind].given(answer)
+        for side in sides:
+            side.forget_allocated()
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def init(
+        self,
+        name: str,
+        producer: tuple[int, int] = (-1, -1),
+        *,
+        version: int = 5,
+        timeout: timedelta = _TIMEOUT,
+        label: str = "",
+    ) -> Step:
+        """InitProducerId."""
+        body = {
+            "transactional_id": name,
+            "transaction_timeout": timeout,
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+        }
+        return Step(22, version, body, label=label or f"init {name} {producer} v{version}")
+
+    def write(
+        self,
+        name: str | None,
+        producer: tuple[int, int],
+        sequence: int,
+        *,
+        topic: str,
+        partition: int = 0,
+        version: int | None = None,
+        transactional: bool = True,
+        acks: int = -1,
+        label: str = "",
+    ) -> Step:
+        """Produce one record."""
+        data = raw_batch(
+            (*producer, sequence),
+            [b"v%d" % sequence],
+            stamps=[self.b.start_ms],
+            attributes=_TRANSACTIONAL if transactional else 0,
+        )
+        version = self.produce_version if version is None else version
+        return self.b.produce(
+            topic,
+            data,
+            partition=partition,
+            acks=acks,
+            version=version,
+            transactional_id=name,
+            label=label or f"write {name} {producer} {sequence} to {topic}-{partition} v{version}",
+        )
+
+    def add(
+        self,
+        name: str,
+        producer: tuple[int, int],
+        partitions: Mapping[str, Sequence[int]],
+        version: int = 3,
+    ) -> Step:
+        """AddPartitionsToTxn."""
+        body = {
+            "v3_and_below_transactional_id": name,
+            "v3_and_below_producer_id": producer[0],
+            "v3_and_below_producer_epoch": producer[1],
+            "v3_and_below_topics": [
+                {"name": topic, "partitions": list(indexes)}
+                for topic, indexes in partitions.items()
+            ],
+        }
+        return Step(24, version, body, label=f"add {name} {producer} {partitions} v{version}")
+
+    def add_group(self, name: str, producer: tuple[int, int], group: str, version: int = 4) -> Step:
+        """AddOffsetsToTxn."""
+        body = {**_who(name, producer), "group_id": group}
+        return Step(25, version, body, label=f"add group {name} {producer} {group} v{version}")
+
+    def commit_offset(
+        self,
+        name: str,
+        producer: tuple[int, int],
+        group: str,
+        offset: int,
+        *,
+        topic: str,
+        partition: int = 0,
+        version: int | None = None,
+        **member: Any,
+    ) -> Step:
+        """TxnOffsetCommit."""
+        part = {
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "m",
+        }
+        version = self.commit_version if version is None else version
+        body = {
+            **_who(name, producer),
+            "group_id": group,
+            "topics": [{"name": topic, "partitions": [part]}],
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            **member,
+        }
+        label = f"commit offset {name} {producer} {group} {offset} {member} v{version}"
+        return Step(28, version, body, label=label)
+
+    def offsets(self, group: str, topic: str, *, stable: bool, version: int = 8) -> Step:
+        """OffsetFetch."""
+        wanted = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
+        body = {**wanted, "groups": [wanted], "require_stable": stable}
+        return Step(9, version, body, label=f"offsets of {group}, stable {stable} v{version}")
+
+    def end(
+        self,
+        name: str,
+        producer: tuple[int, int],
+        *,
+        commit: bool,
+        version: int | None = None,
+    ) -> Step:
+        """EndTxn."""
+        version = self.end_version if version is None else version
+        body = {**_who(name, producer), "committed": commit}
+        return Step(26, version, body, label=f"end {name} {producer} {commit} v{version}")
+
+    def after(self, producer: tuple[int, int]) -> tuple[int, int]:
+        """What a producer has after an end that was answered without an error."""
+        return (producer[0], producer[1] + 1) if self.modern else producer
+
+    async def join(self, name: str, producer: tuple[int, int], topic: str) -> None:
+        """Add partition 0, where a client has to."""
+        if not self.modern:
+            await self.ask(self.add(name, producer, {topic: [0]}))
+
+    async def look(self, topic: str, *, partition: int = 0, offset: int = 0) -> None:
+        """All that readers and DescribeProducers see."""
+        await self.all(
+            self.b.producers(topic, partition, label=f"producers of {topic}"),
+            *(
+                step
+                for isolation in (0, 1)
+                for step in (
+                    self.b.fetch(
+                        topic,
+                        offset,
+                        partition,
+                        isolation=isolation,
+                        label=f"fetch {topic} from {offset} isolation {isolation}",
+                    ),
+                    self.b.list_offsets(
+                        topic,
+                        -1,
+                        partition,
+                        isolation=isolation,
+                        label=f"end of {topic} isolation {isolation}",
+                    ),
+                )
+            ),
+        )
+
+
+def _who(name: str, producer: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "transactional_id": name,
+        "producer_id": producer[0],
+        "producer_epoch": producer[1],
+    }
+
+
+def _codes(plain: Plain) -> set[str]:
+    """All error codes in an answer."""
+    match plain:
+        case dict():
+            here = {each for name, each in plain.items() if name.endswith("error_code")}
+            return here.union(*(_codes(each) for each in plain.values()))
+        case list():
+            return set().union(*(_codes(each) for each in plain))
+    return set()
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+async def commits_and_aborts(t: Transactions) -> None:
+    """Transactions that end, one after the other, and what readers see."""
+    await t.b.topic("ends", 1)
+    p = await t.start("ends")
+    sequence = 0
+    for commit in (True, False, True, True, False):
+        await t.join("ends", p, "ends")
+        for _ in range(2):
+            await t.ask(t.write("ends", p, sequence, topic="ends"))
+            sequence += 1
+        await t.look("ends")
+        await t.ask(t.end("ends", p, commit=commit))
+        if t.modern:
+            sequence = 0
+        p = t.after(p)
+        await t.ask(t.add("ends", p, {"ends": [0]}))
+        await t.ask(t.end("ends", p, commit=False))
+        p = t.after(p)
+        await t.ask(t.init("ends", p))
+        p = (p[0], p[1] + 1)
+        sequence = 0
+        await t.look("ends")
+    for offset in (1, 3, 4, 7):
+        await t.look("ends", offset=offset)
+
+
+async def ends_in_and_out_of_turn(t: Transactions) -> None:
+    """EndTxn of nothing, again, the other way round, with other epochs and ids."""
+    await t.b.topic("turns", 1)
+    for version in range(4, t.newest_end + 1):
+        name = f"turns{version}"
+        p = await t.start(name)
+        wrong = [(p[0], p[1] + 1), (p[0], p[1] + 2), (p[0] + 7, p[1]), (p[0], 32766)]
+        for commit in (True, False):
+            await t.ask(t.end("nobody", p, commit=commit, version=version))
+            await t.ask(t.end("", p, commit=commit, version=version))
+            await t.ask(t.end(name, p, commit=True, version=version))
+            for other in wrong:
+                await t.ask(t.end(name, other, commit=commit, version=version))
+            await t.ask(t.add(name, p, {"turns": [0]}))
+            await t.ask(t.write(name, p, 0 if version == 5 else int(not commit), topic="turns"))
+            for other in wrong:
+                await t.ask(t.end(name, other, commit=commit, version=version))
+            await t.ask(t.end(name, p, commit=commit, version=version))
+            await t.ask(t.end(name, p, commit=commit, version=version))
+            await t.ask(t.end(name, p, commit=not commit, version=version))
+            for other in wrong[1:]:
+                await t.ask(t.end(name, other, commit=commit, version=version))
+            if version == 5:
+                p = (p[0], p[1] + 1)
+            await t.ask(t.end(name, p, commit=True, version=version))
+            wrong = [(p[0], p[1] + 1), (p[0], p[1] + 2), (p[0] + 7, p[1]), (p[0], 32766)]
+        answer = await t.ask(t.end(name, p, commit=False, version=version))
+        if version == 5 and answer["error_code"] == "none":
+            p = (p[0], p[1] + 1)
+        await t.ask(t.end(name, p, commit=False, version=version))
+    await t.look("turns")
+
+
+async def identities(t: Transactions) -> None:
+    """InitProducerId: anew, with what one has, with what one had, with what nobody had."""
+    p = await t.start("ids")
+    for version in (0, 2, 3, 4, 5):
+        await t.ask(t.init("ids", version=version))
+    p = (p[0], 5)
+    for claim in ((p[0], 5), (p[0], 5), (p[0], 4), (p[0], 6), (p[0], 9), (p[0] + 1, 6), (p[0], 0)):
+        for version in (3, 4):
+            await t.ask(t.init("ids", claim, version=version))
+    # The end of a transaction was not heard of.
+    q = await t.start("deaf")
+    await t.ask(t.add("deaf", q, {"ends": [0]}))
+    await t.ask(t.end("deaf", q, commit=True))
+    await t.ask(t.init("deaf", q))
+    await t.ask(t.init("deaf", q))
+    await t.all(
+        t.init("ids", (p[0], -1)),
+        t.init("ids", (-1, 3)),
+        t.init("ids", (-1, -1), version=0),
+        t.init("", (-1, -1)),
+        t.init("long", timeout=timedelta(hours=1)),
+        t.init("short", timeout=ZERO),
+        t.init("long", timeout=timedelta(minutes=15)),
+    )
+
+
+async def fencing(t: Transactions) -> None:
+    """Somebody else takes the id while a transaction is open."""
+    await t.b.topic("fence", 2)
+    p = await t.start("fence")
+    await t.join("fence", p, "fence")
+    await t.ask(t.write("fence", p, 0, topic="fence"))
+    answer = await t.ask(t.init("fence", label="the twin"))
+    await t.look("fence")
+    now = (p[0], answer["producer_epoch"])
+    for other in (p, (p[0], p[1] + 1), (p[0], now[1] + 1)):
+        for version in (1, 2):
+            await t.ask(t.add("fence", other, {"fence": [0]}, version))
+            await t.ask(t.add_group("fence", other, "gf", version))
+            await t.ask(t.end("fence", other, commit=True, version=version))
+        await t.ask(t.end("fence", other, commit=True, version=t.newest_end))
+        await t.ask(t.write("fence", other, 1, topic="fence"))
+        await t.ask(t.write("fence", other, 0, topic="fence", partition=1))
+        for version in range(3, t.newest_end + 1):
+            await t.ask(t.commit_offset("fence", other, "gf", 1, topic="fence", version=version))
+        await t.ask(t.init("fence", other, version=4))
+    await t.look("fence")
+
+
+async def partitions(t: Transactions) -> None:
+    """What is added, what is not, and what is not there."""
+    await t.b.topic("parts", 3)
+    p = await t.start("parts")
+    await t.all(
+        t.add("parts", p, {"parts": [0, 9]}),
+        t.add("parts", p, {"parts": [0], "nowhere": [0]}),
+        t.add("parts", p, {"parts": [0]}),
+        t.add("parts", p, {"parts": [0]}, 0),
+        t.add("", p, {"parts": [0]}),
+        t.add("nobody", p, {"parts": [0]}),
+        t.add("parts", (p[0] + 5, p[1]), {"parts": [0]}),
+        t.write("parts", p, 0, topic="parts"),
+        t.write("parts", p, 0, topic="parts"),
+        t.write("parts", p, 5, topic="parts"),
+        t.write("parts", p, 1, topic="parts", transactional=False),
+        t.write(None, p, 1, topic="parts"),
+        t.write("nobody", p, 1, topic="parts", partition=1),
+        t.write("parts", p, 1, topic="parts"),
+    )
+    for version in (10, 11, 12, 13):
+        if version <= t.produce_version:
+            await t.ask(t.write("parts", p, 3, topic="parts", partition=1, version=version))
+            await t.ask(t.write("parts", p, 0, topic="parts", partition=1, version=version))
+            await t.ask(t.write("parts", p, 1, topic="parts", partition=1, version=version))
+    await t.ask(t.end("parts", p, commit=True))
+    after = t.after(p)
+    await t.decided("parts")
+    await t.decided("parts", 1)
+    for version in (10, 11, 12, 13):
+        if version <= t.produce_version:
+            # Without a transaction, with the old epoch and the new one.
+            for who in (p, after):
+                await t.ask(t.write("parts", who, 0, topic="parts", version=version))
+                await t.ask(t.write("parts", who, 2, topic="parts", version=version))
+    for partition in range(2):
+        await t.look("parts", partition=partition)
+
+
+async def without_state(t: Transactions) -> None:
+    """The first sequence where nothing is known of the producer."""
+    await t.b.topic("first", 3)
+    p = await t.start("first")
+    await t.ask(t.add("first", p, {"first": [0]}))
+    await t.ask(t.write("first", p, 5, topic="first", version=11))
+    await t.ask(t.write("first", p, 6, topic="first", version=11))
+    if t.produce_version >= 12:
+        await t.ask(t.write("first", p, 5, topic="first", partition=1, version=12))
+        await t.ask(t.write("first", p, 0, topic="first", partition=1, version=12))
+    await t.look("first")
+    await t.look("first", partition=1)
+
+
+async def offsets(t: Transactions) -> None:
+    """Offsets within transactions, and who may commit them."""
+    await t.b.topic("offs", 1)
+    p = await t.start("offs")
+    for version in (0, 2, 3, 4):
+        await t.ask(t.commit_offset("offs", p, "go", 1, topic="offs", version=version))
+    await t.ask(t.offsets("go", "offs", stable=True))
+    for number, commit in enumerate((True, False, True)):
+        if not t.modern:
+            await t.ask(t.add_group("offs", p, "go"))
+        await t.all(
+            t.commit_offset("offs", p, "go", 10 + number, topic="offs"),
+            t.commit_offset("offs", p, "go", 10 + number, topic="offs", partition=9),
+            t.commit_offset("offs", p, "go", 10, topic="offs", generation_id=3, member_id="x"),
+            t.commit_offset("offs", p, "go", 10, topic="offs", member_id="x"),
+            t.commit_offset("offs", p, "go", 10, topic="offs", group_instance_id="x"),
+            t.commit_offset("offs", (p[0] + 9, p[1]), "go", 10, topic="offs"),
+            t.commit_offset("nobody", p, "go", 10 + number, topic="offs"),
+            t.offsets("go", "offs", stable=True),
+            t.offsets("go", "offs", stable=False),
+            t.offsets("go", "offs", stable=True, version=7),
+            t.end("offs", p, commit=commit),
+        )
+        p = t.after(p)
+        await t.ask(t.add("offs", p, {"offs": [0]}))
+        await t.ask(t.offsets("go", "offs", stable=True))
+        await t.ask(t.end("offs", p, commit=False))
+        p = t.after(p)
+    await t.ask(t.commit_offset("nobody", p, "go", 10, topic="offs"))
+    # Not within the transaction: 3.9.1 takes it then, and can never end the transaction.
+    await t.ask(t.commit_offset("offs", (p[0], p[1] + 1), "go", 10, topic="offs"))
+    await t.ask(t.add_group("nobody", p, "go"))
+    await t.ask(t.add_group("", p, "go"))
+
+
+async def timeouts(t: Transactions) -> None:
+    """The coordinator aborts, and what its producer is told then."""
+    await t.b.topic("late", 1)
+    p = await t.start("late", timeout=timedelta(milliseconds=500))
+    await t.join("late", p, "late")
+    await t.ask(t.write("late", p, 0, topic="late"))
+    await t.b.pair.until(
+        t.b.list_offsets("late", -1, isolation=1),
+        lambda answer: "'offset': 2" in str(answer),
+    )
+    await t.look("late")
+    await t.ask(t.write("late", p, 1, topic="late"))
+    await t.ask(t.end("late", p, commit=True))
+    await t.ask(t.add("late", p, {"late": [0]}))
+    await t.ask(t.init("late", p))
+    await t.ask(t.end("late", p, commit=False))
+    await t.look("late")
+
+
+async def lowest_sequence(t: Transactions) -> None:
+    """A duplicate of the last transaction, in the next one, and what comes after it."""
+    await t.b.topic("low", 1)
+    p = await t.start("low")
+    await t.ask(t.add("low", p, {"low": [0]}))
+    await t.ask(t.write("low", p, 0, topic="low", version=11))
+    await t.ask(t.end("low", p, commit=True, version=4))
+    await t.ask(t.add("low", p, {"low": [0]}))
+    await t.all(
+        *(t.write("low", p, number, topic="low", version=11) for number in (0, 1, 2, 1, 2)),
+    )
+    await t.look("low")
+
+
+async def the_wrong_generation(t: Transactions) -> None:
+    """Who speaks v2 to a cluster of v1 cannot use the id again."""
+    if t.b.world.name != "4.3.1-v1":
+        return
+    await t.b.topic("wrong", 1)
+    for name in ("wrong end", "wrong offsets", "wrong write"):
+        p = await t.start(name)
+        if name == "wrong end":
+            await t.ask(t.add(name, p, {"wrong": [0]}))
+            await t.ask(t.end(name, p, commit=True, version=5))
+        elif name == "wrong offsets":
+            await t.ask(t.commit_offset(name, p, "gw", 1, topic="wrong", version=5))
+        else:
+            await t.ask(t.write(name, p, 0, topic="wrong", version=12))
+        await t.ask(t.init(name))
+
+
+SCRIPTS: Final[Sequence[Script]] = (
+    commits_and_aborts,
+    ends_in_and_out_of_turn,
+    identities,
+    fencing,
+    partitions,
+    without_state,
+    offsets,
+    timeouts,
+    lowest_sequence,
+    the_wrong_generation,
+)
+
+
+@asynccontextmanager
+async def transactional_bench(
+    asked: TransactionalWorld, allowed: Sequence[Allowed]
+) -> AsyncIterator[Transactions]:
+    """Start both brokers of a world."""
+    world = asked.world
+    async with (
+        KafkaCluster(
+            world.kafka, properties=SETTINGS | KAFKAS | _SOON, features=asked.features
+        ) as kafka,
+        EmbeddedCluster(
+            produce_versions=world.produce,
+            configs=SETTINGS | _SOON,
+            transaction_version=2 if asked.level == 2 else 0,
+        ) as embedded,
+    ):
+        pair = Pair(
+            world.name,
+            Side("real", lambda: (HOST, kafka.brokers[0].inner_port)),
+            Side("ours", lambda: (HOST, embedded.state.running[0].port)),
+            allowed,
+        )
+        made = Bench(world, pair, kafka, embedded)
+        try:
+            await made.get_ready()
+            # Kafka makes the coordinators' topics when somebody looks for a coordinator.
+            for kind in (0, 1):
+                body = {"key_type": kind, "coordinator_keys": ["any"]}
+                await pair.until(Step(10, 4, body), lambda answer: "'none'" in str(answer))
+            yield Transactions(made, asked)
+        finally:
+            await pair.hang_up()
