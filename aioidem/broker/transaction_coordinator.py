@@ -11,8 +11,9 @@ unless a partition has no leader or does not commit, or `hold_markers` or ``mark
 Invariants
     A marker is written once per target and leader epoch, again only if its leader was lost before
     it was committed.
-    Transactions time out at multiples of ``transaction.abort.timed.out.transaction.cleanup``'s
-    interval; there is at most one event for that, and none while nothing is ongoing.
+    Transactions time out at multiples of
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The event for it is not taken
+    back when a transaction is ended: it finds nothing to do, and then there is none.
 
 Rejected
     An internal topic for the state: only a client that reads it could tell.
