@@ -6,7 +6,7 @@ import builtins
 import importlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,18 @@ def test_python_m_aioidem_is_the_same_command() -> None:
 
 
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Make a library impossible to import, as if it were not installed."""
+
+    def ours() -> list[str]:
+        return [name for name in sys.modules if name.startswith("aioidem.cli.")]
 
     def hide(library: str) -> None:
         for name in [*sys.modules]:
-            if name.partition(".")[0] == library or name.startswith("aioidem.cli."):
+            if name.partition(".")[0] == library:
                 monkeypatch.delitem(sys.modules, name)
+        for name in ours():
+            del sys.modules[name]
         real = builtins.__import__
 
         def refuse(name: str, *rest: Any, **options: Any) -> Any:
@@ -133,7 +138,12 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
         monkeypatch.setattr(builtins, "__import__", refuse)
 
-    return hide
+    before = {name: sys.modules[name] for name in ours()}
+    yield hide
+    # All or none: modules that were imported meanwhile know other classes than those before.
+    for name in ours():
+        del sys.modules[name]
+    sys.modules.update(before)
 
 
 @pytest.mark.parametrize(
