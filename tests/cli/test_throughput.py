@@ -2,8 +2,8 @@
 
 150 ms of round trip, one partition, records of 1000 bytes, batches of 16 KiB: a window of N cannot
 carry more than N batches per round trip, and has to carry 95 % of that. Real time, because it is
-real time that is promised; the runs are longer than the demo's, because discovery costs one round
-trip in every run.
+real time that is promised; the round trip is measured, because timers may be late; the runs are
+longer than the demo's, because discovery costs one round trip in every run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from aioidem.broker import EmbeddedCluster
 from aioidem.cli import main
 from aioidem.records import build_batch
+from tests.embedded.tools import round_trip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -44,6 +47,12 @@ def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
     assert len(build_batch([Record()] * (RECORDS_PER_BATCH + 1)).data) > BATCH_BYTES
 
 
+async def link() -> float:
+    """The round trip that 150 ms are on this machine, now."""
+    async with EmbeddedCluster(rtt=RTT) as cluster:
+        return await round_trip(cluster)
+
+
 def test_1_5_and_20_in_flight_reach_95_per_cent_of_window_times_batch_over_rtt(
     tmp_path: Path,
 ) -> None:
@@ -53,6 +62,7 @@ def test_1_5_and_20_in_flight_reach_95_per_cent_of_window_times_batch_over_rtt(
     # A neighbour on the machine can only take from a rate: the best attempt is the nearest to true.
     # What no attempt may do is pass the ceiling, or leave a window unfilled.
     for _ in range(ATTEMPTS):
+        lateness = anyio.run(link) / RTT
         rows = perf(tmp_path / "rows.json", *words.split(), f"batch.size={BATCH_BYTES}")
         assert [row["in_flight"] for row in rows] == [1, 5, 20]
         assert [row["max_span"] for row in rows] == [1, 5, 20]
@@ -60,7 +70,7 @@ def test_1_5_and_20_in_flight_reach_95_per_cent_of_window_times_batch_over_rtt(
             row["steady_records_per_sec"] / most for row, most in zip(rows, ceilings, strict=True)
         ]
         assert max(reached) <= 1.01
-        shares = [max(pair) for pair in zip(shares, reached, strict=True)]
+        shares = [max(best, share * lateness) for best, share in zip(shares, reached, strict=True)]
         if min(shares) >= 0.95:
             break
     assert min(shares) >= 0.95, shares

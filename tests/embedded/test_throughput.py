@@ -6,7 +6,8 @@ numbers that `make demo` prints.
 
 On a virtual clock the ratio is exact, because computing takes no time there: it fails for what the
 producer does and for nothing else. The same over TCP on the wall clock shows that computing does
-take little enough; a neighbour on the machine may spoil one run, so the best of a few counts.
+take little enough; a neighbour on the machine may spoil one run, so the best of a few counts, and
+its timers may be late, so the round trip is the one that was measured.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aioidem.cli.perf import Interrupt, Target, run_once
 from aioidem.cli.plan import plan_perf
 from aioidem.cli.screen import choose_screen
 
-from .tools import ASYNCIO, bounded, partition_of, producer_for
+from .tools import ASYNCIO, bounded, partition_of, producer_for, round_trip
 
 pytestmark = pytest.mark.anyio
 
@@ -35,9 +36,9 @@ WINDOWS = (1, 5, 20)
 RECORDS_PER_BATCH = 16
 
 
-def model(window: int) -> float:
+def model(window: int, rtt: float = RTT) -> float:
     """Records per second: window x batch / RTT."""
-    return window * RECORDS_PER_BATCH / RTT
+    return window * RECORDS_PER_BATCH / rtt
 
 
 def whole_rounds(window: int) -> int:
@@ -108,17 +109,16 @@ async def test_one_partition_moves_window_times_batch_per_round_trip_over_tcp_in
         best = dict.fromkeys(WINDOWS, 0.0)
         for window in WINDOWS:
             for attempt in range(3):
+                rtt = await round_trip(cluster)
                 topic, flags = f"t{window}-{attempt}", sealed(num_records=whole_rounds(window))
                 result = await measure(cluster, window, topic, time.perf_counter, **flags)
                 assert result.max_span == window
-                best[window] = max(best[window], steady(result))
-                if best[window] >= 0.95 * model(window):
+                best[window] = max(best[window], steady(result) / model(window, rtt))
+                if best[window] >= 0.95:
                     break
-        assert {w: best[w] >= 0.95 * model(w) for w in WINDOWS} == dict.fromkeys(WINDOWS, True), (
-            best
-        )
+        assert min(best.values()) >= 0.95, best
         for window in WINDOWS:
-            assert best[window] / best[1] == pytest.approx(window, rel=0.05)
+            assert best[window] / best[1] == pytest.approx(1, rel=0.05)
 
 
 @bounded(120)
