@@ -941,14 +941,13 @@ class World:
 
     def _judge_gentle(self) -> None:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
-        for fault in self.schedule.faults:
-            if fault.kind == "recreate":
-                # What is in doubt when the producer learns of it is never asked about.
-                left = [
-                    row
-                    for row in left
-                    if row.outcome is Outcome.NOT_WRITTEN or row.settled != self._recreated_at
-                ]
+        if any(fault.kind == "recreate" for fault in self.schedule.faults):
+            # What is in doubt when the producer learns of it is never asked about.
+            left = [
+                row
+                for row in left
+                if row.outcome is Outcome.NOT_WRITTEN or row.settled != self._recreated_at
+            ]
         if left:
             self.report(
                 Anomaly.STUCK,
