@@ -391,9 +391,6 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
         assert exchanges.between == 0
         gaps = [b - a for a, b in zip(exchanges.begun[2:], exchanges.begun[3:], strict=False)]
         assert all(1.6 < gap < 2.4 for gap in gaps)
-        assert (
-            len({c.sasl for c in cluster.state.connections}) == 1
-        )  # the same connection all along
         assert statistics.records_unknown == 0
 
 
