@@ -19,8 +19,15 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_EXTRAS = {"typer": "typer", "rich": "rich", "hdrh": "hdrhistogram"}
-"""What the extra `cli` installs: names to import, names to install."""
+_EXTRAS = {
+    "typer": ("typer", "cli"),
+    "rich": ("rich", "cli"),
+    "hdrh": ("hdrhistogram", "cli"),
+    "py4j": ("pyspark", "spark"),
+    "pyspark": ("pyspark", "spark"),
+    "pyarrow": ("pyarrow", "spark"),
+}
+"""What extras install: names to import, names to install, and the extra."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,5 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRAS:
             raise
-        print(f"aioidem: needs {_EXTRAS[missing]}: pip install aioidem[cli]", file=sys.stderr)
+        library, extra = _EXTRAS[missing]
+        print(f"aioidem: needs {library}: pip install aioidem[{extra}]", file=sys.stderr)
         return 1

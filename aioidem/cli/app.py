@@ -79,6 +79,7 @@ def aioidem(
 _LOAD = "Load"
 _PRODUCER = "Producer"
 _TARGET = "Target"
+_SPARK = "Spark"
 _OUTPUT = "Output"
 
 
@@ -236,6 +237,35 @@ def perf(
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark",
+            help="Share the run among tasks on Spark. Needs the extra spark, and Java.",
+            rich_help_panel=_SPARK,
+        ),
+    ] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Spark's master.",
+            show_default="a thread of this machine per task",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many tasks; needed.", rich_help_panel=_SPARK),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep what became of each record there, as Parquet, for `aioidem audit`.",
+            rich_help_panel=_SPARK,
+        ),
+    ] = None,
 ) -> None:
     """Measure how fast records are acknowledged.
 
@@ -266,10 +296,26 @@ def perf(
         json_file=json_file,
         report_file=report,
     )
+    if spark or (master, tasks, ledger) != (None, None, None):
+        raise typer.Exit(
+            _perf_on_spark(plan, spark=spark, master=master, tasks=tasks, ledger=ledger)
+        )
     # Imported late: bad usage and --help answer before a producer and a broker are loaded.
     from aioidem.cli.perf import perf as run_perf
 
     raise typer.Exit(run_perf(plan))
+
+
+def _perf_on_spark(
+    plan: plans.PerfPlan, *, spark: bool, master: str | None, tasks: int | None, ledger: str | None
+) -> int:
+    if not spark:
+        raise UsageError("--master, --tasks, --ledger: only with --spark")
+    if tasks is None:
+        raise UsageError("--tasks: needed with --spark")
+    from aioidem.spark.load import perf_on_spark, plan_spark
+
+    return perf_on_spark(plan_spark(plan, tasks=tasks, ledger=ledger, master=master))
 
 
 @app.command()

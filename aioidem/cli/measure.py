@@ -6,6 +6,8 @@ Invariants:
   record costs a few microseconds and no memory of its own.
 * Every record queued ends in exactly one of acked, not_written and unknown. What is still open
   when the run is over counts as unknown: nobody can say that it was not written.
+* Tallies of several processes can be put together (`merged`): each as `state()`, plain data, with
+  times of one clock, the wall's. Their histograms are added, so that percentiles are those of all.
 * The steady rate runs from the first acknowledgement to the last and leaves out the records of the
   first batch: the time before it went into connecting, learning the window and the first round
   trip, so counting its records without its time would flatter a short run.
@@ -19,8 +21,9 @@ turned, and says so with `first_batch_over`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from hdrh.histogram import HdrHistogram
 
@@ -34,6 +37,12 @@ _MIB = 1 << 20
 
 _TIMELINE_STEP = 0.1
 _TIMELINE_POINTS = 2_000
+
+_STATE = (
+    "records", "acked", "not_written", "unknown", "_started", "_finished", "_failure",
+    "_acked_bytes", "_last_ack", "_first_batch_acked", "_first_batch_at", "_latency_sum",
+    "_latency_max", "_timeline", "_timeline_step",
+)  # fmt: skip
 
 _CURVE_PERCENTILES = (
     0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 97.5, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0,
@@ -258,6 +267,51 @@ class Tally:
         if self.acked:
             self._first_batch_over = True
 
+    def state(self) -> dict[str, Any]:
+        """All of it but the interval that goes on, as JSON has it, for `merged`."""
+        return {
+            **{name: getattr(self, name) for name in _STATE},
+            "_histogram": self._histogram.encode().decode(),
+        }
+
+    @classmethod
+    def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
+        """What tallies of one clock counted together, from the first start to the last outcome.
+
+        The first batches of all are left out of the steady rate, and it begins when the first of
+        them was over: never higher than what was seen.
+
+        Raises:
+            ValueError: there is none.
+        """
+        parts = list(states)
+        if not parts:
+            raise ValueError("nothing to merge")
+        whole = cls(min(part["_started"] for part in parts))
+        whole._timeline_step = max(part["_timeline_step"] for part in parts)
+        for part in parts:
+            whole._absorb(part)
+        return whole
+
+    def _absorb(self, part: Mapping[str, Any]) -> None:
+        for name in ("records", "acked", "not_written", "unknown", "_acked_bytes"):
+            setattr(self, name, getattr(self, name) + part[name])
+        self._latency_sum += part["_latency_sum"]
+        self._latency_max = max(self._latency_max, part["_latency_max"])
+        self._finished = max(self._finished, part["_finished"])
+        self._failure = self._failure or part["_failure"]
+        if part["acked"]:
+            over = part["_first_batch_at"]
+            begun = self._last_ack is not None
+            self._first_batch_at = min(over, self._first_batch_at) if begun else over
+            self._last_ack = max(part["_last_ack"], self._last_ack or 0.0)
+        self._first_batch_acked += part["_first_batch_acked"]
+        self._histogram.add(HdrHistogram.decode(part["_histogram"]))
+        late = part["_started"] - self._started
+        for step, count in enumerate(part["_timeline"]):
+            if count:
+                self._mark(late + step * part["_timeline_step"], count)
+
     def progress(self, now: float) -> Progress:
         """What happened since the last call, and a new interval."""
         seconds = now - self._interval_at
@@ -336,8 +390,8 @@ class Tally:
             max=1000 * self._latency_max,
         )
 
-    def _mark(self, elapsed: float) -> None:
-        """Count one acknowledgement on the timeline, which coarsens rather than grow on."""
+    def _mark(self, elapsed: float, count: int = 1) -> None:
+        """Count acknowledgements on the timeline, which coarsens rather than grow on."""
         index = max(0, int(elapsed / self._timeline_step))
         while index >= _TIMELINE_POINTS:
             points = self._timeline + [0] * (len(self._timeline) % 2)
@@ -347,7 +401,7 @@ class Tally:
         missing = index + 1 - len(self._timeline)
         if missing > 0:
             self._timeline.extend([0] * missing)
-        self._timeline[index] += 1
+        self._timeline[index] += count
 
 
 def speed_ups(results: Sequence[RunResult]) -> list[float | None]:

@@ -49,6 +49,8 @@ __all__ = [
     "perf",
     "perform",
     "run_once",
+    "run_tallied",
+    "write_files",
 ]
 
 INTERRUPTED_CLOSE = 5.0
@@ -151,7 +153,7 @@ def perf(plan: PerfPlan) -> int:
             return 1
         if outcome.results:
             screen.table(outcome.results)
-        written = _write_files(plan, outcome.results, screen)
+        written = write_files(plan, outcome.results, screen)
     return outcome.exit_status if written else outcome.exit_status or 1
 
 
@@ -162,7 +164,8 @@ def loop_options() -> dict[str, object]:
     return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
 
 
-def _write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -> bool:
+def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -> bool:
+    """Write what the plan asks for; whether that went well. Trouble is told to the screen."""
     try:
         if plan.json_file is not None:
             render.write_json(plan.json_file, results)
@@ -260,6 +263,24 @@ async def run_once(
     clock: Clock = time.perf_counter,
 ) -> RunResult:
     """One run: a producer of its own, the load, and what came of it. Never raises KafkaError."""
+    _, result = await run_tallied(
+        plan, target, topic, in_flight, screen, interrupt, make_producer=make_producer, clock=clock
+    )
+    return result
+
+
+async def run_tallied(
+    plan: PerfPlan,
+    target: Target,
+    topic: str,
+    in_flight: int,
+    screen: Screen,
+    interrupt: Interrupt,
+    *,
+    make_producer: ProducerFactory = _make_producer,
+    clock: Clock = time.perf_counter,
+) -> tuple[Tally, RunResult]:
+    """`run_once`, with what it counted: a part of a run that goes on elsewhere too."""
     config = plan.config(in_flight, target.bootstrap)
     name = f"{in_flight} in flight"
     label = RunLabel(
@@ -280,7 +301,7 @@ async def run_once(
     await _close(producer, None if clean else INTERRUPTED_CLOSE, tally)
     result = _result(label, tally, target, topic, statistics)
     _show(plan, name, result, statistics, screen)
-    return result
+    return tally, result
 
 
 async def _measured_load(
