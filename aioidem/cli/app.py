@@ -21,7 +21,7 @@ from aioidem.cli import plan as plans
 from aioidem.cli.plan import UsageError, spread_values
 from aioidem.cli.screen import silence
 
-__all__ = ["aioidem", "app", "broker", "perf", "run"]
+__all__ = ["aioidem", "app", "audit", "broker", "perf", "run"]
 
 app = typer.Typer(
     name="aioidem",
@@ -316,6 +316,66 @@ def _perf_on_spark(
     from aioidem.spark.load import perf_on_spark, plan_spark
 
     return perf_on_spark(plan_spark(plan, tasks=tasks, ledger=ledger, master=master))
+
+
+@app.command()
+def audit(
+    ledger: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="The folder that `aioidem perf --spark` kept ledgers in."),
+    ],
+    bootstrap_server: Annotated[
+        str, typer.Option(metavar="HOST:PORT,...", help="Servers to read the topic from.")
+    ],
+    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic to audit.")],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where to write records, anomalies and latency as Parquet.",
+            show_default="the ledger's name and -audit",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write what was found.")
+    ] = None,
+    bucket: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Step of time of throughput and latency.")
+    ] = 10,
+    consumer_props: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE...",
+            help="Consumer properties by their Java names: security.protocol=SSL.",
+        ),
+    ] = None,
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    spark_conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE...", help="Spark properties: spark.driver.memory=1g."),
+    ] = None,
+) -> None:
+    """Hold ledgers against the topic, on Spark: what is lost, doubled, reordered, torn, and more.
+
+    Needs the extra spark, Java, and Maven Central the first time, for Spark's Kafka source.
+
+    Exit status: 0 when nothing is wrong, 1 when something is, 2 on bad usage.
+    """
+    from aioidem.cli.audit import audit as run_audit
+    from aioidem.cli.audit import plan_audit
+
+    command = plan_audit(
+        ledger=ledger,
+        bootstrap_server=bootstrap_server,
+        topic=topic,
+        out=out,
+        consumer_props=consumer_props or (),
+        bucket=bucket,
+        master=master,
+        spark_conf=spark_conf or (),
+        json_file=json_file,
+    )
+    raise typer.Exit(run_audit(command))
 
 
 @app.command()

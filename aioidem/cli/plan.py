@@ -150,8 +150,11 @@ class PerfPlan:
         return min(config.buffer_memory, batches * batch * self.partitions)
 
 
-def spread_values(argv: Sequence[str], flag: str = "--producer-props") -> list[str]:
-    """Repeat `flag` before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
+def spread_values(
+    argv: Sequence[str],
+    flags: Sequence[str] = ("--producer-props", "--consumer-props", "--spark-conf"),
+) -> list[str]:
+    """Repeat a flag before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
 
     Kafka's own tool takes several values after one flag, which option parsers that know only
     one value per flag read as stray arguments. A value ends the list when it starts with a dash.
@@ -163,15 +166,15 @@ def spread_values(argv: Sequence[str], flag: str = "--producer-props") -> list[s
         position += 1
         if word == "--":
             return [*spread, word, *argv[position:]]
-        if word != flag:
+        if word not in flags:
             spread.append(word)
             continue
         first = position
         while position < len(argv) and not argv[position].startswith("-"):
-            spread += [flag, argv[position]]
+            spread += [word, argv[position]]
             position += 1
         if position == first:  # Nothing followed: leave it for the parser to refuse.
-            spread.append(flag)
+            spread.append(word)
     return spread
 
 
@@ -197,7 +200,7 @@ def parse_in_flight(text: str) -> tuple[int, ...]:
     return tuple(runs)
 
 
-def parse_properties(items: Iterable[str]) -> dict[str, str]:
+def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> dict[str, str]:
     """`["a=1", "b=2"]` as a dictionary; a value may contain `=`.
 
     Raises:
@@ -208,10 +211,10 @@ def parse_properties(items: Iterable[str]) -> dict[str, str]:
         name, equals, value = item.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"--producer-props: {_shown(item)} is not name=value")
+            raise UsageError(f"{flag}: {_shown(item)} is not name=value")
         if properties.setdefault(name, value) != value:
             # Without the values: they may be passwords.
-            raise UsageError(f"--producer-props: {name} was given twice, with two values")
+            raise UsageError(f"{flag}: {name} was given twice, with two values")
     return properties
 
 

@@ -1,0 +1,149 @@
+"""`aioidem audit`: its flags checked, the audit run on Spark, and what it found shown.
+
+Invariants:
+
+* What can be wrong with the flags is found before a JVM is started, and is one line.
+* Exit status: 0 nothing is wrong, 1 something is or the audit could not be made, 2 bad usage.
+* What is shown is the JSON's content; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from aioidem.cli.plan import UsageError, one_line, parse_properties
+from aioidem.cli.render import write_whole
+from aioidem.config import validate_topic
+from aioidem.errors import RecordError
+
+__all__ = ["AuditCommand", "audit", "findings_table", "plan_audit"]
+
+MAX_BUCKET = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCommand:
+    """One `aioidem audit`, checked."""
+
+    ledger: str
+    bootstrap: str
+    topic: str
+    out: str
+    options: Mapping[str, str]
+    bucket: int
+    master: str
+    settings: Mapping[str, str]
+    json_file: Path | None
+
+
+def plan_audit(
+    *,
+    ledger: str,
+    bootstrap_server: str,
+    topic: str,
+    out: str | None = None,
+    consumer_props: Sequence[str] = (),
+    bucket: int = 10,
+    master: str = "local[*]",
+    spark_conf: Sequence[str] = (),
+    json_file: Path | None = None,
+) -> AuditCommand:
+    """Check the flags of `aioidem audit`.
+
+    Raises:
+        UsageError: a flag is malformed or out of range.
+    """
+    try:
+        validate_topic(topic)
+    except RecordError as error:
+        raise UsageError(f"--topic: {one_line(error)}") from error
+    if not 1 <= bucket <= MAX_BUCKET:
+        raise UsageError(f"--bucket: {bucket} is not from 1 to {MAX_BUCKET}")
+    remote = "://" in ledger
+    if not remote and not Path(ledger).is_dir():
+        raise UsageError(f"--ledger: {ledger} is not a folder")
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise UsageError(f"--json: {json_file} cannot be written")
+    properties = parse_properties(consumer_props, "--consumer-props")
+    return AuditCommand(
+        ledger=ledger if remote else str(Path(ledger).absolute()),
+        bootstrap=bootstrap_server,
+        topic=topic,
+        out=_out(ledger, out),
+        options={f"kafka.{name}": value for name, value in properties.items()},
+        bucket=bucket,
+        master=master,
+        settings=parse_properties(spark_conf, "--spark-conf"),
+        json_file=json_file,
+    )
+
+
+def _out(ledger: str, out: str | None) -> str:
+    folder = out if out is not None else f"{ledger.rstrip('/')}-audit"
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def audit(command: AuditCommand) -> int:
+    """Run the audit, show what it found, write the JSON.
+
+    Returns:
+        The exit status.
+    """
+    # Here, because importing them needs the extra.
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from aioidem.spark.audit import AuditPlan
+    from aioidem.spark.audit import audit as audit_on_spark
+    from aioidem.spark.session import SparkUnavailableError, job_failure, open_session
+
+    console = Console(highlight=False)
+    trouble = Console(stderr=True, highlight=False)
+    plan = AuditPlan(
+        ledger=command.ledger,
+        bootstrap=command.bootstrap,
+        topic=command.topic,
+        out=command.out,
+        options=command.options,
+        bucket=command.bucket,
+    )
+    try:
+        with open_session(
+            "aioidem audit", master=command.master, kafka=True, settings=command.settings
+        ) as spark:
+            found = audit_on_spark(spark, plan)
+        if command.json_file is not None:
+            write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    except SparkUnavailableError as error:
+        trouble.print(f"aioidem audit: {one_line(error)}", markup=False, soft_wrap=True)
+        return 1
+    except (PySparkException, Py4JError) as error:
+        trouble.print(f"aioidem audit: {job_failure(error)}", markup=False, soft_wrap=True)
+        return 1
+    except OSError as error:
+        trouble.print(f"aioidem audit: {error}", markup=False, soft_wrap=True)
+        return 1
+    console.print(findings_table(found))
+    for finding, examples in found["examples"].items():
+        console.print(f"{finding}: {'; '.join(examples)}", markup=False, soft_wrap=True)
+    console.print(f"written to {command.out}", markup=False, soft_wrap=True)
+    return 1 if any(found["anomalies"].values()) else 0
+
+
+def findings_table(found: Mapping[str, Any]) -> Table:
+    """Sums and anomalies, one a row."""
+    table = Table(box=box.ASCII, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    sums = [(name, value) for name, value in found.items() if isinstance(value, int)]
+    for name, value in [*sums, *found["anomalies"].items()]:
+        table.add_row(name.replace("_", " "), str(value))
+    return table
