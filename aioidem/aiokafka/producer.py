@@ -148,7 +148,7 @@ class AIOKafkaProducer:
         self._loop = loop
         self._bootstrap_servers = bootstrap_servers
         self._source_traceback = _where_made(loop)
-        self._stopped = False
+        self._started = self._stopped = False
         self._renew()
 
     def _renew(self) -> Producer:
@@ -163,6 +163,11 @@ class AIOKafkaProducer:
         if self._producer is None:
             raise ProducerClosed("the producer was not made")
         return self._producer
+
+    @property
+    def _closed(self) -> bool:
+        # FastStream asks for it, under this name.
+        return self._stopped
 
     @property
     def client(self) -> ProducerClient:
@@ -194,6 +199,7 @@ class AIOKafkaProducer:
                 self._renew()
                 raise
         self._loop = running
+        self._started = True
 
     async def stop(self) -> None:
         """Deliver what is queued, by `delivery_timeout_ms` at the latest, and close. May be called
@@ -208,11 +214,13 @@ class AIOKafkaProducer:
 
     async def flush(self) -> None:
         """Wait until every record queued before has its outcome, without lingering. Their errors
-        are in their futures.
+        are in their futures. Before the start and after the stop there is none to wait for.
 
         Raises:
-            ProducerClosed: it does not run.
+            ProducerClosed: it ended by itself. ForkedProducerError: in a child process.
         """
+        if not self._started or self._stopped:
+            return
         with self._translation:
             await self._core.flush()
 
@@ -328,8 +336,12 @@ class AIOKafkaProducer:
             A future of the first record's `RecordMetadata`, or of the first error in it.
 
         Raises:
-            As for `send`. RecordError: the batch was sent before.
+            As for `send`. RecordError: the batch was sent before. TypeError: it is none.
         """
+        # Types are not checked at run time, and aiokafka fails in its sender, where nobody hears.
+        given: object = batch
+        if not isinstance(given, BatchBuilder):
+            raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
         with self._translation:
             records = batch.records()
             await self._await_partition(topic, partition)
@@ -355,6 +367,9 @@ class AIOKafkaProducer:
     async def _await_partition(self, topic: str, partition: int | None) -> None:
         if self._core.knows(topic, partition):
             return
+        given: object = partition
+        if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
+            raise TypeError(f"partition must be int or None, not {type(given).__name__}")
         known = await self._core.partitions_for(topic)
         if partition is not None and partition not in known:
             raise UnknownTopicOrPartitionError(

@@ -448,3 +448,24 @@ async def the_context_manager_gives_the_producer_and_stops_it(world: World) -> N
         assert same is producer
         await producer.send_and_wait(world.topic, b"x")
     assert type(await raised(producer.send(world.topic, b"late"))).__name__ == "ProducerClosed"
+
+
+@behaviour
+async def flush_has_nothing_to_wait_for_before_the_start_and_after_the_stop(world: World) -> None:
+    producer = world.producer()
+    await producer.flush()
+    await producer.start()
+    await producer.send_and_wait(world.topic, b"x")
+    await producer.stop()
+    await producer.flush()
+
+
+@behaviour
+async def a_service_sees_whether_a_producer_is_closed(world: World) -> None:
+    """Under aiokafka's own name, which FastStream reads."""
+    producer = world.producer()
+    assert producer._closed is False  # noqa: SLF001
+    await producer.start()
+    assert producer._closed is False  # noqa: SLF001
+    await producer.stop()
+    assert producer._closed is True  # noqa: SLF001

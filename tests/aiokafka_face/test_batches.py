@@ -145,3 +145,10 @@ async def test_without_a_partition_the_partitioner_chooses_one_for_all(
     assert used == {0, 1, 2}
     assert sum(cluster.log_end_offset("t", partition) for partition in used) == 80
     assert all(cluster.log_end_offset("t", partition) % 2 == 0 for partition in used)
+
+
+async def test_what_is_no_batch_is_a_type_error(cluster: EmbeddedCluster) -> None:
+    async with made(cluster) as producer:
+        thing: Any = "batch"
+        with pytest.raises(TypeError, match="batch must be a BatchBuilder, not str"):
+            await producer.send_batch(thing, "t", partition=0)

@@ -204,6 +204,61 @@ async def test_what_a_user_does_wrong_has_a_typed_error(
             assert type(await raised(producer.send("t", **record))) is expected
 
 
+@pytest.mark.parametrize("topic", ["no topic!", "", ".", "x" * 250, None])
+async def test_a_name_that_no_topic_can_have_is_refused_at_once(
+    cluster: EmbeddedCluster, topic: Any
+) -> None:
+    async def told(client: Any) -> tuple[type[Exception], bool]:
+        async with made(cluster, client, request_timeout_ms=1500) as producer:
+            sending = asyncio.ensure_future(raised(producer.send(topic, b"x")))
+            at_once = await within(1, sending)
+            return type(await sending), at_once
+
+    assert await told(THEIRS) == (aiokafka.errors.UnknownTopicOrPartitionError, False)
+    assert await told(AIOKafkaProducer) == (errors.RecordError, True)
+
+
+async def test_a_partitioner_that_fails_is_a_record_error(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    def fails(_key: bytes | None, _everything: Any, _available: Any) -> int:
+        raise LookupError("mine")
+
+    def elsewhere(_key: bytes | None, _everything: Any, _available: Any) -> int:
+        return 99
+
+    async with made(cluster, THEIRS, partitioner=fails) as producer:
+        assert isinstance(await raised(producer.send("t", b"x")), LookupError)
+    async with made(cluster, THEIRS, partitioner=elsewhere, request_timeout_ms=1500) as producer:
+        future = await producer.send("t", b"x")
+        assert not await within(1, future)
+        assert isinstance(await raised(future), aiokafka.errors.NotLeaderForPartitionError)
+    for partitioner in (fails, elsewhere):
+        async with made(cluster, AIOKafkaProducer, partitioner=partitioner) as producer:
+            error = await raised(producer.send_and_wait("t", b"x"))
+            assert isinstance(error, errors.RecordError)
+            assert isinstance(error.__cause__, LookupError) == (partitioner is fails)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"linger_ms": -1},
+        {"max_batch_size": 0},
+        {"bootstrap_servers": []},
+        {"key_serializer": 5},
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"},
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"},
+        {"security_protocol": "SSL", "ssl_context": "none"},
+    ],
+    ids=str,
+)
+async def test_what_cannot_work_is_refused_by_the_constructor(arguments: dict[str, Any]) -> None:
+    await THEIRS(**arguments).stop()
+    with pytest.raises(errors.ConfigError):
+        AIOKafkaProducer(**arguments)
+
+
 async def test_under_acks_0_there_is_metadata_without_an_offset(cluster: EmbeddedCluster) -> None:
     async with made(cluster, THEIRS, acks=0) as producer:
         assert await producer.send_and_wait("t", b"x", partition=0) is None
@@ -280,6 +335,30 @@ async def test_sending_before_the_start_is_refused(cluster: EmbeddedCluster) -> 
     sending.cancel()
     await theirs.stop()
     assert isinstance(await raised(ours.send("t", b"x")), errors.ProducerClosed)
+    for client, waits in ((THEIRS, True), (AIOKafkaProducer, False)):
+        stopped = made(cluster, client)
+        await stopped.start()
+        await stopped.stop()
+        asking = asyncio.ensure_future(raised(stopped.partitions_for("new")))
+        assert await within(0.3, asyncio.shield(asking)) is not waits
+        asking.cancel()
+
+
+async def test_a_producer_is_started_once(cluster: EmbeddedCluster) -> None:
+    def senders() -> list[asyncio.Task[Any]]:
+        named = "_sender_routine"
+        return [t for t in asyncio.all_tasks() if named in getattr(t.get_coro(), "__name__", "")]
+
+    theirs = made(cluster, THEIRS)
+    await theirs.start()
+    await theirs.start()
+    assert len(senders()) == 2
+    await theirs.stop()
+    [left] = senders()
+    left.cancel()
+    async with made(cluster, AIOKafkaProducer) as ours:
+        assert isinstance(await raised(ours.start()), errors.ProducerClosed)
+        assert (await ours.send_and_wait("t", b"x")).offset == 0
 
 
 async def test_what_is_omitted_is_safe(cluster: EmbeddedCluster) -> None:

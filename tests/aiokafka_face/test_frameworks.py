@@ -78,7 +78,11 @@ async def test_faststream_publishes_through_aioidem(cluster: EmbeddedCluster) ->
         await broker.publish_batch("a", "b", topic="greetings", partition=0)
         future = await broker.publish("later", "greetings", no_confirm=True)
         await future
+        its_producer = broker.config.broker_config.producer
+        closed = [its_producer.closed]
         await broker.stop()
+        closed.append(its_producer.closed)
+        assert closed == [False, True]
     records = stored(cluster, "greetings")
     assert [record.value for record in records] == [b"hello", b"a", b"b", b"later"]
     assert ("h", b"1") in records[0].headers

@@ -9,12 +9,15 @@ import sys
 import weakref
 from typing import Any
 
+import aiokafka
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, errors
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Delay, Drop, RequestSeen
+from aioidem.broker.entities import ZERO_MS, respond
+from aioidem.broker.intercept import Action, Delay, Drop, Refuse, RequestSeen, Respond
 
 from .suite import raised
 
@@ -221,6 +224,71 @@ async def test_a_start_that_failed_may_be_tried_again() -> None:
         await producer.stop()
         assert isinstance(await raised(producer.start()), errors.ProducerClosed)
         assert stored(cluster) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("client", [aiokafka.AIOKafkaProducer, AIOKafkaProducer])
+async def test_a_topic_that_is_not_there_is_named_so_by_send(client: Any) -> None:
+    async with (
+        EmbeddedCluster(transport="tcp", auto_create_topics=False) as cluster,
+        client(bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=1500) as producer,
+    ):
+        batch = producer.create_batch()
+        for call in (
+            producer.send("nowhere", b"x"),
+            producer.send_batch(batch, "nowhere", partition=0),
+            producer.partitions_for("nowhere"),
+        ):
+            error = await asyncio.wait_for(raised(call), 10)
+            assert type(error).__name__ == "UnknownTopicOrPartitionError"
+
+
+@pytest.mark.parametrize("client", [aiokafka.AIOKafkaProducer, AIOKafkaProducer])
+async def test_a_topic_that_may_not_be_seen_is_named_so_by_send(
+    client: Any, cluster: EmbeddedCluster
+) -> None:
+    def refuse(seen: RequestSeen) -> Action | None:
+        if seen.api_key != 3 or not seen.request.topics:
+            return None
+        no_rights = {"topic_authorized_operations": 0, "topic_id": None}
+        topic: dict[str, Any] = {"name": "t", "is_internal": False, "partitions": [], **no_rights}
+        host, _, port = cluster.bootstrap_servers.partition(":")
+        values = {
+            "throttle_time": ZERO_MS,
+            "brokers": [{"node_id": 0, "host": host, "port": int(port), "rack": None}],
+            "cluster_id": "c",
+            "controller_id": 0,
+            "topics": [{"error_code": ErrorCode.topic_authorization_failed, **topic}],
+            "cluster_authorized_operations": 0,
+            "error_code": ErrorCode.none,
+        }
+        return Respond(respond(3, seen.api_version, values))
+
+    async with client(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        cluster.intercept(refuse)
+        error = await asyncio.wait_for(raised(producer.send("t", b"x")), 10)
+        assert type(error).__name__ == "TopicAuthorizationFailedError"
+        cluster.intercept(None)
+
+
+async def test_a_flush_raises_no_errors_of_records(cluster: EmbeddedCluster) -> None:
+    def refuse(seen: RequestSeen) -> Action | None:
+        return Refuse(ErrorCode.invalid_timestamp) if seen.api_key == 0 else None
+
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.partitions_for("t")
+        cluster.intercept(refuse)
+        future = await producer.send("t", b"x", partition=0)
+        await producer.flush()
+        assert isinstance(future.exception(), errors.InvalidTimestampError)
+
+
+@pytest.mark.parametrize("partition", ["0", 0.0, True, b"0"])
+async def test_a_partition_is_a_whole_number(cluster: EmbeddedCluster, partition: Any) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for _ in ("not known yet", "known"):
+            error = await raised(producer.send("t", b"x", partition=partition))
+            assert isinstance(error, TypeError)
+            await producer.partitions_for("t")
 
 
 async def test_start_must_be_on_the_loop_that_was_given(cluster: EmbeddedCluster) -> None:
