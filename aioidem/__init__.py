@@ -13,13 +13,20 @@ from aioidem.delivery import Deliveries, Delivery
 from aioidem.errors import IllegalOperation
 from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.producer import Producer
-from aioidem.structs import DeliveryStatus, OffsetAndMetadata, RecordMetadata, TopicPartition
+from aioidem.structs import (
+    ConsumerGroupMetadata,
+    DeliveryStatus,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AIOKafkaProducer",
     "ConnectionStatistics",
+    "ConsumerGroupMetadata",
     "Deliveries",
     "Delivery",
     "DeliveryStatus",

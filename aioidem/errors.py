@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from aioidem.delivery import Delivery
 
 __all__ = [
+    "AbortableTransactionError",
     "AuthenticationFailedError",
     "AuthenticationMethodNotSupported",
     "BrokerNotAvailableError",
@@ -150,6 +151,7 @@ __all__ = [
     "TopicAuthorizationFailedError",
     "TopicDeletionDisabled",
     "TransactionAbortable",
+    "TransactionAborted",
     "TransactionCoordinatorFenced",
     "TransactionalIdAuthorizationFailed",
     "TransactionalIdNotFound",
@@ -301,6 +303,20 @@ class IllegalOperation(KafkaError):
 
 class IllegalStateError(KafkaError):
     """aiokafka's; never raised here."""
+
+
+class AbortableTransactionError(KafkaError):
+    """The transaction can only be aborted; then the producer is as good as new.
+
+    ``__cause__`` is what failed. Any other error of a transaction's calls is fatal, but for
+    `KafkaTimeoutError` (call again) and the two for calls out of order.
+    """
+
+
+class TransactionAborted(KafkaError):
+    """The record's transaction was aborted before the record was acknowledged: no reader of
+    committed data will see it.
+    """
 
 
 class IllegalArgumentError(KafkaError):

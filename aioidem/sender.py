@@ -26,7 +26,6 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
-from kio.static.protocol import RequestPayload
 
 from aioidem import errors
 from aioidem.config import ProducerConfig
@@ -37,16 +36,10 @@ from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.tls import secured
 from aioidem.network.transport import Connector
-from aioidem.protocol.broker_config import broker_config_request, broker_facts
 from aioidem.protocol.messages import decode_response, encode_request, response_type
-from aioidem.protocol.metadata import metadata_request, metadata_update
 from aioidem.protocol.produce import decode_produce_response, encode_produce_request
-from aioidem.protocol.producer_id import producer_id_answer, producer_id_request
-from aioidem.protocol.producers import producers_answer, producers_request
-from aioidem.protocol.read_back import MAX_VERSION as READ_BACK_VERSION
-from aioidem.protocol.read_back import read_back_answer, read_back_request
-from aioidem.protocol.topic_config import names_retain_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
+from aioidem.questions import Question, question
 from aioidem.waiting import Wakeup
 
 __all__ = ["Alarm", "Observer", "Sender"]
@@ -278,75 +271,8 @@ class Sender:
                     self._tasks.start_soon(self._serve, step)
             case steps.CloseLink(link_id, reason):
                 self._close(link_id, reason)
-            case steps.FetchMetadata(link_id, token, topics, auto):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.METADATA,
-                    lambda version: metadata_request(version, topics, allow_auto_create=auto),
-                    lambda response, now: self._core.on_metadata(
-                        link_id, token, metadata_update(response), now
-                    ),
-                )
-            case steps.InitProducerId(link_id, token):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.INIT_PRODUCER_ID,
-                    producer_id_request,
-                    lambda response, now: self._core.on_producer_id(
-                        link_id, token, producer_id_answer(response), now
-                    ),
-                )
-            case steps.DescribeTopicConfig(link_id, token, topic):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.DESCRIBE_CONFIGS,
-                    lambda version: topic_config_request(version, topic),
-                    lambda response, now: self._core.on_topic_config(
-                        link_id, token, names_retain_config(response), now
-                    ),
-                )
             case _:
-                self._perform_question(step)
-
-    def _perform_question(self, step: steps.Step) -> None:
-        """Questions that doubt raises, and the one that bounds how long it can be resolved."""
-        match step:
-            case steps.DescribeBrokerConfig(link_id, token, node_id):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.DESCRIBE_CONFIGS,
-                    lambda version: broker_config_request(version, node_id),
-                    lambda response, now: self._core.on_broker_config(
-                        link_id, token, broker_facts(response), now
-                    ),
-                )
-            case steps.AskProducers(link_id, token, topic, partition):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.DESCRIBE_PRODUCERS,
-                    lambda _version: producers_request(topic, partition),
-                    lambda response, now: self._core.on_producers(
-                        link_id, token, producers_answer(response, topic, partition), now
-                    ),
-                )
-            case steps.ReadBack(link_id, token, topic, topic_id, partition, offset):
-                self._ask(
-                    link_id,
-                    token,
-                    ApiKey.FETCH,
-                    lambda version: read_back_request(version, topic, topic_id, partition, offset),
-                    lambda response, now: self._core.on_read_back(
-                        link_id, token, read_back_answer(response, partition), now
-                    ),
-                    at_most=READ_BACK_VERSION if topic_id is not None else READ_BACK_VERSION - 1,
-                )
-            case _:
-                raise errors.InternalError(f"no way to perform {step!r}")
+                self._ask(step.link_id, step.token, question(step, self._core))
 
     def _produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)
@@ -371,35 +297,30 @@ class Sender:
             channel.unanswered.append((correlation_id, step.token))
         self._write(channel, frame, correlation_id, step.token, answered=answered)
 
-    def _ask(
-        self,
-        link_id: int,
-        token: int,
-        api_key: ApiKey,
-        make: Callable[[int], RequestPayload],
-        take: Callable[[object, float], None],
-        at_most: int | None = None,
-    ) -> None:
+    def _ask(self, link_id: int, token: int, asked: Question) -> None:
         channel = self._channels.get(link_id)
         if channel is None:
             return
         try:
-            version = channel.connection.versions.choose(api_key, at_most=at_most)
+            version = channel.connection.versions.choose(
+                asked.api_key, at_least=asked.at_least, at_most=asked.at_most
+            )
         except errors.IncompatibleBrokerVersion as error:
             self._core.on_unsupported(link_id, token, error, self._now())
             self.wakeup.set()
             return
-        schema = response_type(api_key, version)
+        schema = response_type(asked.api_key, version)
         if schema is None:
-            raise errors.InternalError(f"no schema for {api_key.name} v{version}")
+            raise errors.InternalError(f"no schema for {asked.api_key.name} v{version}")
         correlation_id = channel.connection.next_correlation_id()
 
         def read(frame: bytes) -> None:
-            take(decode_response(schema, frame)[1], self._now())
+            answer = asked.read(decode_response(schema, frame)[1])
+            asked.take(link_id, token, answer, self._now())
 
         channel.asked[correlation_id] = _Asked(token, read)
         frame = encode_request(
-            make(version), correlation_id=correlation_id, client_id=self._config.client_id
+            asked.make(version), correlation_id=correlation_id, client_id=self._config.client_id
         )
         self._write(channel, frame, correlation_id, token, answered=True)
 
@@ -431,7 +352,7 @@ class Sender:
     async def _serve(self, step: steps.OpenLink) -> None:
         """The life of one connection."""
         connection: Connection | None = None
-        version = 0
+        version = transaction_version = 0
         with anyio.CancelScope() as scope:
             self._opening[step.link_id] = scope
             try:
@@ -445,6 +366,7 @@ class Sender:
                     sasl=self.sasl,
                 )
                 version = connection.versions.choose(ApiKey.PRODUCE)
+                transaction_version = connection.versions.transaction_version
             except errors.KafkaError as error:
                 self._lost(step.link_id, error, ())
             finally:
@@ -453,7 +375,7 @@ class Sender:
             return
         channel = _Channel(step.link_id, connection)
         self._channels[step.link_id] = channel
-        self._core.on_link_open(step.link_id, version, self._now())
+        self._core.on_link_open(step.link_id, version, self._now(), transaction_version)
         self.wakeup.set()
         cause: Exception | None = None
         try:

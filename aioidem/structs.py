@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 __all__ = [
     "BrokerMetadata",
+    "ConsumerGroupMetadata",
     "DeliveryStatus",
     "OffsetAndMetadata",
     "PartitionMetadata",
@@ -75,6 +76,18 @@ class OffsetAndMetadata(NamedTuple):
 
     offset: int
     metadata: str
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """A consumer's place in its group: brokers fence a consumer that has lost it (KIP-447).
+
+    The defaults are those of a consumer that is no member: one with assigned partitions.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 class RecordMetadata(NamedTuple):

@@ -15,6 +15,7 @@ from aioidem.engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
 from aioidem.engine.idempotence import IDENTITY_TRANSITIONS
 from aioidem.engine.links import LINK_TRANSITIONS
 from aioidem.engine.recovery import RECOVERY_TRANSITIONS
+from aioidem.engine.transactions import TRANSACTION_TRANSITIONS
 
 DESIGN = Path(__file__).resolve().parent.parent / "DESIGN.md"
 
@@ -27,6 +28,7 @@ TABLES: dict[str, Table] = {
     "recovery": RECOVERY_TRANSITIONS,
     "identity": IDENTITY_TRANSITIONS,
     "link": LINK_TRANSITIONS,
+    "transaction": TRANSACTION_TRANSITIONS,
 }
 
 

@@ -63,6 +63,11 @@ _TABLE: dict[int, _Row] = {
         Action.RETRY, precedes_append=False
     ),  # REQUEST_TIMED_OUT: appended, not replicated in time
     10: _Row(Action.SPLIT),  # MESSAGE_TOO_LARGE (KIP-126)
+    # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the leader asks the
+    # transaction's coordinator before it appends (KIP-890).
+    14: _Row(Action.RETRY),
+    15: _Row(Action.RETRY),
+    16: _Row(Action.RETRY),
     17: _Row(Action.FAIL),  # INVALID_TOPIC_EXCEPTION
     18: _Row(Action.SPLIT),  # RECORD_LIST_TOO_LARGE
     19: _Row(Action.RETRY),  # NOT_ENOUGH_REPLICAS: checked before the append
@@ -80,6 +85,9 @@ _TABLE: dict[int, _Row] = {
     47: _Row(Action.FENCED),  # INVALID_PRODUCER_EPOCH
     48: _Row(Action.FAIL),  # INVALID_TXN_STATE
     49: _Row(Action.FATAL),  # INVALID_PRODUCER_ID_MAPPING
+    51: _Row(
+        Action.RETRY
+    ),  # CONCURRENT_TRANSACTIONS: the last one is still being finished (KIP-890)
     53: _Row(Action.FATAL),  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     56: _Row(Action.RETRY, precedes_append=False, refresh=True),  # KAFKA_STORAGE_ERROR
     59: _Row(Action.NO_STATE),  # UNKNOWN_PRODUCER_ID: brokers before 2.5 (KIP-360)
@@ -91,6 +99,7 @@ _TABLE: dict[int, _Row] = {
     90: _Row(Action.FATAL),  # PRODUCER_FENCED
     100: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_ID (KIP-516)
     103: _Row(Action.RETRY, refresh=True),  # INCONSISTENT_TOPIC_ID
+    120: _Row(Action.FAIL),  # TRANSACTION_ABORTABLE (KIP-890)
     129: _Row(Action.RETRY, refresh=True),  # REBOOTSTRAP_REQUIRED (KIP-1102)
 }
 

@@ -34,6 +34,7 @@ from aioidem.engine.batch import Batch
 from aioidem.engine.classify import classify
 from aioidem.engine.cluster import NO_LEADER, ClusterView, TopicView
 from aioidem.engine.connections import Connections
+from aioidem.engine.coordinator import CallKind
 from aioidem.engine.idempotence import IdentityLedger, IdentityState, ProducerIdentity
 from aioidem.engine.links import (
     PRODUCE_WITH_WINDOW,
@@ -50,13 +51,24 @@ from aioidem.engine.recovery import Rung
 from aioidem.engine.sealing import Sealer
 from aioidem.engine.suspicion import DEFAULT_EXPIRATION
 from aioidem.engine.topics import TopicState
+from aioidem.engine.transactions import (
+    V2,
+    Call,
+    Transactions,
+    TransactionState,
+)
+from aioidem.protocol.add_offsets import AddOffsetsAnswer
+from aioidem.protocol.add_partitions import AddPartitionsAnswer
 from aioidem.protocol.broker_config import BrokerFacts
+from aioidem.protocol.end_txn import EndTxnAnswer
+from aioidem.protocol.find_coordinator import CoordinatorAnswer
 from aioidem.protocol.messages import printable
 from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate
 from aioidem.protocol.produce import PartitionAnswer, ProduceAnswer
-from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem.protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem.protocol.producers import ProducersAnswer
 from aioidem.protocol.read_back import ReadBackAnswer
+from aioidem.protocol.txn_offset_commit import TxnOffsetCommitAnswer
 from aioidem.records import BATCH_OVERHEAD
 from aioidem.structs import DeliveryStatus
 
@@ -77,6 +89,8 @@ _SUSPECT_WARNING = (
 
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
 _PRODUCE_WITH_TOPIC_IDS = 13
+_LAST_PRODUCE_OF_V1 = 11
+"""The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
 # UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
 # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _IDENTITY_REFUSED = frozenset({35, 31, 50, 53})
@@ -141,6 +155,14 @@ class ProducerCore:
         self.generation = 0
         self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
         self.identity_error: errors.KafkaError | None = None
+        # None without a transactional id.
+        self.transactions: Transactions | None = None
+        self.transaction_version = 0
+        if config.transactional_id is not None:
+            self.transactions = Transactions(
+                config.transactional_id, self.identity, self._new_backoff(random)
+            )
+            self.transactions.init()
         self._random = random
         self._sealer = Sealer(config)
         self._unsettled: dict[int, int] = {}
@@ -187,6 +209,8 @@ class ProducerCore:
             raise copy.copy(self.fatal_error)
         if self._closed:
             raise errors.ProducerClosed("the producer is closed")
+        if self.transactions is not None:
+            self.transactions.need_open()
         topic = self.topic(topic_name)
         record.deadline = now + self.config.delivery_timeout
         record.generation = self.generation
@@ -241,6 +265,7 @@ class ProducerCore:
                 pause=self.config.request_timeout,
                 resend=self.config.in_doubt == "resend",
                 sequence_cap=self._sequence_cap,
+                transactional=self.transactions is not None,
             )
         return state
 
@@ -291,6 +316,112 @@ class ProducerCore:
             error.status = DeliveryStatus.NOT_WRITTEN
             self.settle(Settlement(topic, -1, records, DeliveryStatus.NOT_WRITTEN, error=error))
 
+    # -- transactions ------------------------------------------------------------------------------
+
+    def begin_transaction(self, transactions: Transactions) -> None:
+        """Begin one, in the protocol that the cluster has finalised. Raises as `Transactions.begin`
+        does.
+        """
+        transactions.begin(self.transaction_version)
+        for state in self.partitions.values():
+            state.close_gate()
+
+    def commit_transaction(self, transactions: Transactions) -> bool:
+        """Deliver what is queued, then commit. Returns and raises as `Transactions.commit` does."""
+        due = transactions.commit()
+        self.begin_flush()
+        return due
+
+    def abort_transaction(self, transactions: Transactions) -> bool:
+        """Settle what is queued, then abort. Returns and raises as `Transactions.abort` does."""
+        due = transactions.abort()
+        self._follow_transactions()
+        return due
+
+    def _follow_transactions(self) -> None:
+        """Let records and the producer share the transaction's fate."""
+        transactions = self.transactions
+        if transactions is None:
+            return
+        match transactions.state:
+            case TransactionState.FATAL if transactions.cause is not None:
+                self.fatal(transactions.cause)
+            case TransactionState.UNINITIALISED:
+                self.identity_error = transactions.cause
+            case TransactionState.ABORTABLE:
+                doomed = errors.AbortableTransactionError(
+                    f"its transaction can only be aborted: {transactions.cause}"
+                )
+                self._abort_records(doomed, DeliveryStatus.UNKNOWN)
+            case TransactionState.ABORTING:
+                self._abort_records(errors.TransactionAborted("its transaction was aborted"), None)
+            case _ if transactions.ended is False and self.unsettled:
+                aborted = errors.TransactionAborted("its transaction was aborted")
+                self._abort_records(aborted, DeliveryStatus.NOT_WRITTEN)
+
+    def _abort_records(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
+        for state in [*self.partitions.values(), *self._retired]:
+            if state.active:
+                state.abort(error, doubt, self)
+        for topic in self.topics.values():
+            records = [record for _, record in topic.unassigned]
+            topic.unassigned.clear()
+            self._refuse(topic.name, records, copy.copy(error))
+
+    def _call_coordinator(self, now: float) -> None:
+        """Ask a coordinator what the transaction needs next, if anything."""
+        transactions = self.transactions
+        if transactions is None or self.metadata.refreshed_at is None:
+            return
+        call = transactions.next_call(
+            now, quiet=transactions.ending and self._quiet(), delivered=self.unsettled == 0
+        )
+        self._follow_transactions()
+        if call is None:
+            return
+        link = self._link_for(call, now)
+        if link is None or not link.admits(now):
+            return
+        request = self._register(link, RequestKind.COORDINATION, now)
+        transactions.sent(call)
+        self._steps.append(self._step_for(transactions, call, link.link_id, request.token))
+
+    def _quiet(self) -> bool:
+        return not any(state.outstanding for state in [*self.partitions.values(), *self._retired])
+
+    def _link_for(self, call: Call, now: float) -> Link | None:
+        node_id = call.coordinator.node_id
+        if call.kind is CallKind.FIND or node_id is None:
+            return self.connections.any(now, self._steps)
+        if node_id not in self.connections.nodes:
+            call.coordinator.node_id = None  # forgotten meanwhile: it is sought anew
+        return self.connections.to(node_id, now, self._steps)
+
+    def _step_for(
+        self, transactions: Transactions, call: Call, link_id: int, token: int
+    ) -> steps.Step:
+        name = transactions.transactional_id
+        if call.kind is CallKind.FIND:
+            return steps.FindCoordinator(
+                link_id, token, call.coordinator.kind, call.coordinator.key
+            )
+        identity = self.identity.current
+        who = None if identity is None else TransactionalIdentity(name, *identity)
+        if call.kind is CallKind.INIT:
+            timeout_ms = round(self.config.transaction_timeout * 1000)
+            return steps.InitTransactions(link_id, token, name, timeout_ms, who)
+        if who is None:
+            raise errors.InternalError(f"{call.kind.value} without a producer id")
+        v2 = transactions.version >= V2
+        if call.kind is CallKind.END:
+            return steps.EndTransaction(link_id, token, who, call.commit, v2)
+        if call.offsets is None:
+            return steps.AddPartitions(link_id, token, who, call.partitions)
+        if call.kind is CallKind.ADD_OFFSETS:
+            return steps.AddOffsets(link_id, token, who, call.offsets.group.group_id)
+        left = dict(call.offsets.left)
+        return steps.CommitOffsets(link_id, token, who, call.offsets.group, left, v2)
+
     # -- Effects (what partitions ask of us) -------------------------------------------------------
 
     def settle(self, settlement: Settlement) -> None:
@@ -310,6 +441,9 @@ class ProducerCore:
             self.counters.records_not_written += count
         else:
             self.counters.records_unknown += count
+        if self.transactions is not None and settlement.status is not DeliveryStatus.ACKED:
+            error = settlement.error
+            self.transactions.fail(error if isinstance(error, errors.KafkaError) else None)
         self._settled.append(settlement)
         self.budget.release(size)
 
@@ -321,7 +455,11 @@ class ProducerCore:
         """One incident, one bump: a partition still on an older epoch only has to adopt the newer
         one.
         """
-        if partition.ledger.identity == self.identity.current:
+        if self.transactions is not None:
+            # The coordinator's to do, at the end of the transaction, which can only be aborted.
+            self.transactions.renew()
+            self.transactions.fail(errors.OutOfOrderSequenceNumber("sequences were given up"))
+        elif partition.ledger.identity == self.identity.current:
             self.identity.bump()
             self._events.append(f"{partition.topic}-{partition.partition}: producer epoch bumped")
 
@@ -334,6 +472,16 @@ class ProducerCore:
         """End the producer for good; what is unsettled is settled in the next poll."""
         if self.fatal_error is None:
             self.fatal_error = error
+        if self.transactions is not None:
+            self.transactions.die(error)
+
+    def doom(self, partition: PartitionState, error: errors.KafkaError) -> None:
+        """The open transaction can only be aborted."""
+        if self.transactions is not None:
+            self.transactions.fail(error)
+            self._events.append(
+                f"{partition.topic}-{partition.partition}: the transaction must be aborted: {error}"
+            )
 
     def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
         """Rebuild a batch that was too large as smaller ones with the same numbers."""
@@ -376,6 +524,7 @@ class ProducerCore:
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead
+        self._follow_transactions()
         if self.fatal_error is not None:
             self._abandon(self.fatal_error)
         self._close_overdue(now)
@@ -391,7 +540,9 @@ class ProducerCore:
             self._prepare(state, now)
         self._request_metadata(now)
         self._request_identity(now)
+        self._call_coordinator(now)
         self._send_batches(active, now)
+        self._call_coordinator(now)  # for partitions that are to be added first
         for link in self.connections.spare(now):
             self._steps.append(steps.CloseLink(link.link_id, "idle"))
             self._drop(link, None, now)
@@ -411,6 +562,8 @@ class ProducerCore:
         unwritten: Collection[int] = (),
     ) -> None:
         """Account for a connection that is gone: what it owed is in doubt."""
+        if self.transactions is not None:
+            self.transactions.on_node_lost(link.node_id)
         for request in self.connections.drop(link, error, now):
             self._lose_request(request, written=request.token not in unwritten, now=now)
 
@@ -445,7 +598,10 @@ class ProducerCore:
         link = None
         if state.route is not None:
             link = self.connections.links.get(state.route.link_id)
-        if self.idempotent and self._wall_ahead is not None:
+        if self.transactions is not None:
+            state.gated = self.transactions.version < V2
+        elif self.idempotent and self._wall_ahead is not None:
+            # A broker keeps the state of a producer whose transaction is open.
             state.suspicion.assess(
                 self._wall_ahead + now * 1000.0, self.expiration, state.unresolved
             )
@@ -532,6 +688,7 @@ class ProducerCore:
     def _request_identity(self, now: float) -> None:
         if (
             not self.idempotent
+            or self.transactions is not None
             or self.identity.state is not IdentityState.ABSENT
             or now < self._identity_at
         ):
@@ -647,6 +804,8 @@ class ProducerCore:
 
         It fits into the `room` bytes left in a request, unless it is `alone` in it.
         """
+        if self.transactions is not None and not self.transactions.may_send:
+            return None
         batch = state.next_resend(now)
         if batch is not None:
             return batch if alone or len(batch.data) <= room else None
@@ -658,12 +817,18 @@ class ProducerCore:
             return None
         if not alone and state.queue.records[0].size + BATCH_OVERHEAD > room:
             return None
+        if self.transactions is not None and not self.transactions.admits(
+            state.topic, state.partition
+        ):
+            return None
         batch = self._sealer.seal(state, self.topics[state.topic], link, now, room)
         state.enlist(batch)
         return batch
 
     def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
         version = link.produce_version
+        if self.transactions is not None and self.transactions.version < V2:
+            version = min(version, _LAST_PRODUCE_OF_V1)
         topics: dict[str, steps.TopicData] = {}
         entries: dict[tuple[str, int], Entry] = {}
         names: dict[UUID, str] = {}
@@ -731,6 +896,10 @@ class ProducerCore:
         due = self.metadata.due_at()
         if due is not None and due > now:
             yield due
+        if self.transactions is not None:
+            retry_at = self.transactions.awaits
+            if retry_at is not None and retry_at > now:
+                yield retry_at
         if (
             self.idempotent
             and self.identity.state is IdentityState.ABSENT
@@ -757,11 +926,15 @@ class ProducerCore:
 
     # -- the driver's side: what happened ----------------------------------------------------------
 
-    def on_link_open(self, link_id: int, produce_version: int, now: float) -> None:
+    def on_link_open(
+        self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
+    ) -> None:
         """A connection is up.
 
-        `produce_version` is the highest that the broker and we both speak.
+        `produce_version` is the highest that the broker and we both speak; `transaction_version`
+        what the cluster has finalised, as this broker knows it.
         """
+        self.transaction_version = transaction_version
         link = self.connections.links.get(link_id)
         if link is None:
             return
@@ -797,6 +970,9 @@ class ProducerCore:
             case RequestKind.READ_BACK:
                 if request.subject is not None:
                     request.subject.end_read_back()
+            case RequestKind.COORDINATION:
+                if self.transactions is not None:
+                    self.transactions.on_lost(now, written=written)
             case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG:
                 pass  # asked again on the next connection, if `Connections.drop` lets it
 
@@ -1005,6 +1181,42 @@ class ProducerCore:
             )
             self._abandon(self.identity_error)
 
+    def on_coordination(
+        self,
+        link_id: int,
+        token: int,
+        answer: CoordinatorAnswer
+        | ProducerIdAnswer
+        | AddPartitionsAnswer
+        | AddOffsetsAnswer
+        | TxnOffsetCommitAnswer
+        | EndTxnAnswer,
+        now: float,
+    ) -> None:
+        """A coordinator answered, or another broker told which one it is."""
+        link = self.connections.links.get(link_id)
+        transactions = self.transactions
+        if link is None or transactions is None or link.take(token, now) is None:
+            return
+        link.throttle(answer.throttle_ms, now)
+        match answer:
+            case CoordinatorAnswer(code, node_id, host, port):
+                if code == 0 and node_id >= 0:
+                    named = BrokerAddress(node_id, host, port)
+                    self.connections.learn([*self.cluster.brokers.values(), named])
+                transactions.on_found(code, node_id, now)
+            case ProducerIdAnswer(code, producer_id, epoch):
+                transactions.on_init(code, producer_id, epoch, now)
+            case AddPartitionsAnswer(codes):
+                transactions.on_partitions_added(codes, now)
+            case AddOffsetsAnswer(code):
+                transactions.on_group_added(code, now)
+            case TxnOffsetCommitAnswer(codes):
+                transactions.on_offsets_committed(codes, now)
+            case EndTxnAnswer(code, producer_id, epoch):
+                transactions.on_ended(code, producer_id, epoch, now)
+        self._follow_transactions()
+
     def on_unsupported(
         self, link_id: int, token: int, error: errors.KafkaError, now: float
     ) -> None:
@@ -1023,6 +1235,9 @@ class ProducerCore:
         elif request.kind is RequestKind.READ_BACK:
             link.may_read = False
             self._lose_request(request, written=False, now=now)
+        elif request.kind is RequestKind.COORDINATION and self.transactions is not None:
+            self.transactions.on_unsupported(error)
+            self._follow_transactions()
         elif request.kind is not RequestKind.BROKER_CONFIG:
             self._lose_request(request, written=False, now=now)
             if request.kind is RequestKind.INIT_PRODUCER_ID:
@@ -1099,7 +1314,9 @@ class ProducerCore:
             fresh.topic_id = view.topic_id
             for record in queued:
                 fresh.queue.append(record, record.deadline - self.config.delivery_timeout)
-        if self.idempotent and self.identity.current == before:
+        if self.transactions is not None:
+            self.transactions.on_topic_gone(name)
+        elif self.idempotent and self.identity.current == before:
             self.identity.bump()  # unless what was given up has brought one already
 
     @property

@@ -6,7 +6,8 @@ at the wrap, so nothing in the engine ever compares wire values.
 
 The identity life cycle is a table: ABSENT -> REQUESTED -> READY, back to ABSENT when the epochs of
 a producer id are used up (a plain idempotent producer bumps its epoch by itself, KIP-360; past
-32767 it needs a new id).
+32767 it needs a new id). A transactional producer has each of its identities from the coordinator,
+and never bumps one by itself.
 
 Rejected: a "transaction manager" that owns both ideas; there are no transactions in a plain
 idempotent producer, and peers end up testing `txn_manager is not None` to ask whether idempotence
@@ -66,6 +67,7 @@ class IdentityEvent(enum.Enum):
     REFUSE = "refuse"
     BUMP = "bump"
     EXHAUST = "exhaust"
+    RENEW = "renew"
 
 
 IDENTITY_TRANSITIONS: dict[tuple[IdentityState, IdentityEvent], IdentityState] = {
@@ -74,6 +76,8 @@ IDENTITY_TRANSITIONS: dict[tuple[IdentityState, IdentityEvent], IdentityState] =
     (IdentityState.REQUESTED, IdentityEvent.REFUSE): IdentityState.ABSENT,
     (IdentityState.READY, IdentityEvent.BUMP): IdentityState.READY,
     (IdentityState.READY, IdentityEvent.EXHAUST): IdentityState.ABSENT,
+    (IdentityState.ABSENT, IdentityEvent.RENEW): IdentityState.READY,
+    (IdentityState.READY, IdentityEvent.RENEW): IdentityState.READY,
 }
 
 
@@ -108,6 +112,12 @@ class IdentityLedger:
         self._move(IdentityEvent.GRANT)
         self.current = ProducerIdentity(producer_id, epoch)
         return self.current
+
+    def renew(self, producer_id: int, epoch: int) -> None:
+        """The transaction coordinator named our identity: at first, or another one."""
+        self.bumps += self.current is not None
+        self._move(IdentityEvent.RENEW)
+        self.current = ProducerIdentity(producer_id, epoch)
 
     def bump(self) -> None:
         """Raise the epoch by one, or drop the id when its epochs are used up.

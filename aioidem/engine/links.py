@@ -80,6 +80,7 @@ class RequestKind(enum.Enum):
     BROKER_CONFIG = "DescribeConfigs of a broker"
     DESCRIBE_PRODUCERS = "DescribeProducers"
     READ_BACK = "Fetch"
+    COORDINATION = "a question to a coordinator"
 
 
 class Entry(NamedTuple):

@@ -82,6 +82,10 @@ class Effects(Protocol):
         """No later send can succeed."""
         ...
 
+    def doom(self, partition: PartitionState, error: errors.KafkaError) -> None:
+        """The open transaction can only be aborted."""
+        ...
+
     def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
         """Rebuild a batch that is too large as smaller ones with the same numbers; empty when it
         cannot be split.
@@ -101,9 +105,11 @@ class PartitionState:
         "_resend",
         "_retry",
         "_skipped",
+        "_transactional",
         "acked_offset",
         "acked_ordinal",
         "bump_wanted",
+        "gated",
         "idempotent",
         "ledger",
         "next_ordinal",
@@ -132,6 +138,7 @@ class PartitionState:
         pause: float,
         resend: bool = False,
         sequence_cap: int | None = None,
+        transactional: bool = False,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -153,6 +160,12 @@ class PartitionState:
         # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
         self.sequence_cap = sequence_cap
         self._resend = resend
+        # In a transaction no doubt is resolved by probing, and none by resending under other
+        # numbers: whatever would need that dooms the transaction.
+        self._transactional = transactional
+        # Whether there is a first-ack gate. In transactions v2 a leader without state refuses a
+        # first sequence other than 0, so nothing can overtake what it refused.
+        self.gated = True
         # Where reading the log back goes on; None while nothing is read.
         self._read_from: int | None = None
         # The lowest number that a batch was failed with under this identity: no leader that holds
@@ -176,7 +189,7 @@ class PartitionState:
     @property
     def gate_open(self) -> bool:
         """Whether more than the oldest unresolved batch may be in flight."""
-        return not self.idempotent or (
+        return not (self.idempotent and self.gated) or (
             self._gate is not None and self._gate == (self.ledger.identity, self.route)
         )
 
@@ -431,7 +444,7 @@ class PartitionState:
         batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
         match disposition.action:
             case Action.OUT_OF_ORDER:
-                self._on_out_of_order(batch, out)
+                self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)
             case Action.FAIL:
@@ -474,11 +487,18 @@ class PartitionState:
         batch.learn(Evidence.AMBIGUOUS, now)
         batch.appended = True
         self._retry_later(batch, now)
+        if self._transactional:
+            return
         if self.recovery.rung is Rung.CLEAR and batch is self._head and self.in_doubt > 1:
             # It has state for us and keeps offsets of the newest only: ask from that end.
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
 
-    def _on_out_of_order(self, batch: Batch, out: Effects) -> None:
+    def _on_out_of_order(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
+        if self._transactional:
+            batch.move(BatchEvent.RETRY)
+            if batch is self._head or batch in self.recovery.salvaged:
+                out.doom(self, error)
+            return
         if batch in self.recovery.salvaged:
             self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
             self.recovery.move(self._salvage_state())
@@ -503,7 +523,7 @@ class PartitionState:
         elif self._heard == (batch.identity, self.route) and batch not in self.recovery.salvaged:
             # The refusal says nothing of the first copy, but this leader is known to hold our
             # state: as OUT_OF_ORDER.
-            self._on_out_of_order(batch, out)
+            self._on_out_of_order(batch, error, out)
             self.recovery.refusal = error
         else:
             self._give_up(batch, error, out)
@@ -529,6 +549,11 @@ class PartitionState:
     def _on_state_gone(
         self, batch: Batch, error: errors.KafkaError, now: float, out: Effects
     ) -> None:
+        if self._transactional:
+            self._retry_later(batch, now)
+            out.doom(self, error)
+            self._give_up_numbers(out)
+            return
         if batch.in_doubt:
             self._give_up(batch, error, out)
             return
@@ -786,6 +811,29 @@ class PartitionState:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
         for batch in list(self.unresolved):
             self._end(batch, error, out)
+
+    def close_gate(self) -> None:
+        """A transaction begins: whether the leader knows us still, its first answer will show."""
+        self._gate = None
+
+    def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
+        """Settle what is not outstanding: its transaction is aborted, or will be.
+
+        `doubt`: what becomes of batches in doubt; None while that is to be decided by the abort.
+        """
+        queued = self.queue.drain()
+        if queued:
+            self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
+        for batch in [each for each in self.unresolved if each.due]:
+            if not batch.in_doubt:
+                self._fail(batch, error, out)
+            elif doubt is not None:
+                batch.move(BatchEvent.GIVE_UP)
+                self.unresolved.remove(batch)
+                self.settle_records(batch.records, doubt, error, out)
+            else:
+                continue
+            self._give_up_numbers(out)
 
     def settle_records(
         self,

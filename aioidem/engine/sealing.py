@@ -124,6 +124,7 @@ class Sealer:
             producer_id=-1 if identity is None else identity.producer_id,
             producer_epoch=-1 if identity is None else identity.epoch,
             base_sequence=-1 if identity is None else wire_sequence(base),
+            transactional=self._config.transactional_id is not None,
         )
 
     def _observe(self, topic: str, built: BuiltBatch) -> None:

@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from aioidem.protocol.find_coordinator import CoordinatorKey
+from aioidem.protocol.producer_id import TransactionalIdentity
+from aioidem.protocol.txn_offset_commit import GroupMember, TxnOffset
+
 __all__ = [
+    "AddOffsets",
+    "AddPartitions",
     "AskProducers",
     "CloseLink",
+    "CommitOffsets",
     "DescribeBrokerConfig",
     "DescribeTopicConfig",
+    "EndTransaction",
     "FetchMetadata",
+    "FindCoordinator",
     "InitProducerId",
+    "InitTransactions",
     "OpenLink",
     "ReadBack",
     "SendProduce",
@@ -118,6 +128,70 @@ class ReadBack:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class FindCoordinator:
+    """Ask any broker who keeps a transactional id or a group."""
+
+    link_id: int
+    token: int
+    kind: CoordinatorKey
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class InitTransactions:
+    """Ask the coordinator for an identity; `existing`: for the one that follows it (KIP-360)."""
+
+    link_id: int
+    token: int
+    transactional_id: str
+    timeout_ms: int
+    existing: TransactionalIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Let partitions take part in the transaction (v1)."""
+
+    link_id: int
+    token: int
+    who: TransactionalIdentity
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsets:
+    """Let a group's offsets take part in the transaction (v1)."""
+
+    link_id: int
+    token: int
+    who: TransactionalIdentity
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Commit a group's offsets with the transaction; `v2`: which also adds the group to it."""
+
+    link_id: int
+    token: int
+    who: TransactionalIdentity
+    group: GroupMember
+    offsets: dict[tuple[str, int], TxnOffset]
+    v2: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """Commit or abort; `v2`: which also raises the epoch."""
+
+    link_id: int
+    token: int
+    who: TransactionalIdentity
+    commit: bool
+    v2: bool
+
+
 Step = (
     OpenLink
     | CloseLink
@@ -128,4 +202,10 @@ Step = (
     | DescribeBrokerConfig
     | AskProducers
     | ReadBack
+    | FindCoordinator
+    | InitTransactions
+    | AddPartitions
+    | AddOffsets
+    | CommitOffsets
+    | EndTransaction
 )

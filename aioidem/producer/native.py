@@ -32,6 +32,7 @@ from aioidem.delivery import Deliveries, Delivery
 from aioidem.engine import ProducerCore
 from aioidem.engine.accumulator import PendingRecord, RecordGroup
 from aioidem.engine.cluster import ClusterView
+from aioidem.engine.transactions import TransactionState
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.producer.arguments import (
@@ -42,6 +43,7 @@ from aioidem.producer.arguments import (
     checked_payload,
     milliseconds,
 )
+from aioidem.producer.transactional import TransactionCalls
 from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
 from aioidem.secret import Secret
@@ -56,10 +58,11 @@ _GRACEFUL_END = 5.0
 _UNSEEN_KEPT = 10_000
 
 
-class Producer:
+class Producer(TransactionCalls):
     """An idempotent Kafka producer for asyncio and trio.
 
     Use it with `async with`, or `start()` and `stop()`, which may be called from different tasks.
+    With a `transactional_id` every record belongs to a transaction.
 
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
@@ -85,10 +88,6 @@ class Producer:
         if config is not None and options:
             raise errors.ConfigError("pass either config or options, not both")
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)
-        if self.config.transactional_id is not None:
-            raise errors.ConfigError(
-                "transactional_id: transactions are not part of this version of aioidem"
-            )
         self._connector = connector or TcpConnector()
         self._core = ProducerCore(self.config, random=random.random)
         self._observer = observer
@@ -103,7 +102,8 @@ class Producer:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, and with idempotence get a producer id.
+        """Connect, and with idempotence get a producer id; with a transactional id get that one,
+        which fences whoever had it.
 
         Raises:
             AuthenticationFailedError: a broker and this producer do not accept one another.
@@ -132,6 +132,7 @@ class Producer:
                 (core.metadata.refreshed_at is not None and self._identified())
                 or core.bootstrap_failure() is not None
                 or core.identity_error is not None
+                or core.fatal_error is not None
                 or self._ended
             )
 
@@ -141,13 +142,19 @@ class Producer:
         if failure is not None:
             raise failure
         if core.metadata.refreshed_at is None or not self._identified():
+            what = "no producer id" if core.metadata.refreshed_at is not None else "no metadata"
+            refusal = None if core.transactions is None else core.transactions.last_refusal
             raise errors.KafkaTimeoutError(
-                f"no producer id within max_block ({self.config.max_block:g} s)"
-                if core.metadata.refreshed_at is not None
-                else f"no metadata within max_block ({self.config.max_block:g} s)"
+                f"{what} within max_block ({self.config.max_block:g} s)"
+                + (f"; the last refusal: {refusal}" if refusal is not None else "")
             )
 
     def _identified(self) -> bool:
+        if self._core.transactions is not None:
+            return self._core.transactions.state not in (
+                TransactionState.UNINITIALISED,
+                TransactionState.INITIALISING,
+            )
         return not self.config.enable_idempotence or self._core.current_identity is not None
 
     @property
@@ -173,7 +180,7 @@ class Producer:
         await self.close()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver what is queued, then end.
+        """Deliver what is queued, then end. An open transaction is aborted.
 
         Args:
             timeout: seconds to wait for deliveries; what is unsettled then ends NOT_WRITTEN or
@@ -193,6 +200,7 @@ class Producer:
         try:
             if self._background is not None and timeout != 0:
                 with anyio.move_on_after(timeout):
+                    await self._end_transaction()
                     await self._flush()
         finally:
             await self._end()

@@ -137,17 +137,18 @@ class ApiVersionTable:
         lowest, highest = self._common(api_key)
         return lowest <= highest if version is None else lowest <= version <= highest
 
-    def choose(self, api_key: int, *, at_most: int | None = None) -> int:
+    def choose(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
         """The highest version of the API that both sides speak.
 
+        :param at_least: speak no lower one.
         :param at_most: speak no higher one.
         :raises IncompatibleBrokerVersion: there is none.
         """
         lowest, highest = self._common(api_key)
         if at_most is not None:
             highest = min(highest, at_most)
-        if lowest > highest:
-            raise IncompatibleBrokerVersion(self._no_common_version(api_key, at_most))
+        if max(lowest, at_least) > highest:
+            raise IncompatibleBrokerVersion(self._no_common_version(api_key, at_least, at_most))
         return highest
 
     def _common(self, api_key: int) -> tuple[int, int]:
@@ -156,9 +157,10 @@ class ApiVersionTable:
             return 0, -1
         return max(ours[0], theirs[0]), min(ours[1], theirs[1])
 
-    def _no_common_version(self, api_key: int, at_most: int | None) -> str:
+    def _no_common_version(self, api_key: int, at_least: int, at_most: int | None) -> str:
         name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
         limit = "" if at_most is None else f", but at most {at_most} was asked for"
+        limit += f", but at least {at_least} is needed" if at_least else ""
         return (
             f"no common version of {name}: the broker offers {_span(self.offered.get(api_key))}, "
             f"aioidem speaks {_span(SPOKEN.get(api_key))}{limit}"

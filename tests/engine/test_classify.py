@@ -10,7 +10,7 @@ from aioidem.engine.classify import _TABLE, Action, Disposition, classify
 
 TWO_FACED = {3, 6, 100}
 ALWAYS_IN_DOUBT = {7, 20, 46, 56}
-RETRIED = {2, 3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100, 103, 129}
+RETRIED = {2, 3, 5, 6, 7, 14, 15, 16, 19, 20, 51, 56, 74, 75, 89, 100, 103, 129}
 EXPECTED: dict[int, Action] = {
     0: Action.ACK,
     **dict.fromkeys(RETRIED, Action.RETRY),
@@ -21,7 +21,7 @@ EXPECTED: dict[int, Action] = {
     47: Action.FENCED,
     59: Action.NO_STATE,
     **dict.fromkeys((31, 49, 53, 90), Action.FATAL),
-    **dict.fromkeys((17, 21, 29, 32, 35, 42, 43, 44, 48, 76, 87), Action.FAIL),
+    **dict.fromkeys((17, 21, 29, 32, 35, 42, 43, 44, 48, 76, 87, 120), Action.FAIL),
 }
 
 

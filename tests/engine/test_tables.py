@@ -31,6 +31,11 @@ from aioidem.engine.idempotence import (
 )
 from aioidem.engine.links import LINK_TRANSITIONS, Link, LinkEvent, LinkState
 from aioidem.engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent, Rung
+from aioidem.engine.transactions import (
+    TRANSACTION_TRANSITIONS,
+    TransactionEvent,
+    TransactionState,
+)
 from aioidem.errors import InternalError
 
 TABLES: dict[str, tuple[dict[Any, Any], type[Enum], type[Enum]]] = {
@@ -39,6 +44,7 @@ TABLES: dict[str, tuple[dict[Any, Any], type[Enum], type[Enum]]] = {
     "identity": (IDENTITY_TRANSITIONS, IdentityState, IdentityEvent),
     "link": (LINK_TRANSITIONS, LinkState, LinkEvent),
     "recovery": (RECOVERY_TRANSITIONS, Rung, RecoveryEvent),
+    "transaction": (TRANSACTION_TRANSITIONS, TransactionState, TransactionEvent),
 }
 FINAL = {BatchState.ACKED, BatchState.NOT_WRITTEN, BatchState.UNKNOWN, BatchState.SPLIT}
 UNTOUCHABLE = [state for state in BatchState if state in FINAL | {BatchState.IN_FLIGHT}]
@@ -123,6 +129,7 @@ def test_every_identity_pair_is_in_the_table_or_raises(
         IdentityEvent.REFUSE: ledger.refuse,
         IdentityEvent.BUMP: ledger.bump,
         IdentityEvent.EXHAUST: ledger.bump,
+        IdentityEvent.RENEW: lambda: ledger.renew(11, 0),
     }
     expected = IDENTITY_TRANSITIONS.get((state, event))
     if expected is None and event in {IdentityEvent.BUMP, IdentityEvent.EXHAUST}:
