@@ -7,7 +7,9 @@ jumps, with brokers in memory; the mechanisms themselves run on each event loop,
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +21,7 @@ import trio.testing
 from aioidem import DeliveryStatus, Producer
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.entities import respond
-from aioidem.broker.intercept import Action, Drop, RequestSeen, Respond
+from aioidem.broker.intercept import Action, Drop, RequestSeen, Respond, RespondRaw
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.errors import (
     AuthenticationFailedError,
@@ -27,6 +29,7 @@ from aioidem.errors import (
     DeliveryTimeoutError,
     IllegalSaslStateError,
     KafkaConnectionError,
+    ProtocolError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
@@ -150,6 +153,39 @@ async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) 
         producer = of(cluster, **password(mechanism), connection_setup_timeout=0.5)
         with pytest.raises(KafkaConnectionError, match=r"waited 0\.5 s for authentication"):
             await producer.start()
+
+
+@bounded(30)
+async def test_keys_are_derived_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million rounds take a second of a core: other tasks go on meanwhile."""
+    derive, threads = hashlib.pbkdf2_hmac, set[int]()
+
+    def derived(name: str, word: bytes, *more: Any) -> bytes:
+        if word == b"alice-secreT":  # ours: the broker derives its own from the right one
+            threads.add(threading.get_ident())
+        return derive(name, word, *more)
+
+    monkeypatch.setattr("hashlib.pbkdf2_hmac", derived)
+    async with brokers("SCRAM-SHA-256") as cluster:
+        with pytest.raises(SaslAuthenticationFailed):
+            await of(cluster, **credentials("SCRAM-SHA-256", right=False)).start()
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@bounded(30)
+async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() -> None:
+    """E1: its versions are no proof that it is the broker, or that it lets us in."""
+
+    def flood(seen: RequestSeen) -> Action | None:
+        if seen.api_key != AUTHENTICATE:
+            return None
+        return RespondRaw(seen.correlation_id.to_bytes(4, "big") + bytes(1 << 20))
+
+    async with brokers("PLAIN") as cluster:
+        cluster.intercept(flood)
+        with pytest.raises(ProtocolError, match="frame of 1048580 bytes announced; 1 to 1048576"):
+            await of(cluster, **password("PLAIN")).start()
 
 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])

@@ -15,18 +15,22 @@ import io
 import json
 import logging
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import respond
+from aioidem.broker.entities import ZERO_MS, respond
 from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.config import ProducerConfig
@@ -262,6 +266,74 @@ async def test_the_client_secret_of_an_openid_client_is_not_said(right: bool) ->
         async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
             await drive(cluster, ear, options)
     ear.check(*secrets_of("OAUTHBEARER"))
+
+
+def kerberos() -> ModuleType:
+    """What is used of the package ``gssapi``, with a ticket that has the canary in it."""
+
+    class SecurityContext:
+        def __init__(self, **_given: object) -> None:
+            self.complete = False
+
+        def step(self, token: bytes | None) -> bytes:
+            if token == b"bad":
+                raise RuntimeError("no such key")
+            self.complete = token is not None
+            return b"" if self.complete else CANARY.encode()
+
+        def unwrap(self, message: bytes) -> SimpleNamespace:
+            return SimpleNamespace(message=message)
+
+        def wrap(self, message: bytes, _encrypted: bool) -> SimpleNamespace:
+            return SimpleNamespace(message=message)
+
+    class Name:
+        def __init__(self, *_given: object) -> None:
+            self.canonicalize = lambda _mechanism: self
+
+    module: Any = ModuleType("gssapi")
+    module.__spec__ = ModuleSpec("gssapi", None)
+    module.Name, module.SecurityContext = Name, SecurityContext
+    module.NameType = SimpleNamespace(hostbased_service=1)
+    module.MechType = SimpleNamespace(kerberos=1)
+    flags = ("mutual_authentication", "integrity", "out_of_sequence_detection")
+    module.RequirementFlag = SimpleNamespace(**dict.fromkeys(flags, 1))
+    return cast("ModuleType", module)
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [([b"theirs", b"\x01\0\0\0", b""], 0), ([b"bad"], 0), ([b""], 58), ([b"theirs", b"x"], 0)],
+    ids=["in", "ticket refused", "out", "nonsense"],
+)
+@bounded(30)
+async def test_a_kerberos_ticket_is_not_said(
+    answers: list[bytes], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No embedded broker speaks GSSAPI: one without SASL is made to say what such a one would."""
+    monkeypatch.setitem(sys.modules, "gssapi", kerberos())
+    heard: list[bytes] = []
+
+    def pretend(seen: RequestSeen) -> Action | None:
+        values: dict[str, Any] = {"error_code": ErrorCode.none, "mechanisms": ("GSSAPI",)}
+        if seen.api_key == AUTHENTICATE:
+            said = answers[(len(heard)) % len(answers)]
+            heard.append(seen.request.auth_bytes)
+            values = {"error_code": code, "error_message": "no" if code else None}
+            values |= {"auth_bytes": said, "session_lifetime": ZERO_MS}
+        elif seen.api_key != HANDSHAKE:
+            return None
+        return Respond(respond(seen.api_key, seen.api_version, values))
+
+    ear = Ear()
+    with ear.listening():
+        async with EmbeddedCluster() as cluster:
+            cluster.intercept(pretend)
+            await drive(cluster, ear, sasl("GSSAPI"))
+            written = cluster.log_end_offset("t") if cluster.state.topics else 0
+    assert heard[0] == CANARY.encode()
+    assert written == (len(answers) == 3)
+    ear.check(CANARY, PAYLOAD.decode())
 
 
 @pytest.mark.parametrize(

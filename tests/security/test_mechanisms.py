@@ -7,6 +7,7 @@ come as `AuthenticationFailedError`, at once, and without a word of the secret.
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import time
 from collections.abc import Callable
@@ -160,6 +161,24 @@ def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     with pytest.raises(AuthenticationFailedError):
         scram.next(message)
+
+
+def test_the_servers_signature_is_compared_in_constant_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long for the first byte that differs as for the last, so that none can be guessed."""
+    compared: list[object] = []
+
+    def compare(one: Any, other: Any) -> bool:
+        compared.extend((one, other))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr("scramp.core.compare_digest", compare)
+    signature = "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    scram = _scram()
+    scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
+    assert scram.next(f"v={signature}".encode()) is None
+    assert compared == [base64.b64decode(signature)] * 2
 
 
 def test_scram_goes_on_after_nothing() -> None:
