@@ -488,7 +488,8 @@ class ProducerConfig:
     """The name brokers log and count quotas under; ``aioidem-producer-N`` when not given."""
 
     acks: Annotated[int, _Option(_Acks(), "acks", "acks")] = -1
-    """-1: all replicas in sync; 1: the leader; 0: nobody, and no record is ever called ACKED."""
+    """-1: all replicas in sync; 1: the leader, and an ACKED record that no follower has copied yet
+    goes with it, also in a clean election; 0: nobody, and no record is ever called ACKED."""
 
     enable_idempotence: Annotated[
         bool, _Option(_Flag(), "enable.idempotence", "enable_idempotence")

@@ -33,7 +33,7 @@ class DeliveryStatus(enum.Enum):
 
     ACKED = "acked"
     """In the log: the broker answered error NONE under ``acks=all``, for this batch or for one
-    that proves it."""
+    that proves it. Under ``acks=1``: in the leader's log, which an election may still cut."""
 
     NOT_WRITTEN = "not written"
     """Not in the log and never will be: it was never put on a socket, or each attempt was refused

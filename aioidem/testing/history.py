@@ -168,7 +168,8 @@ class Expectations:
 
     Args:
         deadline: seconds from a row's `started` within which it must be settled; None: any time.
-        lost: values of which the broker itself threw an acknowledged copy away (unclean election).
+        lost: values of which the broker itself threw an acknowledged copy away (unclean election;
+            under acks=1 also a clean one, of a follower that had not copied them yet).
         may_repeat: values that may be there twice: no idempotence, or `in_doubt="resend"`.
         may_reorder: values that may be late: UNKNOWN, where nothing fences the request off.
         unpromised: neither order nor uniqueness is promised anywhere.

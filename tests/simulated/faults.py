@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -23,7 +24,7 @@ from aioidem.broker.intercept import (
 from aioidem.broker.partition import NO_LEADER, Partition, Topic
 from aioidem.errors import KafkaConnectionError
 from aioidem.records import read_batches
-from aioidem.testing import log_records, parse_value
+from aioidem.testing import ValueId, log_records, parse_value
 
 from .schedule import Fault, Glitch
 
@@ -55,7 +56,25 @@ class Injector:
         self._world.trace(f"fault {fault.kind} {fault.args}")
         if fault.kind in ("cut", "kill"):
             self._world.note_sent()
+        exposed = self._exposed() if fault.kind in ("kill", "move") else frozenset()
         getattr(self, f"_do_{fault.kind}")(*fault.args)
+        if exposed:
+            there = {parse_value(record.value) for record in self._world.log()}
+            self._world.lost |= exposed - there
+
+    def _exposed(self) -> AbstractSet[ValueId]:
+        """What a clean election may throw away although it was acknowledged: under acks=1, what
+        is above the high watermark. A follower that lags is in sync for a while, and electable.
+        """
+        if self._world.schedule.options.get("acks") != 1:
+            return frozenset()
+        return {
+            value
+            for topic in self._world.cluster.topics.values()
+            for partition in topic.partitions
+            if partition.leader != NO_LEADER
+            for value in _values_from(partition, partition.leader, partition.high_watermark)
+        }
 
     def _later(self, seconds: float, act: Any) -> None:
         self._world.at(self._world.now + seconds, act)
@@ -142,9 +161,8 @@ class Injector:
             return
         old = partition.leader_replica or partition.replicas[partition.isr[0]]
         kept = partition.replicas[laggard].log.common_end(old.log)
-        raw = b"".join(b.wire() for b in old.log.batches if b.base_offset >= kept)
-        gone = [parse_value(r.value) for r in log_records(topic, index, read_batches(raw))]
-        world.lost.update(value for value in gone if value is not None)
+        gone = _values_from(partition, old.broker_id, kept)
+        world.lost.update(gone)
         world.trace(f"{topic}-{index} loses from offset {kept} on: {len(gone)} records")
         world.cluster.move_leader(partition, laggard)
         partition.resume(laggard)
@@ -431,6 +449,15 @@ class Injector:
             return dataclasses.replace(answer, producer_epoch=epoch)
 
         return Rewrite(change)
+
+
+def _values_from(partition: Partition, broker: int, offset: int) -> list[ValueId]:
+    """What that broker's copy holds from an offset on."""
+    batches = partition.replicas[broker].log.batches
+    raw = b"".join(batch.wire() for batch in batches if batch.base_offset >= offset)
+    records = log_records(partition.topic.name, partition.index, read_batches(raw))
+    values = [parse_value(record.value) for record in records]
+    return [value for value in values if value is not None]
 
 
 class _Unnamed:

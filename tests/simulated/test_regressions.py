@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from aioidem.testing import Outcome
+import pytest
+
+from aioidem.testing import Anomaly, Outcome
 
 from .schedule import Call, Fault, Glitch, draw
 from .test_attack import clean, schedule
-from .world import run
+from .world import World, run
 
 
 def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
@@ -59,3 +61,60 @@ def test_a_hole_that_a_forgetful_leader_left_is_not_closed_by_later_successes() 
     """
     result = run(draw(9268))
     assert not result.violations, "\n".join(map(str, result.violations))
+
+
+def _a_follower_that_lags_is_elected(acks: int, fault: Fault, *more: Call) -> World:
+    """One record is in both logs; of the next only the old leader has a copy, and is answered."""
+    return World(
+        schedule(
+            profile="plain",
+            brokers=2,
+            replication=2,
+            retain=(20, 20),
+            versions=(14, 14),
+            options={"enable_idempotence": False, "acks": acks},
+            calls=(Call(0.0, "t", 0, None, 60), Call(0.7, "t", 0, None, 60), *more),
+            faults=(Fault(0.65, "pause", ("t", 0, 1, 3.0)), fault),
+        )
+    )
+
+
+_MOVE = Fault(0.9, "move", ("t", 0, 1))
+_KILLS = [Fault(0.9, "kill", (0, clean, 1.0, True)) for clean in (True, False)]
+
+
+@pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
+def test_under_acks_1_a_clean_election_may_lose_what_was_acknowledged(fault: Fault) -> None:
+    """Seed 67687: acks=1 promises one copy. The judge knows which election threw it away, and that
+    the offset of a later record is then a reason for a data-loss event.
+    """
+    world = _a_follower_that_lags_is_elected(1, fault, Call(2.5, "t", 0, None, 60))
+    result = world.run()
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert set(result.outcomes) == {Outcome.ACKED}
+    assert {value.call for value in world.lost} == {1}
+    assert (result.lost, result.events) == (1, 1)
+
+
+def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
+    """The first record is below the high watermark: brokers that lose it are found out."""
+    world = _a_follower_that_lags_is_elected(1, _MOVE)
+    elected = world.cluster.topics["t"].partitions[0].replicas[1]
+
+    def forget() -> None:
+        elected.log.truncate(0)
+
+    world.at(world.start + 0.85, forget)
+    violations = world.run().violations
+    assert [violation.anomaly for violation in violations] == [Anomaly.LOST]
+    assert "p/t-0#0" in violations[0].detail
+
+
+@pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
+def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Fault) -> None:
+    """... and the judge allows nothing there."""
+    world = _a_follower_that_lags_is_elected(-1, fault)
+    result = world.run()
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert set(result.outcomes) == {Outcome.ACKED}
+    assert not world.lost

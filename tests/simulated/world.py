@@ -932,7 +932,7 @@ class World:
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
         result.losses = self.monitor.losses_proved
-        if result.events and not schedule.events_allowed:
+        if result.events and not (schedule.events_allowed or self.lost):
             self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
         if schedule.all_acked:
             self._judge_gentle()
