@@ -54,6 +54,7 @@ from aioidem.engine.topics import TopicState
 from aioidem.engine.transactions import (
     V2,
     Call,
+    Outcome,
     Transactions,
     TransactionState,
 )
@@ -326,17 +327,17 @@ class ProducerCore:
         for state in self.partitions.values():
             state.close_gate()
 
-    def commit_transaction(self, transactions: Transactions) -> bool:
+    def commit_transaction(self, transactions: Transactions) -> Outcome:
         """Deliver what is queued, then commit. Returns and raises as `Transactions.commit` does."""
-        due = transactions.commit()
+        outcome = transactions.commit()
         self.begin_flush()
-        return due
+        return outcome
 
-    def abort_transaction(self, transactions: Transactions) -> bool:
+    def abort_transaction(self, transactions: Transactions) -> Outcome:
         """Settle what is queued, then abort. Returns and raises as `Transactions.abort` does."""
-        due = transactions.abort()
+        outcome = transactions.abort()
         self._follow_transactions()
-        return due
+        return outcome
 
     def _follow_transactions(self) -> None:
         """Let records and the producer share the transaction's fate."""
@@ -355,7 +356,7 @@ class ProducerCore:
                 self._abort_records(doomed, DeliveryStatus.UNKNOWN)
             case TransactionState.ABORTING:
                 self._abort_records(errors.TransactionAborted("its transaction was aborted"), None)
-            case _ if transactions.ended is False and self.unsettled:
+            case _ if transactions.outcome.committed is False and self.unsettled:
                 aborted = errors.TransactionAborted("its transaction was aborted")
                 self._abort_records(aborted, DeliveryStatus.NOT_WRITTEN)
 

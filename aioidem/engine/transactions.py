@@ -43,6 +43,7 @@ __all__ = [
     "TRANSACTION_TRANSITIONS",
     "Call",
     "OffsetCommit",
+    "Outcome",
     "TransactionEvent",
     "TransactionState",
     "Transactions",
@@ -121,6 +122,17 @@ class Call(NamedTuple):
     commit: bool = False
 
 
+class Outcome:
+    """How one transaction ended. It outlives the next one's beginning for those who wait for it."""
+
+    __slots__ = ("committed", "told")
+
+    def __init__(self) -> None:
+        self.committed: bool | None = None
+        # Whether its caller knows: he may have left before it ended.
+        self.told = False
+
+
 class OffsetCommit:
     """A group's offsets on their way into the transaction."""
 
@@ -161,9 +173,9 @@ class Transactions:
         "cause",
         "coordinator",
         "coordinators",
-        "ended",
         "last_refusal",
         "offsets",
+        "outcome",
         "retry_at",
         "state",
         "transactional_id",
@@ -180,8 +192,9 @@ class Transactions:
         self.offsets: list[OffsetCommit] = []
         # Why it can only be aborted, or why nothing can be done any more.
         self.cause: errors.KafkaError | None = None
-        # How the last transaction ended, until somebody was told: a caller may have left meanwhile.
-        self.ended: bool | None = None
+        # Of the transaction that is open, or was last.
+        self.outcome = Outcome()
+        self.outcome.told = True
         self.retry_at = 0.0
         # What a coordinator said last: the reason when something takes too long.
         self.last_refusal: errors.KafkaError | None = None
@@ -218,7 +231,7 @@ class Transactions:
         self._need("begin a transaction", TransactionState.READY)
         self._move(TransactionEvent.BEGIN)
         self.version = V2 if version >= V2 else 1
-        self.ended = None
+        self.outcome = Outcome()
         self.added.clear()
         self.offsets.clear()
         self._wanted.clear()
@@ -227,41 +240,39 @@ class Transactions:
         self._begun = self._confirmed = self._decision_in_doubt = False
         self._backoff.reset()
 
-    def commit(self) -> bool:
-        """Commit when all is delivered; False: that has happened already, and nobody was told.
+    def commit(self) -> Outcome:
+        """Commit when all is delivered. What to wait for may have happened already, if nobody was
+        told.
 
         Raises:
             IllegalStateError: no transaction is open. KafkaError: as `check`.
         """
-        if self.ended is True or self.state in (
-            TransactionState.COMMITTING,
-            TransactionState.DECIDING,
-        ):
-            return self.ended is not True
-        self._need("commit", TransactionState.OPEN)
-        self._move(TransactionEvent.COMMIT)
-        return True
+        waited_for = (TransactionState.COMMITTING, TransactionState.DECIDING)
+        if self.state not in waited_for and not self._untold(committed=True):
+            self._need("commit", TransactionState.OPEN)
+            self._move(TransactionEvent.COMMIT)
+        return self.outcome
 
-    def abort(self) -> bool:
-        """Abort; False: that has happened already, and nobody was told.
+    def abort(self) -> Outcome:
+        """Abort. What to wait for may have happened already, if nobody was told.
 
         Raises:
             IllegalStateError: no transaction is open, or its commit may have taken place.
         """
-        if self.ended is False or self.state is TransactionState.ABORTING:
-            return self.ended is not False
-        if self.ended is True:
-            raise errors.IllegalStateError("cannot abort: the transaction was committed")
-        if self.state is TransactionState.ABORTABLE:
-            self._move(TransactionEvent.ABORT)
-            return True
-        if self.state is TransactionState.DECIDING:
+        if self.state is TransactionState.ABORTING or self._untold(committed=False):
+            return self.outcome
+        if self.state is TransactionState.DECIDING or self._untold(committed=True):
             raise errors.IllegalStateError(
-                "the commit may have taken place: call commit_transaction() again to learn it"
+                "cannot abort: the commit may have taken place; commit_transaction() tells"
             )
-        self._need("abort", TransactionState.OPEN, TransactionState.COMMITTING)
+        if self.state is not TransactionState.ABORTABLE:
+            self._need("abort", TransactionState.OPEN, TransactionState.COMMITTING)
         self._move(TransactionEvent.ABORT)
-        return True
+        return self.outcome
+
+    def _untold(self, *, committed: bool) -> bool:
+        """Whether it ended so, and nobody knows yet."""
+        return self.outcome.committed is committed and not self.outcome.told
 
     def commit_offsets(self, commit: OffsetCommit) -> OffsetCommit:
         """Let a group's offsets be part of the transaction; the commit to wait for, which is an
@@ -552,7 +563,7 @@ class Transactions:
 
     def _finish(self, *, committed: bool) -> None:
         self._move(TransactionEvent.END)
-        self.ended = committed
+        self.outcome.committed = committed
         self.cause = None
         if self._renew:
             self._move(TransactionEvent.RENEW)

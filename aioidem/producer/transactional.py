@@ -38,7 +38,6 @@ __all__ = ["TransactionCalls"]
 _BEFORE_LEAVING = 5.0
 """Seconds that a cancelled block waits for its abort; the next `begin_transaction` waits on."""
 
-_STARTING = (TransactionState.UNINITIALISED, TransactionState.INITIALISING)
 _COMMITTING = (TransactionState.COMMITTING, TransactionState.DECIDING)
 _BETWEEN = (
     TransactionState.INITIALISING,
@@ -112,15 +111,16 @@ class TransactionCalls(ABC):
             KafkaError: fatal. `status` is UNKNOWN if it may have been committed.
         """
         transactions = self._transactional()
-        if self._core.commit_transaction(transactions):
-            self._sender.wakeup.set()
-            await self._until(
-                lambda: transactions.state not in _COMMITTING, timeout, "commit_transaction"
-            )
-        else:
-            await anyio.lowlevel.checkpoint()
-        transactions.check()
-        transactions.ended = None
+        outcome = self._core.commit_transaction(transactions)
+        await self._until(
+            lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
+            timeout,
+            "commit_transaction",
+        )
+        if not outcome.committed:
+            transactions.check()
+            raise errors.TransactionAborted("the transaction was aborted by another call")
+        outcome.told = True
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
@@ -131,17 +131,17 @@ class TransactionCalls(ABC):
             KafkaError: fatal.
         """
         transactions = self._transactional()
-        if self._core.abort_transaction(transactions):
-            self._sender.wakeup.set()
-            await self._until(
-                lambda: transactions.state is not TransactionState.ABORTING,
-                timeout,
-                "abort_transaction",
-            )
-        else:
-            await anyio.lowlevel.checkpoint()
-        transactions.check()
-        transactions.ended = None
+        outcome = self._core.abort_transaction(transactions)
+        await self._until(
+            lambda: (
+                outcome.committed is not None or transactions.state is not TransactionState.ABORTING
+            ),
+            timeout,
+            "abort_transaction",
+        )
+        if outcome.committed is None:
+            transactions.check()
+        outcome.told = True
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -162,9 +162,7 @@ class TransactionCalls(ABC):
         """
         transactions = self._transactional()
         with suppress(errors.KafkaError):
-            if not self._core.abort_transaction(transactions):
-                return
-            self._sender.wakeup.set()
+            self._core.abort_transaction(transactions)
             if limit is None:
                 await self.abort_transaction()
                 return
@@ -223,6 +221,8 @@ class TransactionCalls(ABC):
             await self._sender.until(
                 lambda: condition() or self._ended or self._core.fatal_error is not None
             )
+        if condition():
+            return  # whatever else has ended meanwhile
         if scope.cancelled_caught:
             transactions = self._transactional()
             refusal = transactions.last_refusal
