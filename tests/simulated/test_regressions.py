@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from aioidem.testing import Anomaly, Outcome
 
 from .schedule import Call, Fault, Glitch, draw
+from .soak import quiet
 from .test_attack import clean, schedule
+from .whole import perform
 from .world import World, run
 
 
@@ -118,3 +122,33 @@ def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Faul
     assert not result.violations, "\n".join(map(str, result.violations))
     assert set(result.outcomes) == {Outcome.ACKED}
     assert not world.lost
+
+
+@pytest.mark.parametrize("backend", ["", "asyncio", "trio"])
+def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge(
+    backend: str,
+) -> None:
+    """Seed 77153: fresh batches in doubt are sent again and acknowledged, old ones after them make
+    the broker forget us, and then it serves what it had read of the closed connection. The judge
+    of the whole producer knew the first of these requests for a late copy and not those behind it.
+    """
+    fresh = tuple(Call(0.6 + i * 0.01, "t", 0, None, 60) for i in range(20))
+    old = tuple(Call(2.0 + i * 0.01, "t", 0, None, 60, 100.0) for i in range(5))
+    plan = schedule(
+        backend=backend,
+        profile="forgetful",
+        broker_configs={
+            "producer.id.expiration.ms": "60000",
+            "producer.id.expiration.check.interval.ms": "20",
+        },
+        all_acked=True,
+        calls=fresh + old,
+        glitches=(Glitch(8, "zombie", (4.0,)),),
+    )
+    with quiet():
+        result = perform(plan)
+        elsewhere = perform(dataclasses.replace(plan, profile="attack"))
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert set(result.outcomes) == {Outcome.ACKED}
+    # They are there twice, and that is allowed to forgetful brokers only.
+    assert [v.anomaly for v in elsewhere.violations].count(Anomaly.DUPLICATE) > 1

@@ -419,7 +419,8 @@ class _Whole:
 
     def is_open(self, peer_id: int) -> bool:
         """Whether the client still has that connection."""
-        return any(connection.id == peer_id for connection in self.cluster.connections)
+        # The cluster also lists closed ones, while requests that were read of them are not served.
+        return any(c.id == peer_id and not c.closed for c in self.cluster.connections)
 
     def at(self, when: float, act: Callable[[], None]) -> None:
         """Do something at a time."""
