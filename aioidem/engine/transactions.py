@@ -108,7 +108,7 @@ TRANSACTION_TRANSITIONS: dict[tuple[TransactionState, TransactionEvent], Transac
     (_S.ABORTING, _E.END): _S.READY,
     (_S.READY, _E.RENEW): _S.RENEWING,
     (_S.RENEWING, _E.GRANT): _S.READY,
-    **{(state, _E.DIE): _S.FATAL for state in _S},
+    **{(state, _E.DIE): _S.FATAL for state in _S if state is not _S.FATAL},
 }
 
 
