@@ -35,6 +35,7 @@ from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respo
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.config import ProducerConfig
 from aioidem.errors import KafkaError
+from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 
 from .test_oidc import gives, provider
@@ -225,10 +226,7 @@ async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_kee
             async def breaking(item: bytes) -> None:
                 self._writes += 1
                 if self._writes >= 3:
-                    copy = bytes(item)
-                    raise anyio.BrokenResourceError from ConnectionResetError(
-                        f"reset at {len(copy)}"
-                    )
+                    await anyio.aclose_forcefully(stream)
                 await send(item)
 
             stream.send = breaking
@@ -239,13 +237,19 @@ async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_kee
         async with EmbeddedCluster(
             security=BrokerSecurity(mechanisms=("PLAIN",), users={"alice": CANARY})
         ) as cluster:
-            producer = Producer(
-                cluster.bootstrap_servers,
-                connector=Breaking(cluster.connector),
-                **options_for("PLAIN", right=True),
-            )
-            with pytest.raises(KafkaError, match="reset at") as caught:
-                await producer.start()
+            host, _, port = cluster.bootstrap_servers.partition(":")
+            config = ProducerConfig.build("h", **options_for("PLAIN", right=True))
+            with pytest.raises(KafkaError, match="the connection was lost") as caught:
+                await Connection.open(
+                    Breaking(cluster.connector),
+                    host,
+                    int(port),
+                    client_id="me",
+                    setup_timeout=10,
+                    max_frame_bytes=1 << 20,
+                    sasl=sasl_client(config),
+                )
+            ear.hear("aioidem")
             ear.hear_error(caught.value)
     ear.check(CANARY)
 
