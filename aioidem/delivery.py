@@ -20,7 +20,7 @@ from typing import Any, overload
 import anyio
 
 from aioidem.engine.accumulator import Settlement
-from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
+from aioidem.errors import InternalError, KafkaError, PartialDeliveryError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
 from aioidem.waiting import Signal, new_signal
 
@@ -78,7 +78,9 @@ class Delivery:
             self._error = (
                 copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
             )
-            if not self._seen and self._event is None:
+            # Who aborts a transaction knows what becomes of its records.
+            asked_for = isinstance(error, TransactionAborted)
+            if not (self._seen or asked_for) and self._event is None:
                 self._failed.append(self)
         self.status = settlement.status
         if self._event is not None:

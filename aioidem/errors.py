@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from aioidem.structs import DeliveryStatus
 
@@ -200,6 +200,16 @@ class KafkaError(RuntimeError):
             return type(self).__name__
         return f"{type(self).__name__}: {super().__str__()}"
 
+    def __copy__(self) -> Self:
+        """With its cause, which is no part of what pickling keeps."""
+        reduced: Any = self.__reduce__()
+        make, arguments, *state = reduced
+        other: Self = make(*arguments)
+        other.__dict__.update(*state)
+        if self.__cause__ is not None:
+            other.__cause__ = self.__cause__
+        return other
+
 
 class ConfigError(KafkaError, ValueError):
     """An option is unknown, has an illegal value, or contradicts another one."""
@@ -293,16 +303,20 @@ class InternalError(KafkaError):
 
 # -- what only aiokafka raises ---------------------------------------------------------------------
 #
-# aioidem raises none of these, except IllegalOperation: they are here because code that names
+# aioidem raises none of these, except those for transactions: they are here because code that names
 # them in an import or an except clause moves over with it.
 
 
 class IllegalOperation(KafkaError):
-    """What was asked for needs another configuration: transactions without a transactional id."""
+    """What was asked for cannot be done as things are: transactions without a transactional id,
+    a record outside of one.
+    """
 
 
 class IllegalStateError(KafkaError):
-    """aiokafka's; never raised here."""
+    """A call for a transaction does not fit its state, which is as it was: a second begin, a commit
+    without one.
+    """
 
 
 class AbortableTransactionError(KafkaError):

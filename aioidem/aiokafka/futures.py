@@ -15,9 +15,13 @@ import anyio
 
 from aioidem.aiokafka.translation import Translation
 from aioidem.delivery import Deliveries, Delivery
+from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import RecordMetadata
 
 __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
+
+# Whoever aborts the transaction, or cannot commit it, knows.
+_TOLD_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
 
 if TYPE_CHECKING:
     _Future = asyncio.Future[RecordMetadata]
@@ -123,6 +127,7 @@ class LooseFuture:
 
 class _Resolvable(Protocol):
     def done(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
     def set_result(self, result: RecordMetadata, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
 
@@ -165,6 +170,8 @@ def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) 
         future.set_result(translation.metadata(delivery.metadata))
     else:
         future.set_exception(translation.error(error))
+        if isinstance(error, _TOLD_ELSEWHERE):
+            future.exception()  # or asyncio would log each future that nobody awaits
 
 
 def done_future(

@@ -8,6 +8,8 @@ one broker. The rules below keep that promise, with five requests where that is 
   and without idempotence the order could only be kept at one request per round trip.
 - `acks=0` or `acks=1` passed: taken as meant, so there is no idempotence (brokers allow it with all
   only), and one request in flight, which keeps the order.
+- `transactional_id` passed: idempotence, whatever `enable_idempotence` says, as by aiokafka:
+  frameworks pass a default of their own.
 - `enable_idempotence=False` passed: taken as meant. acks is still "all" unless passed.
 - `max_block_ms` omitted: `request_timeout_ms`, which is what aiokafka lets `send` wait.
 - `delivery_timeout_ms` omitted: 120 s, or longer where linger and request timeout need it.
@@ -16,8 +18,8 @@ one broker. The rules below keep that promise, with five requests where that is 
 - `sasl_allow_plaintext` omitted: what `SASL_PLAINTEXT` and the mechanism say together is taken as
   meant, as by aiokafka, and warned of.
 
-Invariant: what was passed is never changed; what contradicts itself is a `ConfigError` (and so a
-ValueError), a name that is no argument a TypeError.
+Invariant: nothing else that was passed is changed; what contradicts itself is a `ConfigError` (and
+so a ValueError), a name that is no argument a TypeError.
 """
 
 from __future__ import annotations

@@ -15,20 +15,21 @@ import ssl
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NoReturn, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.aiokafka.batches import BatchBuilder, Serializer, whole_milliseconds
 from aioidem.aiokafka.client import ProducerClient
 from aioidem.aiokafka.collecting import CollectorObserver
 from aioidem.aiokafka.futures import DeliveryFuture, batch_future, done_future, record_future
+from aioidem.aiokafka.offsets import Offsets, checked_group, checked_offsets
 from aioidem.aiokafka.options import OMITTED, MoreOptions, Omitted, check_serializer, config_from
 from aioidem.aiokafka.translation import OWN, Translation
 from aioidem.errors import (
     ConfigError,
-    IllegalOperation,
     ProducerClosed,
     RecordError,
     UnknownTopicOrPartitionError,
@@ -36,7 +37,7 @@ from aioidem.errors import (
 from aioidem.partitioner import DefaultPartitioner, Partitioner
 from aioidem.producer.native import Producer
 from aioidem.security import SecurityProtocol, TokenProvider
-from aioidem.structs import OffsetAndMetadata, RecordMetadata, TopicPartition
+from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 
 __all__ = ["AIOKafkaProducer", "TransactionContext"]
 
@@ -47,7 +48,6 @@ _FACE_ONLY = (
 )
 
 Headers = Sequence[tuple[str, bytes | None]]
-Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 
 class AIOKafkaProducer:
@@ -80,8 +80,9 @@ class AIOKafkaProducer:
         ssl_context: see `aioidem.helpers.create_ssl_context`; None trusts the system's authorities.
         connections_max_idle_ms: None never closes an idle connection.
         enable_idempotence: number batches, so that a retry is never written twice.
-        transactional_id: not part of this version.
-        transaction_timeout_ms: likewise.
+        transactional_id: the producer's name across restarts; given, every record belongs to a
+            transaction. Means idempotence.
+        transaction_timeout_ms: after how long the coordinator aborts a transaction by itself.
         sasl_mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.
         sasl_plain_password: for PLAIN and SCRAM.
         sasl_plain_username: for PLAIN and SCRAM.
@@ -347,6 +348,8 @@ class AIOKafkaProducer:
             await self._await_partition(topic, partition)
             place = self._choose(topic) if partition is None else partition
             if not records:
+                if self._config.transactional_id is not None:
+                    self._core.check_transaction()
                 batch.sent()
                 return done_future(self._loop, _nowhere(topic, place), self._translation)
             deliveries = await self._core.enqueue_batch(
@@ -388,40 +391,78 @@ class AIOKafkaProducer:
         return partition
 
     # -- transactions ------------------------------------------------------------------------------
-
-    def _ensure_transactional(self) -> NoReturn:
-        with self._translation:
-            raise IllegalOperation(
-                "transactions need a transactional_id, and they are not part of this version"
-            )
+    #
+    # docs/transactions.md says what is promised, and what each error means.
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction.
+        """Begin a transaction; what is sent from here on is part of it.
 
         Raises:
-            IllegalOperation: there is no transactional id.
+            IllegalOperation: there is no transactional id. IllegalStateError: one is open, or its
+            commit goes on. KafkaTimeoutError: the last one's end goes on after `max_block_ms`; call
+            again. KafkaError: what the last one failed of, until it is aborted; or fatal, such as
+            `ProducerFenced`.
         """
-        self._ensure_transactional()
+        with self._translation:
+            await self._core.begin_transaction()
 
     async def commit_transaction(self) -> None:
-        """Commit the transaction. Raises IllegalOperation, as `begin_transaction`."""
-        self._ensure_transactional()
+        """Deliver every record of the transaction, then commit it. Cancelled, it goes on.
+
+        Raises:
+            IllegalOperation: there is no transactional id. IllegalStateError: none is open.
+            KafkaTimeoutError: not done within `delivery_timeout_ms`; it goes on, call again.
+            KafkaError: what the transaction failed of: abort it; or fatal, and then `status` says
+            whether it may have been committed.
+        """
+        with self._translation:
+            await self._core.commit_transaction(self._limit)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction. Raises IllegalOperation, as `begin_transaction`."""
-        self._ensure_transactional()
+        """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
+        Cancelled, it goes on.
+
+        Raises:
+            IllegalOperation: there is no transactional id. IllegalStateError: none is open, or its
+            commit may have taken place. KafkaTimeoutError: not done within `delivery_timeout_ms`;
+            it goes on, call again. KafkaError: fatal.
+        """
+        with self._translation:
+            await self._core.abort_transaction(self._limit)
 
     def transaction(self) -> TransactionContext:
-        """A context that begins a transaction, and commits or aborts it at its end."""
+        """A context that begins a transaction, commits it at its end, and aborts it if it is left
+        by an exception or cannot be committed.
+        """
         return TransactionContext(self)
 
     async def send_offsets_to_transaction(
-        self,
-        offsets: Offsets,  # noqa: ARG002 - with issue 8
-        group_id: str,  # noqa: ARG002
+        self, offsets: Offsets, group_id: str | ConsumerGroupMetadata
     ) -> None:
-        """Commit consumer offsets with the transaction. Raises as `begin_transaction`."""
-        self._ensure_transactional()
+        """Commit consumer offsets with the transaction.
+
+        Args:
+            offsets: the next offset to read, by partition; with metadata if it is a pair.
+            group_id: the consumers' group; with the consumer's place in it brokers refuse what a
+                consumer says that has lost its partitions (KIP-447).
+
+        Raises:
+            IllegalOperation: there is no transactional id, or no transaction is open.
+            ValueError, TypeError: no such offsets, or group. KafkaTimeoutError: not done within
+            `delivery_timeout_ms`; call again with the same. KafkaError: refused, and the
+            transaction can only be aborted; or fatal.
+        """
+        with self._translation:
+            core = self._core
+            core.check_transaction()
+            await core.send_offsets_to_transaction(
+                checked_offsets(offsets), checked_group(group_id), self._limit
+            )
+
+    @property
+    def _limit(self) -> float:
+        # aiokafka waits without limit: no shorter than a record may take.
+        return max(self._config.delivery_timeout, self._config.max_block)
 
 
 class TransactionContext:
@@ -429,9 +470,13 @@ class TransactionContext:
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
+        self._block = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._producer.begin_transaction()
+        producer = self._producer
+        with producer._translation:  # noqa: SLF001 - a part of it
+            block = producer._core.transaction(producer._limit)  # noqa: SLF001
+            await self._block.enter_async_context(block)
         return self
 
     async def __aexit__(
@@ -440,10 +485,8 @@ class TransactionContext:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc_type is None:
-            await self._producer.commit_transaction()
-        else:
-            await self._producer.abort_transaction()
+        with self._producer._translation:  # noqa: SLF001
+            await self._block.__aexit__(exc_type, exc_value, traceback)
 
 
 def _deprecated(name: str, instead: str) -> None:

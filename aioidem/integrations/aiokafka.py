@@ -26,6 +26,7 @@ import aiokafka.structs
 
 from aioidem.aiokafka import AIOKafkaProducer as _AIOKafkaProducer
 from aioidem.aiokafka import Translation
+from aioidem.aiokafka.translation import reason_of
 from aioidem.errors import BrokerResponseError, KafkaError
 from aioidem.structs import RecordMetadata
 
@@ -40,11 +41,11 @@ class _ToAiokafka(Translation):
     __slots__ = ()
 
     def error(self, error: KafkaError) -> Exception:
-        theirs = _class_for(type(error))
-        translated: Any = theirs(*error.args)
+        reason = reason_of(error)
+        translated: Any = _class_for(type(reason))(*reason.args)
         translated.status = error.status
-        if isinstance(error, BrokerResponseError):
-            translated.errno = error.errno  # aiokafka has no class for some codes
+        if isinstance(reason, BrokerResponseError):
+            translated.errno = reason.errno  # aiokafka has no class for some codes
         translated.__cause__ = error
         return translated  # type: ignore[no-any-return]
 

@@ -329,7 +329,7 @@ class Producer(TransactionCalls):
         """
         group = None if size is None else RecordGroup(size)
         deliveries = Deliveries()
-        pending = []
+        pending: deque[PendingRecord] = deque()
         for new in records:
             record, delivery = self._record(
                 topic, new.value, new.key, new.headers, partition, new.timestamp_ms, deliveries
@@ -341,8 +341,11 @@ class Producer(TransactionCalls):
         total = sum(record.size for record in pending)
         if not self._core.budget.try_take(total):
             await self._wait_for_bytes(total, topic, partition)
-        for record in pending:
-            self._queue(topic, record)
+        try:
+            while pending:
+                self._queue(topic, pending.popleft())
+        finally:
+            self._core.budget.release(sum(record.size for record in pending))
         return deliveries
 
     def send_nowait(

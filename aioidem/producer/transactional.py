@@ -144,30 +144,26 @@ class TransactionCalls(ABC):
         outcome.told = True
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
+    async def transaction(self, timeout: float | None = None) -> AsyncIterator[None]:
         """`async with producer.transaction():` begins one, commits it at the end of the block, and
         aborts it if the block raises or it cannot be committed. Raises as those calls do.
         """
         await self.begin_transaction()
         try:
             yield
-            await self.commit_transaction()
-        except BaseException as error:
-            await self._leave_transaction(None if isinstance(error, Exception) else _BEFORE_LEAVING)
+            await self.commit_transaction(timeout)
+        except Exception:
+            await self._leave_transaction(timeout)
+            raise
+        except BaseException:  # cancelled: what is waited for must be shielded, and so be short
+            with anyio.move_on_after(_BEFORE_LEAVING, shield=True):
+                await self._leave_transaction(timeout)
             raise
 
-    async def _leave_transaction(self, limit: float | None) -> None:
-        """Abort what can be aborted, and wait for it: at most `limit` seconds in a block that is
-        being cancelled, `max_block` if None. Says nothing of its own errors: there is one already.
-        """
-        transactions = self._transactional()
+    async def _leave_transaction(self, timeout: float | None) -> None:
+        """Abort what can be aborted. Says nothing of its own errors: there is one already."""
         with suppress(errors.KafkaError):
-            self._core.abort_transaction(transactions)
-            if limit is None:
-                await self.abort_transaction()
-                return
-            with anyio.move_on_after(limit, shield=True):
-                await self.abort_transaction()
+            await self.abort_transaction(timeout)
 
     async def send_offsets_to_transaction(
         self,
@@ -205,6 +201,15 @@ class TransactionCalls(ABC):
             raise errors.TransactionAborted(
                 "the transaction was aborted before the offsets were in it"
             )
+
+    def check_transaction(self) -> None:
+        """Whether records and offsets may be sent.
+
+        Raises:
+            IllegalOperation: no transaction is open. AbortableTransactionError, KafkaError: why
+            this one, or any, cannot be committed.
+        """
+        self._transactional().need_open()
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -118,7 +118,9 @@ def test_sizes_codecs_and_partitioners_are_passed_on() -> None:
         {"bootstrap_servers": ""},
         {"bootstrap_servers": "host:port"},
         {"delivery_timeout_ms": 1000},
-        {"transactional_id": "t", "enable_idempotence": False},
+        {"acks": 1, "transactional_id": "t"},
+        {"transactional_id": 5},
+        {"transaction_timeout_ms": "60000"},
         {"ssl_context": create_ssl_context()},
     ],
 )
@@ -134,9 +136,13 @@ def test_an_unknown_argument_is_a_type_error() -> None:
         config(retries=5)
 
 
-def test_a_transactional_id_is_refused_in_plain_words() -> None:
-    with pytest.raises(errors.ConfigError, match="transactions are not part of this version"):
-        config(transactional_id="t")
+def test_a_transactional_id_means_idempotence_whatever_is_said_of_it() -> None:
+    """As by aiokafka: frameworks that pass their own default mean nothing by it."""
+    made = config(transactional_id="t", enable_idempotence=False, transaction_timeout_ms=1500)
+    assert (made.transactional_id, made.transaction_timeout) == ("t", 1.5)
+    assert (made.enable_idempotence, made.acks) == (True, -1)
+    assert made.max_in_flight_requests_per_connection == 5
+    assert config().transactional_id is None
 
 
 class OurProvider(AbstractTokenProvider):

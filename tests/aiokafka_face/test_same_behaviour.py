@@ -16,6 +16,7 @@ import aioidem.integrations.aiokafka
 from aioidem.broker import EmbeddedCluster
 
 from .suite import BEHAVIOURS, PARTITIONS, Behaviour, World, name_of
+from .suite_transactions import TRANSACTIONAL
 
 CLIENTS = {
     "aiokafka": aiokafka.AIOKafkaProducer,
@@ -36,8 +37,18 @@ EACH_CLIENT_AND_LOOP = pytest.mark.parametrize(
 
 @pytest.mark.anyio
 @EACH_CLIENT_AND_LOOP
-@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=name_of)
+@pytest.mark.parametrize("behaviour", [*BEHAVIOURS, *TRANSACTIONAL], ids=name_of)
 async def test_both_do(behaviour: Behaviour, client: Any, cluster: EmbeddedCluster) -> None:
     cluster.create_topic("t", partitions=PARTITIONS)
     with anyio.fail_after(20):
         await behaviour(World(client, cluster.bootstrap_servers, "t"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.parametrize("behaviour", TRANSACTIONAL, ids=name_of)
+async def test_both_do_on_brokers_before_kafka_4(behaviour: Behaviour, client: Any) -> None:
+    async with EmbeddedCluster(transport="tcp", transaction_version=0) as cluster:
+        cluster.create_topic("t", partitions=PARTITIONS)
+        with anyio.fail_after(20):
+            await behaviour(World(client, cluster.bootstrap_servers, "t"))

@@ -130,6 +130,8 @@ def test_every_error_survives_copying_and_pickling(
         assert again.args == args
         assert again.status is status
         assert str(again) == str(error)
+    assert copy.copy(error).__cause__ is error.__cause__
+    assert copy.copy(cls(*args)).__suppress_context__ is False
 
 
 def test_an_unknown_code_survives_copying_and_pickling() -> None:
