@@ -353,6 +353,7 @@ class ProducerCore:
                 doomed = errors.AbortableTransactionError(
                     f"its transaction can only be aborted: {transactions.cause}"
                 )
+                doomed.__cause__ = transactions.cause
                 self._abort_records(doomed, DeliveryStatus.UNKNOWN)
             case TransactionState.ABORTING:
                 self._abort_records(errors.TransactionAborted("its transaction was aborted"), None)
