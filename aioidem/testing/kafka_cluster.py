@@ -584,11 +584,18 @@ class KafkaCluster:
         return printed.decode(errors="replace").splitlines()
 
     async def consume(
-        self, topic: str, count: int, *, properties: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        count: int,
+        *,
+        properties: Mapping[str, str] | None = None,
+        read_committed: bool = False,
     ) -> list[bytes]:
         """Lines that Kafka's own console consumer prints of a topic's first ``count`` records.
 
+        :param topic: its name, or a regular expression that names several.
         :param properties: of its formatter, for example ``{"print.key": "true"}``.
+        :param read_committed: only what no transaction holds back or has aborted.
         :raises KafkaToolError: it failed, or there are fewer.
         """
         option = "--formatter-property" if self._tools_moved() else "--property"
@@ -598,7 +605,8 @@ class KafkaCluster:
         printed = await self.run_tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             *("--bootstrap-server", self.inner_servers),
-            *("--topic", topic, "--from-beginning"),
+            *("--include", topic, "--from-beginning"),
+            *("--isolation-level", "read_committed" if read_committed else "read_uncommitted"),
             *("--max-messages", str(count), "--timeout-ms", "20000"),
             *settings,
         )

@@ -28,6 +28,7 @@ _BATCH: Final = re.compile(
 _RECORD: Final = re.compile(
     r"\| offset: (?P<offset>\d+) .*?headerKeys: \[(?P<headers>.*?)\]"
     r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?"
+    r"(?: endTxnMarker: (?P<marker>\w+) coordinatorEpoch: -?\d+)?"
 )
 _CHATTER: Final = re.compile(r"\s*$|Dumping |(Log )?[Ss]tarting offset: ")
 
@@ -38,12 +39,16 @@ class LogDumpError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """One record; ``key`` and ``payload`` are None where the tool printed none."""
+    """One record; ``key`` and ``payload`` are None where the tool printed none.
+
+    ``marker``: COMMIT or ABORT, of a record that ends a transaction.
+    """
 
     offset: int
     key: str | None
     payload: str | None
     header_keys: tuple[str, ...]
+    marker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
 
 def _record(match: re.Match[str]) -> DumpedRecord:
     keys = tuple(match["headers"].split(",")) if match["headers"] else ()
-    return DumpedRecord(int(match["offset"]), match["key"], match["payload"], keys)
+    return DumpedRecord(int(match["offset"]), match["key"], match["payload"], keys, match["marker"])
 
 
 def _batch(match: re.Match[str], records: list[DumpedRecord]) -> DumpedBatch:

@@ -31,3 +31,15 @@ def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> Non
 def test_a_dump_that_names_no_file_is_refused() -> None:
     with pytest.raises(LogDumpError, match="began with"):
         split_dumps([batch(0)])
+
+
+def test_what_ends_a_transaction_is_told() -> None:
+    record = "CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: []"
+    [dumped] = parse_dump(
+        [
+            batch(0).replace("isControl: false", "isControl: true"),
+            f"| offset: 0 {record} endTxnMarker: ABORT coordinatorEpoch: 3",
+        ]
+    )
+    assert dumped.control
+    assert [(each.marker, each.payload) for each in dumped.records] == [("ABORT", None)]

@@ -11,7 +11,6 @@ import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import from_ms
 from aioidem.protocol.messages import decode_response, encode_response, response_type
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Expectations, KafkaCluster, parse_value
@@ -19,6 +18,7 @@ from aioidem.testing.fault_proxy import Action, FrameSeen, Rewrite
 from tests.kafka.faults.world import (
     RTT,
     World,
+    delete_records,
     fill,
     leave_in_doubt,
     load,
@@ -31,19 +31,7 @@ from tests.kafka.tools import History, SpanCount, bounded, check, judge, outcome
 pytestmark = pytest.mark.anyio
 
 METADATA = 3
-DELETE_RECORDS, HIGH_WATERMARK = (21, 2), -1
 UNKNOWN_TOPIC = 3
-
-
-async def delete_records(cluster: KafkaCluster, topic: str) -> int:
-    """Throw away all that is committed; returns the offset from which on records stay."""
-    place = {"partition_index": 0, "offset": HIGH_WATERMARK}
-    answer = await cluster.ask(
-        *DELETE_RECORDS, topics=[{"name": topic, "partitions": [place]}], timeout=from_ms(10_000)
-    )
-    [partition] = answer.topics[0].partitions
-    assert int(partition.error_code) == 0
-    return int(partition.low_watermark)
 
 
 async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from aioidem import Producer
+from aioidem.broker.entities import from_ms
 from aioidem.errors import KafkaError
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Drop
@@ -30,7 +31,10 @@ _DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (
     (44, 1),
     (49, 1),
 )
-_LITERAL, _READ, _ALL, _DENY, _ALLOW = 3, 3, 2, 2, 3
+_DELETE_RECORDS: Final = (21, 2)
+_METADATA: Final = (3, 12)
+_LITERAL, _READ, _WRITE, _ALL, _DENY, _ALLOW = 3, 3, 4, 2, 2, 3
+_HIGH_WATERMARK: Final = -1
 _SET, _DELETE = 0, 1
 _FORBIDDEN: Final = 29
 _POLL_SECONDS: Final = 0.05
@@ -40,6 +44,8 @@ PROPERTIES: Final[Mapping[str, str | int]] = {
     "allow.everyone.if.no.acl.found": "true",
     # Forgotten producers are forgotten within this, not within ten minutes.
     "producer.id.expiration.check.interval.ms": 300,
+    # Transactions that time out are aborted within this, not within ten seconds.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 300,
     # Quotas look back two seconds, not ten: bursts are throttled at once, and for seconds.
     "quota.window.num": 2,
 }
@@ -189,8 +195,8 @@ async def forgotten(cluster: KafkaCluster, topic: str) -> None:
     await until(gone)
 
 
-async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
-    """From now on everybody, we as well, may do anything to the topic but read it."""
+async def _forbid(cluster: KafkaCluster, topic: str, operation: int) -> None:
+    """Everybody may do anything to the topic but this."""
     rule = {
         "resource_type": TOPIC,
         "resource_name": topic,
@@ -199,16 +205,48 @@ async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
         "host": "*",
     }
     rules = [
-        {**rule, "operation": _READ, "permission_type": _DENY},
+        {**rule, "operation": operation, "permission_type": _DENY},
         {**rule, "operation": _ALL, "permission_type": _ALLOW},
     ]
     answer = await cluster.ask(*_CREATE_ACLS, creations=rules)
     assert [int(each.error_code) for each in answer.results] == [0, 0]
 
+
+async def forbid_writing(cluster: KafkaCluster, topic: str) -> None:
+    """From now on everybody, we as well, may do anything to the topic but write to it."""
+    await _forbid(cluster, topic, _WRITE)
+
+    async def forbidden() -> bool:
+        answer = await cluster.ask(
+            *_METADATA,
+            topics=[{"name": topic, "topic_id": None}],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        return not answer.topics[0].topic_authorized_operations & 1 << _WRITE
+
+    await until(forbidden)
+
+
+async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
+    """From now on everybody, we as well, may do anything to the topic but read it."""
+    await _forbid(cluster, topic, _READ)
+
     async def forbidden() -> bool:
         return int((await _producers(cluster, topic)).error_code) == _FORBIDDEN
 
     await until(forbidden)
+
+
+async def delete_records(cluster: KafkaCluster, topic: str) -> int:
+    """Throw away all that is committed; returns the offset from which on records stay."""
+    place = {"partition_index": 0, "offset": _HIGH_WATERMARK}
+    answer = await cluster.ask(
+        *_DELETE_RECORDS, topics=[{"name": topic, "partitions": [place]}], timeout=from_ms(10_000)
+    )
+    [partition] = answer.topics[0].partitions
+    assert int(partition.error_code) == 0
+    return int(partition.low_watermark)
 
 
 async def _alter_brokers(cluster: KafkaCluster, operation: int, name: str, value: str) -> None:

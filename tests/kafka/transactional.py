@@ -1,0 +1,196 @@
+"""What the tests of transactions at real brokers share: witnesses, and hooks for single requests.
+
+Witnesses are not ours: aiokafka's consumer and Java's read what is committed, and Kafka's dump tool
+says how often a transaction was ended. A value names its topic and its transaction, so that Java's
+consumer can read all topics of a test file in one run.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+import aiokafka
+
+from aioidem import Producer
+from aioidem.delivery import Delivery
+from aioidem.testing import KafkaCluster
+from aioidem.testing.fault_proxy import Action, FrameHook, FrameSeen
+from tests.kafka.faults.world import until
+
+PRODUCE, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 25, 26, 28
+_LIST_OFFSETS, _OFFSET_FETCH = (2, 7), (9, 8)
+_UNCOMMITTED, _COMMITTED = 0, 1
+_SENTINEL: Final = "the end"
+
+
+def values(topic: str, transaction: str, count: int) -> list[bytes]:
+    """What `send` sends."""
+    return [f"{topic}/{transaction}/{number}".encode() for number in range(count)]
+
+
+def send(
+    producer: Producer, topic: str, transaction: str, count: int, partition: int = 0
+) -> list[Delivery]:
+    """Queue so many records that name their transaction."""
+    return [
+        producer.send_nowait(topic, each, partition=partition)
+        for each in values(topic, transaction, count)
+    ]
+
+
+# -- hooks -----------------------------------------------------------------------------------------
+
+
+def next_of(api_key: int, action: Action) -> FrameHook:
+    """Do this to the next frame of that API, and nothing to those after it."""
+    left = iter((action,))
+    return lambda seen: next(left, None) if seen.api_key == api_key else None
+
+
+def each_of(api_key: int, action: Action) -> FrameHook:
+    """Do this to every frame of that API."""
+    return lambda seen: action if seen.api_key == api_key else None
+
+
+def seen_of(cluster: KafkaCluster, api_key: int, *, answer: bool = False) -> list[FrameSeen]:
+    """The requests of an API, or their answers, that the first proxy saw. See `forget`."""
+    return [
+        each for each, _ in cluster.proxy.trace if each.api_key == api_key and each.answer is answer
+    ]
+
+
+def forget(cluster: KafkaCluster) -> None:
+    """Have `seen_of` begin anew."""
+    cluster.proxy.trace.clear()
+
+
+# -- witnesses -------------------------------------------------------------------------------------
+
+
+async def _end(cluster: KafkaCluster, topic: str, partition: int, isolation: int) -> int:
+    """-1 while nobody can tell."""
+    broker = await cluster.leader(topic, partition)
+    if broker < 0 or not cluster.brokers[broker].running:
+        return -1
+    place = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
+    answer = await cluster.ask(
+        *_LIST_OFFSETS,
+        broker=broker,
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[{"name": topic, "partitions": [place]}],
+        timeout=timedelta(seconds=10),
+    )
+    [part] = answer.topics[0].partitions
+    return -1 if int(part.error_code) else int(part.offset)
+
+
+async def end_of(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
+    """Where readers of committed data end for now: the last stable offset."""
+    return await _end(cluster, topic, partition, _COMMITTED)
+
+
+async def decided(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
+    """Wait until no transaction is open there, and return the log's end."""
+    stable = end = -1
+
+    async def same() -> bool:
+        nonlocal stable, end
+        end = await _end(cluster, topic, partition, _UNCOMMITTED)
+        stable = await _end(cluster, topic, partition, _COMMITTED)
+        return stable == end >= 0
+
+    await until(same)
+    return end
+
+
+async def committed(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]:
+    """What aiokafka's consumer reads there with read_committed, once nothing is open any more."""
+    end = await decided(cluster, topic, partition)
+    place = aiokafka.TopicPartition(topic, partition)
+    found: list[bytes] = []
+    async with aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=cluster.inner_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        while await consumer.position(place) < end:
+            for records in (await consumer.getmany(place, timeout_ms=200)).values():
+                found += [record.value for record in records]
+    return found
+
+
+async def ends(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[str]:
+    """How each transaction ended there, by Kafka's dump tool: COMMIT or ABORT, in log order."""
+    return [
+        record.marker
+        for batch in await cluster.dump_log(topic, partition)
+        if batch.control
+        for record in batch.records
+        if record.marker is not None
+    ]
+
+
+async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
+    """What the group has committed; waits until no transaction moves it any more."""
+    places = [{"name": topic, "partition_indexes": [0]}]
+    wanted = {"group_id": group, "topics": places}
+    offset = -1
+
+    async def stable() -> bool:
+        nonlocal offset
+        answer = await cluster.ask(
+            *_OFFSET_FETCH, group_id=group, topics=places, groups=[wanted], require_stable=True
+        )
+        [found] = answer.groups
+        if int(found.error_code):
+            return False
+        [part] = found.topics[0].partitions
+        offset = int(part.committed_offset)
+        return not int(part.error_code)
+
+    await until(stable)
+    return offset
+
+
+class Witness:
+    """Holds what each test says is committed against aiokafka's consumer, at once, and in the end
+    all of it against Java's.
+    """
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._expected: dict[str, list[bytes]] = {}
+
+    async def reads(self, topic: str, *transactions: tuple[str, int]) -> None:
+        """These are committed there, with so many records each, and nothing else."""
+        expected = [each for name, count in transactions for each in values(topic, name, count)]
+        assert await committed(self._cluster, topic) == expected
+        self._expected[topic] = expected
+
+    async def java_reads_the_same(self) -> None:
+        """One run for all topics. In each a last record follows, so that one too many would show:
+        there is no end of a log in Java's console consumer.
+        """
+        async with Producer(
+            self._cluster.bootstrap_servers, transactional_id="the-last-one"
+        ) as producer:
+            await producer.begin_transaction()
+            for topic, expected in self._expected.items():
+                [last] = values(topic, "the end", 1)
+                producer.send_nowait(topic, last, partition=0)
+                expected.append(last)
+            await producer.commit_transaction()
+        printed = await self._cluster.consume(
+            "|".join(map(re.escape, self._expected)),
+            sum(map(len, self._expected.values())),
+            read_committed=True,
+        )
+        found: dict[str, list[bytes]] = {topic: [] for topic in self._expected}
+        for line in printed:
+            found[line.decode().partition("/")[0]].append(line)
+        assert found == self._expected
