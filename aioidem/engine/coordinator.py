@@ -53,6 +53,7 @@ _COMMON: dict[int, Verdict] = {
 
 _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     (CallKind.FIND, 53): Verdict.REFUSED,
+    (CallKind.FIND, 30): Verdict.ABORTABLE,  # GROUP_AUTHORIZATION_FAILED
     (CallKind.INIT, 47): Verdict.FATAL,  # INVALID_PRODUCER_EPOCH: PRODUCER_FENCED, of old brokers
     (CallKind.INIT, 53): Verdict.REFUSED,
     # Within a transaction an old epoch may be a transaction that timed out (KIP-588): whether it
@@ -66,6 +67,8 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     # The broker that checks may not have heard of the topic yet.
     (CallKind.ADD_PARTITIONS, 3): Verdict.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION
     (CallKind.COMMIT_OFFSETS, 3): Verdict.RETRY,
+    # OPERATION_NOT_ATTEMPTED: for the sake of another partition, whose code decides.
+    (CallKind.ADD_PARTITIONS, 55): Verdict.RETRY,
 }
 
 _ANYTHING_ELSE: dict[CallKind, Verdict] = {

@@ -207,7 +207,9 @@ class ProducerCore:
                 partitioner did; the record is not queued.
         """
         if self.fatal_error is not None:
-            raise copy.copy(self.fatal_error)
+            error = copy.copy(self.fatal_error)
+            error.status = DeliveryStatus.NOT_WRITTEN  # whatever became of a transaction
+            raise error
         if self._closed:
             raise errors.ProducerClosed("the producer is closed")
         if self.transactions is not None:
@@ -375,6 +377,7 @@ class ProducerCore:
         transactions = self.transactions
         if transactions is None or self.metadata.refreshed_at is None:
             return
+        self._follow_transactions()  # what time has brought, before an end is asked for
         call = transactions.next_call(
             now, quiet=transactions.ending and self._quiet(), delivered=self.unsettled == 0
         )
@@ -468,14 +471,18 @@ class ProducerCore:
     def data_loss(self, partition: PartitionState, reason: str) -> None:
         """Report that a broker lost acknowledged data, or our state."""
         self.counters.data_loss_events += 1
+        if self.transactions is not None:
+            # What was lost may be of the open transaction, which must not be committed in part.
+            self.transactions.fail(errors.OutOfOrderSequenceNumber(f"data loss: {reason}"))
         self._events.append(f"{partition.topic}-{partition.partition}: data loss: {reason}")
 
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good; what is unsettled is settled in the next poll."""
-        if self.fatal_error is None:
-            self.fatal_error = error
         if self.transactions is not None:
             self.transactions.die(error)
+            error = self.transactions.cause or error
+        if self.fatal_error is None:
+            self.fatal_error = error
 
     def doom(self, partition: PartitionState, error: errors.KafkaError) -> None:
         """The open transaction can only be aborted."""

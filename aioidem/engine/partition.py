@@ -189,9 +189,11 @@ class PartitionState:
     @property
     def gate_open(self) -> bool:
         """Whether more than the oldest unresolved batch may be in flight."""
-        return not (self.idempotent and self.gated) or (
-            self._gate is not None and self._gate == (self.ledger.identity, self.route)
-        )
+        return not (self.idempotent and self.gated) or self._gate_passed
+
+    @property
+    def _gate_passed(self) -> bool:
+        return self._gate is not None and self._gate == (self.ledger.identity, self.route)
 
     @property
     def span(self) -> int:
@@ -337,7 +339,10 @@ class PartitionState:
             route.leader_id,
             route.leader_epoch,
             now,
-            knows_us=self.idempotent and not self.suspicion.suspect and (probing or self.gate_open),
+            # Without a gate too: brokers of 4.0 have transactions v2, and take any first sequence.
+            knows_us=self.idempotent
+            and not self.suspicion.suspect
+            and (probing or self._gate_passed),
         )
         batch.attempts += 1
         batch.move(BatchEvent.SEND)
@@ -831,8 +836,8 @@ class PartitionState:
                 batch.move(BatchEvent.GIVE_UP)
                 self.unresolved.remove(batch)
                 self.settle_records(batch.records, doubt, error, out)
-            else:
-                continue
+            # At once, whenever it will be settled: the end of this transaction must know that the
+            # next one needs another epoch, or a late copy would be part of it (v1).
             self._give_up_numbers(out)
 
     def settle_records(

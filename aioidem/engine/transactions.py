@@ -268,6 +268,7 @@ class Transactions:
         if self.state is not TransactionState.ABORTABLE:
             self._need("abort", TransactionState.OPEN, TransactionState.COMMITTING)
         self._move(TransactionEvent.ABORT)
+        self.offsets.clear()
         return self.outcome
 
     def _untold(self, *, committed: bool) -> bool:
@@ -377,11 +378,16 @@ class Transactions:
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:
-        """Nothing can be done any more."""
-        if self.state is not TransactionState.FATAL:
-            self._move(TransactionEvent.DIE)
-            self.cause = error
-            self.offsets.clear()
+        """Nothing can be done any more. The cause's status says what became of a commit."""
+        if self.state is TransactionState.FATAL:
+            return
+        self.cause = copy.copy(error)
+        if self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
+            asked = self._calling is not None and self._calling.commit
+            in_doubt = asked or self._decision_in_doubt
+            self.cause.status = DeliveryStatus.UNKNOWN if in_doubt else DeliveryStatus.NOT_WRITTEN
+        self._move(TransactionEvent.DIE)
+        self.offsets.clear()
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -540,11 +546,11 @@ class Transactions:
     def on_ended(self, error_code: int, producer_id: int, epoch: int, now: float) -> None:
         """EndTxn was answered; in v2 with what to go on with."""
         call, self._calling = self._calling, None
-        if call is None:
+        if call is None or self.state is TransactionState.FATAL:
             return
         if error_code:
-            retried = classify_call(call.kind, error_code) is Verdict.RETRY
-            if call.commit and retried and error_code not in _UNDECIDED:
+            retried = classify_call(call.kind, error_code) in (Verdict.RETRY, Verdict.MOVED)
+            if call.commit and retried and error_code != _CONCURRENT:
                 self._decision_in_doubt = True
             self._refused(call, error_code, now)
             return
@@ -584,7 +590,7 @@ class Transactions:
             case Verdict.REFUSED:
                 self._refuse(error)
             case Verdict.FATAL:
-                self._doom(call, error)
+                self.die(error)
 
     def _refuse(self, error: errors.KafkaError) -> None:
         if self.state is TransactionState.INITIALISING:
@@ -604,8 +610,10 @@ class Transactions:
 
     def _wrong_state(self, call: Call, error: errors.KafkaError) -> None:
         """EndTxn found no transaction that may be ended so."""
-        if not call.commit and not self._confirmed:
-            # What would have begun it never arrived. There is nothing to abort.
+        if not call.commit and not self._confirmed and not self._decision_in_doubt:
+            # What would have begun it has not arrived. There is nothing to abort, and in v2 nothing
+            # that has raised the epoch.
+            self._renew = self._renew or self.version >= V2
             self._finish(committed=False)
         elif call.commit and self.version >= V2:
             # Had it been committed, asking again would have been answered so: the coordinator has
@@ -613,14 +621,7 @@ class Transactions:
             self._move(TransactionEvent.FAIL)
             self.cause = error
         else:
-            self._doom(call, error)
-
-    def _doom(self, call: Call, error: errors.KafkaError) -> None:
-        if call.commit:
-            error.status = (
-                DeliveryStatus.UNKNOWN if self._decision_in_doubt else DeliveryStatus.NOT_WRITTEN
-            )
-        self.die(error)
+            self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
         """The broker does not offer what was to be asked; nothing was written."""
@@ -642,9 +643,10 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
     TransactionState.RENEWING,
 }
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
-# EndTxn answered so was not carried out: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
-# NOT_COORDINATOR, CONCURRENT_TRANSACTIONS.
-_UNDECIDED = frozenset({14, 15, 16, 51})
+_CONCURRENT = 51
+"""EndTxn answered so was not carried out. A coordinator that is gone, is loading or does not reach
+its replicas says so after its decision is in its log, too.
+"""
 _GRAVITY = {
     Verdict.RETRY: 0,
     Verdict.MOVED: 1,

@@ -1,14 +1,17 @@
 """A hand-driven world for `ProducerCore`: the steps it asks for, and answers said by the test.
 
-`Rig` performs the engine's steps without a socket. Connections, Metadata, InitProducerId and
-DescribeConfigs are answered at once (each can be taken over by the test); Produce requests pile up
-in `Rig.requests` until the test acknowledges, refuses or loses them. Time is `Rig.now` and moves
-only when the test says so.
+`Rig` performs the engine's steps without a socket. Connections, Metadata, InitProducerId,
+DescribeConfigs and the calls to coordinators are answered at once (each can be taken over by the
+test: `hold`); Produce requests pile up in `Rig.requests` until the test acknowledges, refuses or
+loses them. Time is `Rig.now` and moves only when the test says so.
 
 Whatever a test is about, the rig checks on every request what must always hold: a retry is
 byte-identical, the span of first sends stays within the limit, a connection never has more
 requests outstanding than allowed, no epoch overtakes an older one of its partition, and a record
-is settled exactly once.
+is settled exactly once. With a transactional id also: one call to a coordinator at a time, EndTxn
+only when no batch is outstanding, EndTxn(commit) only when each record is acknowledged, and a batch
+only in an open transaction, in a Produce version of its protocol, and in v1 only to a partition
+that was added.
 """
 
 from __future__ import annotations
@@ -22,12 +25,19 @@ from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
 from aioidem.engine.accumulator import PendingRecord, Settlement
 from aioidem.engine.partition import PartitionState
-from aioidem.errors import KafkaConnectionError
+from aioidem.engine.transactions import OffsetCommit, Transactions, TransactionState
+from aioidem.engine.transactions import Outcome as TransactionOutcome
+from aioidem.errors import KafkaConnectionError, KafkaError
+from aioidem.protocol.add_offsets import AddOffsetsAnswer
+from aioidem.protocol.add_partitions import AddPartitionsAnswer
 from aioidem.protocol.broker_config import BrokerFacts
+from aioidem.protocol.end_txn import EndTxnAnswer
+from aioidem.protocol.find_coordinator import CoordinatorAnswer
 from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
 from aioidem.protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
 from aioidem.protocol.producers import ProducersAnswer
+from aioidem.protocol.txn_offset_commit import GroupMember, TxnOffset, TxnOffsetCommitAnswer
 from aioidem.records import read_batches, record_size_bound
 from aioidem.structs import DeliveryStatus
 
@@ -36,6 +46,9 @@ CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER = 6
 REQUEST_TIMED_OUT = 7
+LOADING = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
 MESSAGE_TOO_LARGE = 10
 NOT_ENOUGH_REPLICAS = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
@@ -46,10 +59,14 @@ UNSUPPORTED_VERSION = 35
 OUT_OF_ORDER = 45
 DUPLICATE = 46
 INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+CONCURRENT_TRANSACTIONS = 51
 KAFKA_STORAGE_ERROR = 56
 UNKNOWN_PRODUCER_ID = 59
 INVALID_RECORD = 87
+PRODUCER_FENCED = 90
 UNKNOWN_TOPIC_ID = 100
+TRANSACTION_ABORTABLE = 120
 
 ACKED = DeliveryStatus.ACKED
 NOT_WRITTEN = DeliveryStatus.NOT_WRITTEN
@@ -57,6 +74,14 @@ UNKNOWN = DeliveryStatus.UNKNOWN
 PENDING = DeliveryStatus.PENDING
 
 T = "t"
+CALLS = (
+    steps.FindCoordinator,
+    steps.InitTransactions,
+    steps.AddPartitions,
+    steps.AddOffsets,
+    steps.CommitOffsets,
+    steps.EndTransaction,
+)
 Log = tuple[str, int, UUID | None]
 Identity = tuple[int, int]
 _NAMESPACE = UUID(int=0xA101DE)
@@ -175,6 +200,8 @@ class Rig:
 
     `brokers`: how many; their ids count from 1 and partition 0 of `T` is led by 1.
     `version`: the highest Produce version they offer.
+    `transaction_version`: what they have finalised; `coordinator` keeps every transactional id and
+    every group.
     Other options are `ProducerConfig`'s.
     """
 
@@ -185,6 +212,8 @@ class Rig:
         partitions: int = 1,
         version: int = 13,
         seed: int = 1,
+        transaction_version: int = 0,
+        coordinator: int = 1,
         **options: Any,
     ) -> None:
         options.setdefault("batch_size", 200)
@@ -224,6 +253,11 @@ class Rig:
         self.max_span = 0
         self._split = False
         self.polls = 0
+        self.transaction_version = transaction_version
+        self.coordinator = coordinator
+        # The call to a coordinator that is not answered, and what is added to the transaction (v1).
+        self.calling: Any = None
+        self.added: set[tuple[str, int]] = set()
 
     # -- the caller's side
 
@@ -247,7 +281,11 @@ class Rig:
             room = record_size_bound(key, value, ())
             assert self.core.budget.try_take(room)
             record = PendingRecord(key, value, (), 1_700_000_000_000, partition, room, outcome)
-            self.core.append(topic, record, self.now)
+            try:
+                self.core.append(topic, record, self.now)
+            except KafkaError:
+                self.core.budget.release(room)
+                raise
             self.outcomes.append(outcome)
             made.append(outcome)
         if poll:
@@ -311,6 +349,8 @@ class Rig:
 
     def _perform(self, step: steps.Step) -> None:
         self.asked.append(step)
+        if isinstance(step, CALLS):
+            self._check_call(step)
         if isinstance(step, self.hold):
             self.held.append(step)
             return
@@ -323,6 +363,7 @@ class Rig:
                     if request.link.link_id == link_id:
                         request.done = True
                 self._forget_done()
+                self.forget_call(link_id)
             case steps.SendProduce():
                 self._take_produce(step)
             case steps.FetchMetadata():
@@ -337,7 +378,8 @@ class Rig:
             case steps.AskProducers(link_id, token, _, _):
                 self.core.on_producers(link_id, token, self.producers, self.now)
             case _:
-                raise AssertionError(f"a step that this rig does not know: {step}")
+                assert isinstance(step, CALLS), f"a step that this rig does not know: {step}"
+                self.answer_call(step, poll=False)
 
     def _open(self, step: steps.OpenLink) -> None:
         end = self.links[step.link_id] = LinkEnd(step)
@@ -352,7 +394,12 @@ class Rig:
         """The connection of a (held) OpenLink is up."""
         end = self.links.setdefault(step.link_id, LinkEnd(step))
         end.open = True
-        self.core.on_link_open(step.link_id, self.version if version is None else version, self.now)
+        self.core.on_link_open(
+            step.link_id,
+            self.version if version is None else version,
+            self.now,
+            self.transaction_version,
+        )
 
     def metadata(self, topics: Iterable[str]) -> MetadataUpdate:
         """What the cluster says now."""
@@ -393,6 +440,8 @@ class Rig:
         request = Request(step, end, self.now)
         self.requests.append(request)
         self.everything.append(request)
+        if self.core.transactions is not None:
+            self._check_transactional(step, self.core.transactions)
         if step.acks != 0:
             limit = self.config.max_in_flight_requests_per_connection
             waiting = sum(r.link is end for r in self.outstanding())
@@ -553,12 +602,20 @@ class Rig:
         self.ack_all()
 
     def lose(
-        self, end: LinkEnd | None = None, *, unwritten: Iterable[Request] = (), poll: bool = True
+        self,
+        end: LinkEnd | None = None,
+        *,
+        unwritten: Iterable[Any] = (),
+        poll: bool = True,
     ) -> None:
-        """A connection is gone, with what it owed; the one that Produce goes to by default."""
+        """A connection is gone, with what it owed; the one that Produce goes to by default.
+
+        `unwritten`: Produce requests and steps of which no byte left.
+        """
         if end is None:
             end = self.produce_link()
-        never = [request.step.token for request in unwritten]
+        never = [each.step.token if isinstance(each, Request) else each.token for each in unwritten]
+        self.forget_call(end.link_id)
         for request in self.outstanding():
             if request.link is end:
                 request.done = True
@@ -584,6 +641,124 @@ class Rig:
         self._bytes.clear()
         self._first_sends.clear()
         self._proved.clear()
+
+    # -- transactions
+
+    @property
+    def transactions(self) -> Transactions:
+        transactions = self.core.transactions
+        assert transactions is not None
+        return transactions
+
+    @property
+    def txn(self) -> TransactionState:
+        """The state of the transaction."""
+        return self.transactions.state
+
+    @property
+    def identity(self) -> Identity:
+        """What the coordinator granted last."""
+        identity = self.core.identity.current
+        assert identity is not None
+        return identity.producer_id, identity.epoch
+
+    def begin(self) -> Rig:
+        self.core.begin_transaction(self.transactions)
+        self.added.clear()
+        self.poll()
+        return self
+
+    def commit(self) -> TransactionOutcome:
+        outcome = self.core.commit_transaction(self.transactions)
+        self.poll()
+        return outcome
+
+    def abort(self) -> TransactionOutcome:
+        outcome = self.core.abort_transaction(self.transactions)
+        self.poll()
+        return outcome
+
+    def offsets(self, offset: int = 1, *, group: str = "g", partitions: int = 1) -> OffsetCommit:
+        """Let a group's offsets be part of the transaction."""
+        wanted = {("in", index): TxnOffset(offset) for index in range(partitions)}
+        commit = self.transactions.commit_offsets(OffsetCommit(GroupMember(group), wanted))
+        self.poll()
+        return commit
+
+    def called(self, kind: type[Any]) -> Any:
+        """The held call, which must be of that kind; it is to be answered or lost by the test."""
+        assert isinstance(self.calling, kind), f"{self.calling} is no {kind.__name__}"
+        assert self.calling in self.held
+        return self.calling
+
+    def answer_call(self, step: Any, code: int = NONE, *, poll: bool = True, **more: Any) -> None:
+        """Answer a call to a coordinator: the same code for all it names, or a success that `more`
+        changes.
+        """
+        answer: Any
+        identity = self.core.identity.current
+        given = (-1, -1) if identity is None else tuple(identity)
+        match step:
+            case steps.FindCoordinator():
+                node = self.brokers[self.coordinator]
+                answer = CoordinatorAnswer(code, node.node_id, node.host, node.port)
+                if code:
+                    answer = CoordinatorAnswer(code, -1, "", -1)
+            case steps.InitTransactions():
+                self.next_pid += identity is None
+                granted = (self.next_pid, 0) if identity is None else (given[0], given[1] + 1)
+                answer = ProducerIdAnswer(code, *((-1, -1) if code else granted))
+            case steps.AddPartitions(_, _, _, partitions):
+                codes = more.pop("codes", dict.fromkeys(partitions, code))
+                self.added.update(which for which in partitions if codes.get(which) == NONE)
+                answer = AddPartitionsAnswer(codes)
+            case steps.AddOffsets():
+                answer = AddOffsetsAnswer(code)
+            case steps.CommitOffsets(_, _, _, _, offsets):
+                answer = TxnOffsetCommitAnswer(more.pop("codes", dict.fromkeys(offsets, code)))
+            case steps.EndTransaction(_, _, _, _, v2):
+                following = (given[0], given[1] + 1) if v2 and not code else (-1, -1)
+                answer = EndTxnAnswer(code, *more.pop("identity", following))
+            case _:
+                raise AssertionError(f"no call: {step}")
+        assert not more, more
+        self.forget_call(step.link_id)
+        self.core.on_coordination(step.link_id, step.token, answer, self.now)
+        self.collect()
+        if poll:
+            self.poll()
+
+    def forget_call(self, link_id: int) -> None:
+        """It was answered, or its connection is gone."""
+        if self.calling is not None and self.calling.link_id == link_id:
+            if self.calling in self.held:
+                self.held.remove(self.calling)
+            self.calling = None
+
+    def lose_call(self, *, written: bool = True, poll: bool = True) -> None:
+        """The connection that the held call went to is gone."""
+        call = self.calling
+        assert call in self.held
+        self.lose(self.links[call.link_id], unwritten=() if written else (call,), poll=poll)
+
+    def _check_call(self, step: Any) -> None:
+        assert self.calling is None, f"{step} while {self.calling} is not answered"
+        self.calling = step
+        if not isinstance(step, steps.EndTransaction):
+            return
+        assert not self.outstanding(), f"EndTxn while {self.outstanding()} are not answered"
+        assert step.v2 is (self.transactions.version == 2)
+        if step.commit:
+            assert self.core.unsettled == 0
+            assert not any(state.in_doubt for state in self.core.partitions.values())
+
+    def _check_transactional(self, step: steps.SendProduce, transactions: Transactions) -> None:
+        assert step.transactional_id == self.config.transactional_id
+        assert transactions.may_send
+        assert (step.version >= 12) is (transactions.version == 2)
+        for topic in step.topics:
+            for index, _ in topic.partitions:
+                assert transactions.version == 2 or (topic.name, index) in self.added
 
     # -- looking
 

@@ -1,0 +1,1195 @@
+"""Transactions: what is asked of coordinators, what their answers mean, and what records become.
+
+Both protocols, v1 (KIP-98) and v2 (KIP-890), go through most of these: `BOTH`. Numbers in names and
+docstrings are those of the behaviours that other producers test (A12), and of what broke others.
+What holds in every test is in the driver: one call at a time, EndTxn with nothing outstanding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aioidem import errors
+from aioidem.engine import steps
+from aioidem.engine.transactions import TransactionState
+from aioidem.protocol.end_txn import EndTxnAnswer
+from aioidem.protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
+
+from .driver import (
+    ACKED,
+    CALLS,
+    CONCURRENT_TRANSACTIONS,
+    COORDINATOR_NOT_AVAILABLE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_TXN_STATE,
+    LOADING,
+    NONE,
+    NOT_COORDINATOR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    OUT_OF_ORDER,
+    PENDING,
+    PRODUCER_FENCED,
+    REQUEST_TIMED_OUT,
+    TRANSACTION_ABORTABLE,
+    UNKNOWN,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Rig,
+    T,
+    refuse_until,
+    topic_id,
+    wait_until,
+)
+
+V1, V2 = 0, 2
+BOTH = pytest.mark.parametrize("version", [V1, V2])
+READY, OPEN = TransactionState.READY, TransactionState.OPEN
+ABORTABLE, FATAL = TransactionState.ABORTABLE, TransactionState.FATAL
+DECIDING, ABORTING = TransactionState.DECIDING, TransactionState.ABORTING
+SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
+OPERATION_NOT_ATTEMPTED = 55
+GROUP_AUTHORIZATION_FAILED = 30
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+UNKNOWN_SERVER_ERROR = -1
+
+END, INIT, FIND = steps.EndTransaction, steps.InitTransactions, steps.FindCoordinator
+ADD, ADD_GROUP, COMMIT_OFFSETS = steps.AddPartitions, steps.AddOffsets, steps.CommitOffsets
+
+
+def transactional(version: int, /, **options: Any) -> Rig:
+    """A producer that has its transactional id."""
+    options.setdefault("transactional_id", "x")
+    rig = Rig(transaction_version=version, **options).start()
+    assert rig.txn is READY
+    return rig
+
+
+def starting(version: int, /, hold: type[Any], **options: Any) -> Rig:
+    """A producer on its way to its transactional id; calls of one kind wait for the test."""
+    rig = Rig(transaction_version=version, transactional_id="x", **options)
+    rig.hold = (hold,)
+    return rig.start()
+
+
+def opened(version: int, /, records: int = 0, **options: Any) -> Rig:
+    """In a transaction, with that many records acknowledged."""
+    rig = transactional(version, **options).begin()
+    for _ in range(records):
+        rig.send()
+        rig.ack_all()
+    return rig
+
+
+def deciding(version: int, /, **options: Any) -> Rig:
+    """EndTxn(commit) of one record is with the coordinator."""
+    rig = opened(version, 1, **options)
+    rig.hold = (END,)
+    rig.commit()
+    assert rig.called(END).commit
+    assert rig.txn is DECIDING
+    return rig
+
+
+def calls(rig: Rig, since: int = 0) -> list[str]:
+    """What coordinators were asked, and each Produce, by name and in order."""
+    kinds = (*CALLS, steps.SendProduce)
+    return [type(step).__name__ for step in rig.asked[since:] if isinstance(step, kinds)]
+
+
+def a_whole_transaction(rig: Rig) -> None:
+    """The producer is well: a transaction goes through, in sequence from the first record on."""
+    rig.hold = ()
+    wait_until(rig, lambda: rig.txn is READY) if rig.txn is not READY else None
+    rig.begin()
+    (record,) = rig.send()
+    wait_until(rig, lambda: bool(rig.outstanding()), 30.0) if not rig.outstanding() else None
+    rig.ack_all()
+    assert record.status is ACKED
+    outcome = rig.commit()
+    wait_until(rig, lambda: outcome.committed is not None) if outcome.committed is None else None
+    assert outcome.committed is True
+    rig.assert_drained()
+
+
+# -- the way of a transaction
+
+
+@BOTH
+def test_a_transaction_is_begun_delivered_and_committed(version: int) -> None:
+    """KIP-890: v2 adds nothing by itself, speaks Produce v12 and later, and each end raises the
+    epoch. v1 adds partitions first, and speaks v11, which adds none.
+    """
+    rig = transactional(version, version=14)
+    before = len(rig.asked)
+    identity = rig.identity
+    rig.begin()
+    rig.send()
+    (request,) = rig.outstanding()
+    assert (request.version >= 12) is (version == V2)
+    assert request.version == (14 if version == V2 else 11)
+    assert request.only.batch.transactional
+    rig.ack_all()
+    outcome = rig.commit()
+    assert outcome.committed is True
+    added = ["AddPartitions"] if version == V1 else []
+    assert calls(rig, before) == [*added, "SendProduce", "EndTransaction"]
+    assert rig.identity == (identity if version == V1 else (identity[0], identity[1] + 1))
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_the_next_transaction_goes_on_in_v1_and_starts_at_zero_in_v2(version: int) -> None:
+    rig = opened(version, 2)
+    rig.commit()
+    rig.begin().send()
+    (request,) = rig.outstanding()
+    assert (request.epoch, request.sequence) == ((0, 2) if version == V1 else (1, 0))
+
+
+@BOTH
+def test_a_transaction_of_nothing_asks_nothing(version: int) -> None:
+    rig = transactional(version)
+    before = len(rig.asked)
+    assert rig.begin().commit().committed is True
+    assert rig.begin().abort().committed is False
+    assert not calls(rig, before)
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_offsets_alone_are_a_transaction(version: int) -> None:
+    rig = opened(version)
+    before = len(rig.asked)
+    pending = rig.offsets(7, partitions=2)
+    assert not pending.left
+    assert rig.commit().committed is True
+    added = ["AddOffsets"] if version == V1 else []
+    assert calls(rig, before) == [
+        *added,
+        "FindCoordinator",
+        "CommitOffsets",
+        "EndTransaction",
+    ]
+    (sent,) = [step for step in rig.asked if isinstance(step, COMMIT_OFFSETS)]
+    assert {each.offset for each in sent.offsets.values()} == {7}
+    assert sent.v2 is (version == V2)
+
+
+@BOTH
+def test_a_record_outside_of_a_transaction_is_refused(version: int) -> None:
+    rig = transactional(version)
+    with pytest.raises(errors.IllegalOperation):
+        rig.send()
+    rig = deciding(version)
+    with pytest.raises(errors.IllegalOperation):
+        rig.send()
+
+
+@BOTH
+def test_calls_that_do_not_fit_the_state_change_nothing(version: int) -> None:
+    rig = transactional(version)
+    for call in (rig.commit, rig.abort, rig.offsets):
+        with pytest.raises(errors.IllegalStateError):
+            call()
+    rig.begin()
+    with pytest.raises(errors.IllegalStateError):
+        rig.begin()
+    assert rig.txn is OPEN
+    rig.send()
+    rig.ack_all()
+    rig.hold = (END,)
+    rig.commit()
+    with pytest.raises(errors.IllegalStateError, match="may have taken place"):
+        rig.abort()
+    with pytest.raises(errors.IllegalStateError):
+        rig.begin()
+    assert rig.txn is DECIDING
+
+
+@BOTH
+def test_the_cluster_s_version_counts_when_a_transaction_begins(version: int) -> None:
+    """It may change between transactions, never within one."""
+    rig = opened(version, 1)
+    other = V2 - version
+    rig.transaction_version = other
+    rig.lose()
+    rig.tick(1.0)
+    rig.send()
+    (request,) = rig.outstanding()
+    assert (request.version >= 12) is (version == V2)
+    rig.ack_all()
+    rig.commit()
+    identity = rig.identity
+    rig.begin().send()
+    (request,) = rig.outstanding()
+    assert (request.version >= 12) is (other == V2)
+    rig.ack_all()
+    rig.commit()
+    assert (rig.identity > identity) is (other == V2)
+
+
+# -- partitions and groups
+
+
+def test_partitions_are_added_together_and_once() -> None:
+    rig = opened(V1, partitions=3)
+    rig.hold = (ADD,)
+    rig.send(partition=0)
+    rig.send(partition=1)
+    assert rig.called(ADD).partitions == ((T, 0),)  # one at a time
+    rig.send(partition=2)
+    rig.answer_call(rig.called(ADD))
+    assert rig.called(ADD).partitions == ((T, 1), (T, 2))
+    rig.answer_call(rig.called(ADD))
+    before = len(rig.asked)
+    rig.ack_all()
+    rig.send(partition=1)
+    assert calls(rig, before) == ["SendProduce"]
+
+
+def test_what_an_answer_leaves_out_is_asked_again_and_what_it_invents_is_dropped() -> None:
+    """AddPartitionsToTxn."""
+    rig = opened(V1, partitions=2)
+    rig.hold = (ADD, END)
+    rig.send(partition=0, poll=False)
+    rig.send(partition=1)
+    first = rig.called(ADD)
+    rig.answer_call(first, codes={(T, 0): NONE, ("other", 0): NONE, (T, 9): 53})
+    assert [request.only.partition for request in rig.outstanding()] == [0]
+    rig.ack_all()
+    rig.tick(1.0)
+    assert rig.called(ADD).partitions == ((T, 1),)
+    rig.answer_call(rig.called(ADD))
+    rig.ack_all()
+    rig.commit()
+    rig.answer_call(rig.called(END))
+    assert rig.transactions.outcome.committed is True
+    assert rig.statuses == [ACKED, ACKED]
+
+
+@BOTH
+def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
+    """TxnOffsetCommit: nothing is committed before all of it is there."""
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS, END)
+    pending = rig.offsets(partitions=3)
+    first = rig.called(COMMIT_OFFSETS)
+    rig.commit()
+    rig.answer_call(
+        first, codes={("in", 0): NONE, ("in", 1): UNKNOWN_TOPIC_OR_PARTITION, ("no", 0): NONE}
+    )
+    rig.tick(1.0)
+    again = rig.called(COMMIT_OFFSETS)
+    assert sorted(again.offsets) == [("in", 1), ("in", 2)]
+    rig.answer_call(again)
+    assert not pending.left
+    assert rig.called(END).commit
+
+
+def test_what_was_not_attempted_for_another_partition_s_sake_does_not_decide() -> None:
+    """AddPartitionsToTxn adds all or none: the code of the one that is refused counts."""
+    rig = opened(V1, partitions=2)
+    rig.hold = (ADD,)
+    rig.send(partition=0, poll=False)
+    rig.send(partition=1)
+    for refused, state in ((UNKNOWN_TOPIC_OR_PARTITION, OPEN), (29, ABORTABLE)):
+        rig.tick(1.0)
+        codes = {(T, 0): OPERATION_NOT_ATTEMPTED, (T, 1): refused}
+        rig.answer_call(rig.called(ADD), codes=codes)
+        assert rig.txn is state
+    assert isinstance(rig.transactions.cause, errors.TopicAuthorizationFailedError)
+
+
+@BOTH
+def test_a_group_that_is_not_ours_to_use_is_abortable(version: int) -> None:
+    for kind in (FIND, COMMIT_OFFSETS):
+        rig = opened(version)
+        rig.hold = (kind,)
+        rig.offsets()
+        rig.answer_call(rig.called(kind), GROUP_AUTHORIZATION_FAILED)
+        assert rig.txn is ABORTABLE
+        assert isinstance(rig.transactions.cause, errors.GroupAuthorizationFailedError)
+        rig.abort()
+        a_whole_transaction(rig)
+
+
+@BOTH
+def test_an_abort_lets_go_of_offsets_that_were_not_taken(version: int) -> None:
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS, END)
+    pending = rig.offsets()
+    rig.abort()
+    assert pending not in rig.transactions.offsets
+    assert pending.left
+    rig.answer_call(rig.called(COMMIT_OFFSETS), LOADING)
+    rig.tick(1.0)
+    assert not rig.called(END).commit
+    rig.answer_call(rig.called(END))
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_stray(
+    version: int,
+) -> None:
+    """A TxnOffsetCommit that was lost may be carried out later: over newer offsets."""
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS,)
+    first = rig.offsets(1)
+    assert rig.offsets(1) is first
+    rig.lose_call()
+    rig.tick(2.0)
+    assert rig.offsets(1) is first
+    rig.answer_call(rig.called(COMMIT_OFFSETS))
+    assert not first.left
+    rig.hold = ()
+    assert not rig.offsets(5, group="another").left
+    with pytest.raises(errors.AbortableTransactionError):
+        rig.offsets(2)
+    assert rig.txn is ABORTABLE
+    rig.abort()
+    rig.tick(1.0)
+    rig.begin()
+    assert not rig.offsets(2).left  # another transaction, another epoch
+    sent = [step for step in rig.asked if isinstance(step, COMMIT_OFFSETS)]
+    assert sent[-1].who.producer_epoch == sent[0].who.producer_epoch + 1
+
+
+@BOTH
+def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS,)
+    rig.offsets(1)
+    rig.lose_call(written=False)
+    rig.hold = ()
+    rig.tick(2.0)
+    assert not rig.offsets(2).left
+    assert rig.commit().committed is True
+    assert rig.identity[1] == (0 if version == V1 else 1)
+
+
+# -- A12: what other producers test
+
+
+@BOTH
+def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
+    """A12.93, KIP-588: INVALID_PRODUCER_EPOCH may be a transaction that timed out."""
+    rig = opened(version, 1)
+    (record,) = rig.send()
+    rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
+    assert rig.txn is ABORTABLE
+    assert record.status is NOT_WRITTEN
+    assert isinstance(rig.transactions.cause, errors.InvalidProducerEpoch)
+    with pytest.raises(errors.AbortableTransactionError) as raised:
+        rig.commit()
+    assert raised.value.__cause__ is rig.transactions.cause
+    with pytest.raises(errors.AbortableTransactionError):
+        rig.send()
+    assert rig.abort().committed is False
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
+    """A12.93."""
+    rig = opened(version, 1)
+    rig.send(2)
+    rig.fail(rig.outstanding()[0], PRODUCER_FENCED)
+    assert rig.txn is FATAL
+    for call in (rig.commit, rig.abort, rig.begin, rig.send):
+        with pytest.raises(errors.ProducerFenced):
+            call()
+    rig.ack_all()
+    assert PENDING not in rig.statuses
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END, INIT])
+def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> None:
+    """A12.94: whatever the old one asks, and it does not ask again."""
+    if kind in (ADD, ADD_GROUP, INIT) and version == V2:
+        kind = END
+    rig = opened(version)
+    rig.hold = (kind,)
+    if kind is INIT:
+        rig.send()
+        rig.lose()
+        rig.abort()
+    elif kind in (ADD, END):
+        rig.send()
+        rig.ack_all()
+    else:
+        rig.offsets()
+    if kind is END:
+        rig.commit()
+    if not rig.held:
+        wait_until(rig, lambda: bool(rig.held), 5.0)
+    rig.answer_call(rig.called(kind), PRODUCER_FENCED)
+    assert rig.txn is FATAL
+    before = len(rig.asked)
+    with pytest.raises(errors.ProducerFenced):
+        rig.send()
+    with pytest.raises(errors.ProducerFenced):
+        rig.begin()
+    rig.tick(60.0)
+    assert not calls(rig, before)
+    assert PENDING not in rig.statuses
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [INIT, ADD, ADD_GROUP, COMMIT_OFFSETS, END])
+@pytest.mark.parametrize(
+    "trouble", [LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, "lost", "unwritten"]
+)
+def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
+    version: int, kind: type[Any], trouble: int | str
+) -> None:
+    """A12.95: it is sought again, unless it is only loading; nothing else is asked meanwhile."""
+    if kind in (ADD, ADD_GROUP) and version == V2:
+        kind = COMMIT_OFFSETS
+    rig = starting(version, kind, brokers=2, coordinator=2)
+    if kind is not INIT:
+        rig.begin().send()
+        rig.ack_all()
+        rig.offsets()
+    if kind is END:
+        rig.commit()
+    call = rig.called(kind)
+    before = len(rig.asked)
+    rig.coordinator = 1
+    if isinstance(trouble, int):
+        rig.answer_call(call, trouble)
+    else:
+        rig.lose_call(written=trouble == "lost")
+    assert not calls(rig, before) or calls(rig, before) == ["FindCoordinator"]
+    rig.tick(2.0)
+    assert ("FindCoordinator" in calls(rig, before)) is (trouble != LOADING)
+    again = rig.called(kind)
+    moved = rig.links[again.link_id].host == "b1"
+    assert moved is (trouble != LOADING)
+    assert (again.who if kind is not INIT else again.existing) == (
+        call.who if kind is not INIT else call.existing
+    )
+    rig.hold = ()
+    rig.answer_call(again)
+    if kind is INIT:
+        rig.begin()
+    elif kind is not END:
+        rig.ack_all()
+        rig.commit()
+        rig.tick(1.0)
+    if kind is not INIT:
+        assert rig.transactions.outcome.committed is True
+        a_whole_transaction(rig)
+
+
+@BOTH
+def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
+    """A12.95."""
+    rig = starting(version, FIND)
+    for code in (COORDINATOR_NOT_AVAILABLE, LOADING, UNKNOWN_SERVER_ERROR, 42):
+        rig.answer_call(rig.called(FIND), code)
+        rig.tick(2.0)
+    rig.lose_call()
+    rig.tick(2.0)
+    rig.hold = ()
+    rig.answer_call(rig.called(FIND))
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_the_end_waits_for_what_is_in_flight(version: int) -> None:
+    """A12.96."""
+    rig = opened(version, 1)
+    rig.send(3)
+    outcome = rig.commit()
+    assert rig.outstanding()
+    while rig.outstanding():
+        assert not [step for step in rig.asked if isinstance(step, END)]
+        rig.ack(rig.outstanding()[0])
+    assert outcome.committed is True
+    assert set(rig.statuses) == {ACKED}
+
+
+@BOTH
+def test_a_commit_waits_for_a_batch_in_doubt(version: int) -> None:
+    """A12.96: also for its resends, and for the answer to a resend that proved to be needless."""
+    rig = opened(version, 1)
+    rig.send(2)
+    rig.hold = (END,)
+    rig.commit()
+    rig.lose()
+    rig.tick(2.0)
+    assert not rig.held
+    rig.ack_all()
+    assert rig.called(END).commit
+    assert set(rig.statuses) == {ACKED}
+
+
+@BOTH
+def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
+    """A12.96: it ends the lingering."""
+    rig = opened(version, linger=60.0)
+    (record,) = rig.send(size=10)
+    rig.leaders["new", 0] = (1, 0)
+    (other,) = rig.send(topic="new", size=10)
+    assert not rig.outstanding()
+    rig.commit()
+    rig.ack_all()
+    rig.tick(3.0)
+    rig.ack_all()
+    assert (record.status, other.status) == (ACKED, ACKED)
+    assert rig.transactions.outcome.committed is True
+
+
+@BOTH
+def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
+    """A12.96, KIP-654: a batch that arrives after the markers would begin another transaction."""
+    rig = opened(version, 1)
+    rig.send(2)
+    (first, *_) = rig.outstanding()
+    rig.hold = (END,)
+    rig.abort()
+    assert not rig.held
+    while rig.outstanding():
+        assert not rig.held
+        rig.fail(rig.outstanding()[0], NOT_ENOUGH_REPLICAS)
+    assert first.done
+    assert not rig.called(END).commit
+    rig.answer_call(rig.called(END))
+    assert rig.statuses == [ACKED, NOT_WRITTEN, NOT_WRITTEN]
+    a_whole_transaction(rig)
+
+
+@BOTH
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_record_that_expires_makes_the_transaction_abortable_and_drops_the_commit(
+    version: int, *, sent: bool
+) -> None:
+    """A12.97."""
+    rig = opened(version, 1, **SHORT)
+    if not sent:
+        rig.leaders[T, 0] = (-1, 1)
+        rig.refresh()
+    (record,) = rig.send()
+    outcome = rig.commit()
+    if sent:
+        refuse_until(rig, lambda: record.status is not PENDING, NOT_ENOUGH_REPLICAS)
+    else:
+        rig.tick(25.0)
+    assert record.status is NOT_WRITTEN
+    assert isinstance(record.error, errors.DeliveryTimeoutError)
+    assert rig.txn is ABORTABLE
+    assert outcome.committed is None
+    assert not [step for step in rig.asked if isinstance(step, END)]
+    rig.leaders[T, 0] = (1, 2)
+    rig.refresh()
+    assert rig.abort().committed is False
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_out_of_order_in_a_transaction_is_abortable_and_bumps_nothing_before_its_end(
+    version: int,
+) -> None:
+    """A12.98, librdkafka #3575: the rest under another epoch would be another transaction, whose
+    commit succeeds without its beginning.
+    """
+    rig = opened(version, 1)
+    (first, second) = rig.send(2)
+    identity = rig.identity
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.txn is ABORTABLE
+    rig.ack(rig.outstanding()[0]) if rig.outstanding() else None
+    rig.tick(5.0)
+    assert rig.identity == identity
+    assert not rig.outstanding()
+    assert first.status is NOT_WRITTEN
+    assert second.status is not PENDING
+    assert {request.epoch for request in rig.everything} == {0}
+    with pytest.raises(errors.AbortableTransactionError):
+        rig.commit()
+    rig.abort()
+    rig.tick(1.0)
+    assert rig.identity == (identity[0], 1)
+    rig.begin().send()
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+
+
+@BOTH
+def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
+    rig = opened(version, 1)
+    rig.send(3)
+    for request, code in zip(
+        rig.outstanding(), (NOT_LEADER, OUT_OF_ORDER, OUT_OF_ORDER), strict=True
+    ):
+        rig.fail(request, code)
+    assert rig.txn is OPEN
+    rig.tick(5.0)
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+    assert rig.commit().committed is True
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "trouble", ["lost", UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, NOT_COORDINATOR, 9999]
+)
+def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
+    version: int, trouble: int | str
+) -> None:
+    """A12.99: it is asked again, by the same producer, until it is known."""
+    rig = deciding(version)
+    outcome = rig.transactions.outcome
+    for _ in range(3):
+        call = rig.called(END)
+        if isinstance(trouble, int):
+            rig.answer_call(call, trouble)
+        else:
+            rig.lose_call()
+        assert (rig.txn, outcome.committed) == (DECIDING, None)
+        wait_until(rig, lambda: bool(rig.held), 10.0)
+        assert rig.called(END).who == call.who
+        assert rig.called(END).commit
+    rig.answer_call(rig.called(END))
+    assert outcome.committed is True
+
+
+@BOTH
+def test_an_abort_nobody_knows_of_is_asked_again(version: int) -> None:
+    """A12.99."""
+    rig = opened(version, 1)
+    rig.hold = (END,)
+    outcome = rig.abort()
+    rig.lose_call()
+    assert rig.txn is ABORTING
+    rig.tick(2.0)
+    assert not rig.called(END).commit
+    rig.answer_call(rig.called(END))
+    assert outcome.committed is False
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
+    """A12.99: after a timeout of its caller, and though it has happened meanwhile."""
+    rig = deciding(version)
+    outcome = rig.transactions.outcome
+    assert rig.commit() is outcome
+    rig.answer_call(rig.called(END))
+    assert rig.commit() is outcome
+    with pytest.raises(errors.IllegalStateError, match="may have taken place"):
+        rig.abort()
+    outcome.told = True
+    with pytest.raises(errors.IllegalStateError):
+        rig.commit()
+    rig.begin().send()
+    rig.ack_all()
+    ending = rig.abort()
+    assert rig.abort() is ending
+    rig.answer_call(rig.called(END))
+    assert rig.abort() is ending
+    with pytest.raises(errors.IllegalStateError):
+        rig.commit()
+    assert outcome.committed is True
+    assert ending.committed is False
+
+
+# -- what cannot be known, and whose fault it is
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [
+        (None, NOT_WRITTEN),
+        ("unwritten", NOT_WRITTEN),
+        (CONCURRENT_TRANSACTIONS, NOT_WRITTEN),
+        ("lost", UNKNOWN),
+        (UNKNOWN_SERVER_ERROR, UNKNOWN),
+        (REQUEST_TIMED_OUT, UNKNOWN),
+        # These may follow the coordinator's decision: it wrote it, and then lost its place.
+        (LOADING, UNKNOWN),
+        (COORDINATOR_NOT_AVAILABLE, UNKNOWN),
+        (NOT_COORDINATOR, UNKNOWN),
+    ],
+)
+def test_a_producer_fenced_at_its_commit_says_whether_it_may_have_been_committed(
+    version: int, before: int | str | None, status: Any
+) -> None:
+    rig = deciding(version)
+    if isinstance(before, int):
+        rig.answer_call(rig.called(END), before)
+    elif before is not None:
+        rig.lose_call(written=before == "lost")
+    if before is not None:
+        wait_until(rig, lambda: bool(rig.held), 10.0)
+    rig.answer_call(rig.called(END), PRODUCER_FENCED)
+    assert rig.txn is FATAL
+    with pytest.raises(errors.ProducerFenced) as raised:
+        rig.transactions.check()
+    assert raised.value.status is status
+    with pytest.raises(errors.ProducerFenced) as raised:
+        rig.send()
+    assert raised.value.status is NOT_WRITTEN  # this record's
+
+
+@BOTH
+def test_a_producer_that_dies_of_something_else_at_its_commit_says_so_too(version: int) -> None:
+    rig = opened(version, 1)
+    rig.send()
+    rig.commit()
+    rig.core.fatal(errors.AuthenticationFailedError("no"))
+    with pytest.raises(errors.AuthenticationFailedError) as raised:
+        rig.transactions.check()
+    assert raised.value.status is NOT_WRITTEN
+    for code in (NONE, INVALID_TXN_STATE, TRANSACTION_ABORTABLE, PRODUCER_FENCED):
+        rig = deciding(version)
+        rig.core.fatal(errors.AuthenticationFailedError("no"))
+        rig.poll()
+        rig.answer_call(rig.called(END), code)  # too late
+        assert rig.txn is FATAL
+        with pytest.raises(errors.AuthenticationFailedError) as raised:
+            rig.transactions.check()
+        assert raised.value.status is UNKNOWN
+
+
+def test_a_transaction_that_timed_out_before_its_commit_is_aborted_and_the_next_one_goes_on() -> (
+    None
+):
+    """KIP-588, v2: had it been committed, asking again would have been answered so."""
+    rig = deciding(V2)
+    rig.lose_call()
+    rig.tick(2.0)
+    rig.answer_call(rig.called(END), INVALID_TXN_STATE)
+    assert rig.txn is ABORTABLE
+    assert rig.transactions.outcome.committed is None
+    with pytest.raises(errors.AbortableTransactionError):
+        rig.commit()
+    outcome = rig.abort()
+    assert not rig.called(END).commit
+    rig.answer_call(rig.called(END))
+    assert outcome.committed is False
+    a_whole_transaction(rig)
+
+
+def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
+    """KIP-588 has no way to tell a timeout from a twin there."""
+    rig = opened(V1, 1)
+    rig.send()
+    rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
+    rig.hold = (END,)
+    rig.abort()
+    rig.answer_call(rig.called(END), PRODUCER_FENCED)
+    assert rig.txn is FATAL
+
+
+@BOTH
+def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None:
+    """INVALID_TXN_STATE: fatal in v1, where asking again is answered so for nothing else."""
+    rig = deciding(version)
+    outcome = rig.transactions.outcome
+    rig.answer_call(rig.called(END), INVALID_TXN_STATE)
+    assert rig.txn is (FATAL if version == V1 else ABORTABLE)
+    assert outcome.committed is None
+
+
+@BOTH
+def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
+    """INVALID_TXN_STATE: what would have begun it has not arrived. It may arrive yet, so that the
+    next transaction has another epoch.
+    """
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS, ADD, END)
+    if version == V1:
+        rig.send()
+    else:
+        rig.offsets()
+    rig.lose_call()
+    outcome = rig.abort()
+    rig.tick(2.0)
+    rig.answer_call(rig.called(END), INVALID_TXN_STATE)
+    assert outcome.committed is False
+    rig.tick(1.0)
+    assert rig.identity[1] == 1
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> None:
+    """The first EndTxn(commit) is carried out late, after the second one was refused."""
+    rig = deciding(version)
+    rig.lose_call()
+    rig.tick(2.0)
+    rig.answer_call(rig.called(END), TRANSACTION_ABORTABLE)
+    assert rig.txn is ABORTABLE
+    outcome = rig.abort()
+    rig.answer_call(rig.called(END), INVALID_TXN_STATE)
+    assert outcome.committed is None
+    assert rig.txn is FATAL
+
+
+# -- KAFKA-17754 and other late copies
+
+
+@pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END])
+def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) -> None:
+    """C-J18, KAFKA-17754, KAFKA-12671: what was written may be carried out after its retry, so the
+    transaction ends with a new epoch (KIP-360). No such thing if it was not written.
+    """
+    for written in (True, False):
+        rig = opened(V1)
+        rig.hold = (kind,)
+        rig.send()
+        rig.ack_all()
+        if kind is not ADD:
+            rig.offsets()
+        outcome = rig.commit()
+        rig.lose_call(written=written)
+        rig.hold = (INIT,)
+        rig.tick(2.0)
+        rig.ack_all()
+        rig.tick(2.0)
+        assert outcome.committed is True
+        assert bool(rig.held) is written
+        if not written:
+            assert rig.identity == (4001, 0)
+            continue
+        with pytest.raises(errors.IllegalStateError):
+            rig.begin()  # not before the new epoch is here
+        assert rig.called(INIT).existing == TransactionalIdentity("x", 4001, 0)
+        rig.answer_call(rig.called(INIT))
+        assert rig.identity == (4001, 1)
+        a_whole_transaction(rig)
+
+
+@pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
+def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
+    """C-J18, KAFKA-17754: the epoch of the next transaction fences it."""
+    rig = opened(V2, 1)
+    rig.hold = (kind,)
+    rig.offsets()
+    outcome = rig.commit()
+    rig.lose_call()
+    rig.hold = (INIT,)
+    rig.tick(2.0)
+    assert outcome.committed is True
+    assert not rig.held
+    assert rig.identity == (4001, 1)
+
+
+@BOTH
+@pytest.mark.parametrize("ended_by", ["event", "time"])
+def test_what_an_abort_left_in_doubt_cannot_reach_the_next_transaction(
+    version: int, ended_by: str
+) -> None:
+    """Its late copy would be part of it, though it is NOT_WRITTEN; and its numbers are given up, so
+    that the next transaction would wait for its deadline.
+    """
+    rig = opened(version, 1, brokers=2, coordinator=2)
+    (record,) = rig.send()
+    if ended_by == "event":
+        rig.lose()
+    outcome = rig.abort()
+    if ended_by == "time":
+        rig.tick(rig.config.request_timeout + 1.0)  # the abort was waiting for the answer
+    rig.tick(3.0)
+    assert outcome.committed is False
+    assert record.status is NOT_WRITTEN
+    assert isinstance(record.error, errors.TransactionAborted)
+    assert rig.identity == (4001, 1)
+    rig.begin()
+    rig.send()
+    rig.tick(1.0)
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    rig.ack_all()
+    assert rig.commit().committed is True
+
+
+# -- failures inside a transaction
+
+
+@BOTH
+def test_an_abort_with_unsent_records_is_no_error(version: int) -> None:
+    """KIP-654."""
+    rig = opened(version, linger=60.0)
+    records = rig.send(3, size=10)
+    rig.leaders["later", 0] = (-1, 0)
+    records += rig.send(topic="later")
+    records += rig.send(topic="nowhere")
+    assert rig.abort().committed is False
+    assert {record.status for record in records} == {NOT_WRITTEN}
+    assert all(isinstance(record.error, errors.TransactionAborted) for record in records)
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
+    """What is in flight may still be answered; what is in doubt is UNKNOWN."""
+    rig = opened(version, 1, partitions=2)
+    lost, queued = rig.send(2, partition=1)[:1], rig.send(20, partition=1)
+    rig.lose()
+    rig.tick(0.01)
+    (bad,) = rig.send(partition=0)
+    wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
+    for request in rig.outstanding():
+        if request.only.partition == 0:
+            rig.fail(request, 87)
+    assert bad.status is NOT_WRITTEN
+    assert rig.txn is ABORTABLE
+    for request in rig.outstanding():
+        rig.fail(request, NOT_ENOUGH_REPLICAS)
+    assert lost[0].status is UNKNOWN
+    assert {record.status for record in queued} <= {NOT_WRITTEN, UNKNOWN}
+    assert isinstance(queued[-1].error, errors.AbortableTransactionError)
+    rig.abort()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_after_a_failed_batch_the_next_transaction_has_another_epoch(version: int) -> None:
+    """KIP-360: numbers were given up. In v1 InitProducerId is asked for it, lost or refused; what
+    it names is what the producer has.
+    """
+    rig = opened(version, 1)
+    rig.send()
+    rig.fail(rig.outstanding()[0], 87)
+    rig.hold = (INIT,)
+    outcome = rig.abort()
+    assert outcome.committed is False
+    if version == V1:
+        for trouble in (CONCURRENT_TRANSACTIONS, LOADING, NOT_COORDINATOR, None):
+            call = rig.called(INIT)
+            assert call.existing == TransactionalIdentity("x", 4001, 0)
+            if trouble is None:
+                rig.lose_call()
+            else:
+                rig.answer_call(call, trouble)
+            rig.tick(2.0)
+        rig.answer_call(rig.called(INIT))
+    assert not rig.held
+    assert rig.identity == (4001, 1)
+    a_whole_transaction(rig)
+
+
+def test_a_success_without_an_identity_is_asked_for_again() -> None:
+    rig = starting(V1, INIT)
+    call = rig.called(INIT)
+    rig.forget_call(call.link_id)
+    rig.core.on_coordination(call.link_id, call.token, ProducerIdAnswer(0, -1, -1), rig.now)
+    rig.tick(2.0)
+    rig.answer_call(rig.called(INIT))
+    a_whole_transaction(rig)
+
+
+def test_an_end_of_v2_without_an_identity_is_followed_by_asking_for_one() -> None:
+    rig = deciding(V2)
+    rig.hold = (END, INIT)
+    rig.answer_call(rig.called(END), identity=(-1, -1))
+    assert rig.transactions.outcome.committed is True
+    assert rig.called(INIT).existing == TransactionalIdentity("x", 4001, 0)
+    rig.answer_call(rig.called(INIT))
+    a_whole_transaction(rig)
+
+
+def test_the_end_of_v2_names_another_producer_id_when_its_epochs_are_used_up() -> None:
+    """KIP-890: also to who asks again because the answer was lost."""
+    rig = deciding(V2)
+    who = rig.called(END).who
+    rig.lose_call()
+    rig.tick(2.0)
+    assert rig.called(END).who == who
+    rig.answer_call(rig.called(END), identity=(9000, 0))
+    assert rig.identity == (9000, 0)
+    rig.begin().send()
+    assert (rig.outstanding()[0].only.identity, rig.sequences) == ((9000, 0), [0])
+
+
+@BOTH
+def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
+    """What was written to it in this transaction is gone; what was not written to matters not."""
+    rig = opened(version, 1)
+    rig.leaders["other", 0] = (1, 0)
+    rig.core.topic("other")
+    rig.refresh()
+    rig.ids["other"] = topic_id("other", 1)
+    rig.refresh()
+    assert rig.txn is OPEN
+    rig.ids[T] = topic_id(T, 1)
+    rig.refresh()
+    assert rig.txn is ABORTABLE
+    rig.abort()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_lost_data_is_not_committed_in_part(version: int) -> None:
+    """An offset that was given before: what was acknowledged may be gone (an unclean election)."""
+    rig = opened(version)
+    rig.send()
+    rig.ack(rig.outstanding()[0], 10)
+    rig.send()
+    rig.ack(rig.outstanding()[0], 10)
+    assert rig.core.counters.data_loss_events == 1
+    assert rig.txn is ABORTABLE
+    rig.abort()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
+@pytest.mark.parametrize("code", [TRANSACTION_ABORTABLE, INVALID_TXN_STATE, 87, 29])
+def test_a_refused_batch_makes_the_transaction_abortable(version: int, code: int) -> None:
+    rig = opened(version, 1)
+    (record,) = rig.send()
+    rig.fail(rig.outstanding()[0], code)
+    assert (rig.txn, record.status) == (ABORTABLE, NOT_WRITTEN)
+    rig.abort()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
+@pytest.mark.parametrize("code", [CONCURRENT_TRANSACTIONS, LOADING, NOT_COORDINATOR])
+def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, code: int) -> None:
+    """KIP-890: it asks before it appends."""
+    rig = opened(version)
+    (record,) = rig.send()
+    rig.fail(rig.outstanding()[0], code)
+    assert rig.txn is OPEN
+    rig.tick(1.0)
+    rig.ack_all()
+    assert record.status is ACKED
+    assert rig.commit().committed is True
+
+
+# -- the gate
+
+
+def test_there_is_no_first_ack_gate_in_v2() -> None:
+    """attack.md finding 20: a leader without state refuses a first sequence other than 0, and each
+    transaction would pay a round trip otherwise.
+    """
+    rig = transactional(V2)
+    for epoch in range(3):
+        rig.begin().send(5)
+        assert rig.sequences == [0, 1, 2, 3, 4]
+        assert {request.epoch for request in rig.outstanding()} == {epoch}
+        rig.ack_all()
+        assert rig.commit().committed is True
+
+
+def test_there_is_one_in_each_transaction_of_v1() -> None:
+    """attack.md finding 20: the epoch stays, and the leader may have forgotten it meanwhile."""
+    rig = transactional(V1)
+    for first in (0, 5, 10):
+        rig.begin().send(5)
+        assert rig.sequences == [first]
+        rig.ack(rig.outstanding()[0])
+        assert rig.sequences == [first + each for each in (1, 2, 3, 4)]
+        rig.ack_all()
+        assert rig.commit().committed is True
+
+
+@BOTH
+def test_a_success_proves_nothing_below_it_before_the_leader_was_heard(version: int) -> None:
+    """Brokers of 4.0 have transactions v2, and take any first sequence (KAFKA-18202): what was in
+    doubt and then refused may be missing.
+    """
+    rig = opened(version)
+    first, second = rig.send(2)
+    if version == V1:
+        assert rig.sequences == [0]
+        return
+    rig.lose()
+    rig.tick(1.0)
+    assert rig.sequences == [0, 1]
+    refused, accepted = rig.outstanding()
+    rig.fail(refused, NOT_ENOUGH_REPLICAS)
+    rig.ack(accepted, 0)
+    assert (first.status, second.status) == (PENDING, ACKED)
+    rig.hold = (END,)
+    rig.commit()
+    rig.tick(1.0)
+    assert not rig.held
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.txn is ABORTABLE
+    assert first.status is UNKNOWN
+
+
+@BOTH
+def test_in_a_pipeline_that_was_heard_a_success_proves_what_is_below_it(version: int) -> None:
+    rig = opened(version, 1)
+    first, second = rig.send(2)
+    refused, accepted = rig.outstanding()
+    rig.fail(refused, REQUEST_TIMED_OUT, poll=False)
+    rig.ack(accepted)
+    assert (first.status, second.status) == (ACKED, ACKED)
+    assert rig.commit().committed is True
+
+
+# -- the beginning of it all
+
+
+@BOTH
+def test_a_transactional_id_that_is_not_ours_is_told_and_may_be_asked_for_again(
+    version: int,
+) -> None:
+    for kind in (FIND, INIT):
+        rig = starting(version, kind)
+        rig.answer_call(rig.called(kind), TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        assert rig.txn is TransactionState.UNINITIALISED
+        assert isinstance(rig.core.identity_error, errors.TransactionalIdAuthorizationFailed)
+        before = len(rig.asked)
+        rig.tick(60.0)
+        assert not calls(rig, before)
+        rig.hold = ()
+        rig.transactions.init()
+        rig.core.identity_error = None
+        rig.tick(1.0)
+        a_whole_transaction(rig)
+
+
+@BOTH
+def test_what_the_broker_does_not_offer_at_all_is_told(version: int) -> None:
+    rig = starting(version, INIT)
+    call = rig.called(INIT)
+    rig.forget_call(call.link_id)
+    error = errors.IncompatibleBrokerVersion("no")
+    rig.core.on_unsupported(call.link_id, call.token, error, rig.now)
+    assert rig.core.identity_error is error
+    rig = deciding(version)
+    call = rig.called(END)
+    rig.forget_call(call.link_id)
+    rig.core.on_unsupported(call.link_id, call.token, error, rig.now)
+    with pytest.raises(errors.IncompatibleBrokerVersion) as raised:
+        rig.transactions.check()
+    assert raised.value.status is NOT_WRITTEN
+
+
+@BOTH
+def test_a_late_answer_of_a_closed_connection_is_nobody_s(version: int) -> None:
+    rig = deciding(version)
+    call = rig.called(END)
+    rig.lose_call()
+    rig.core.on_coordination(call.link_id, call.token, EndTxnAnswer(NONE, 9, 9), rig.now)
+    assert (rig.txn, rig.transactions.outcome.committed) == (DECIDING, None)
+    assert rig.identity == (4001, 0)
+
+
+@BOTH
+def test_a_coordinator_that_never_answers_is_given_up_and_asked_again(version: int) -> None:
+    rig = deciding(version, brokers=2, coordinator=2)
+    for _ in range(3):
+        call = rig.called(END)
+        rig.tick(rig.config.request_timeout + 5.0)
+        assert rig.links[call.link_id].closed
+        assert rig.called(END) is not call
+    rig.answer_call(rig.called(END))
+    assert rig.transactions.outcome.committed is True
