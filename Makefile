@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak soak-transactions mutants audit fuzz
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -48,6 +48,9 @@ audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 
 soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
 	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM)
+
+soak-transactions: $(READY) ## Seeded transactions under faults: make soak-transactions SEEDS=20000
+	@$(BIN)/python -m tests.simulated.soak --transactions --seeds $(SEEDS) --from $(FROM)
 
 mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
 	@$(BIN)/python -m tests.simulated.mutants

@@ -14,10 +14,8 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from aioidem.engine import classify as classify_module
 from aioidem.engine import core as core_module
@@ -40,67 +38,20 @@ from aioidem.engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
-from .soak import PROCESSES, quiet, run_seed
+from . import transactional_mutants
+from .mutation import LIMIT, MUTANTS, Caught, Mutant, Patch, applied, catch, mutant
+from .soak import PROCESSES
 
-__all__ = ["MUTANTS", "Caught", "Mutant", "catch", "main"]
-
-LIMIT = 2000
-Patch = Callable[[Any, str, Any], None]
-
-
-class Mutant(NamedTuple):
-    """One rule broken: `apply` is given a function that replaces an attribute for a while."""
-
-    name: str
-    rule: str
-    apply: Callable[[Patch], None]
-
-
-class Caught(NamedTuple):
-    """Which seed noticed a mutant, and how; `seed` None: none did."""
-
-    name: str
-    seed: int | None
-    how: str
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(rule: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Register a mutant under its function's name."""
-
-    def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        name = apply.__name__.replace("_", " ")
-        MUTANTS[name] = Mutant(name, rule, apply)
-        return apply
-
-    return register
-
-
-@contextmanager
-def applied(broken: Mutant) -> Iterator[None]:
-    """Put a mutant in place for the block."""
-    saved: list[tuple[Any, str, Any]] = []
-
-    def patch(owner: Any, name: str, value: Any) -> None:
-        if isinstance(owner, dict):
-            saved.append((owner, name, owner[name]))
-            owner[name] = value
-            return
-        saved.append((owner, name, owner.__dict__[name]))
-        setattr(owner, name, value)
-
-    try:
-        broken.apply(patch)
-        yield
-    finally:
-        for owner, name, value in reversed(saved):
-            if isinstance(owner, dict):
-                owner[name] = value
-            else:
-                setattr(owner, name, value)
-
+__all__ = [
+    "MUTANTS",
+    "Caught",
+    "Mutant",
+    "applied",
+    "catch",
+    "main",
+    "mutant",
+    "transactional_mutants",
+]
 
 # -- the window ---------------------------------------------------------------------------------
 
@@ -686,18 +637,6 @@ def grace_without_end(patch: Patch) -> None:
 
 
 # -- running them -------------------------------------------------------------------------------
-
-
-def catch(name: str, limit: int = LIMIT) -> Caught:
-    """Run seeds with a mutant in place until one notices."""
-    broken = MUTANTS[name]
-    with quiet():
-        for seed in range(limit):
-            with applied(broken):
-                violations = run_seed(seed).violations
-            if violations and not run_seed(seed).violations:
-                return Caught(name, seed, str(violations[0])[:110])
-    return Caught(name, None, "")
 
 
 def main() -> int:

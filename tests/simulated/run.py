@@ -1,4 +1,5 @@
-"""Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]`.
+"""Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]
+[--transactions]`.
 
 Prints the schedule, what was wrong, and with `--trace` every step and answer. Exit status 1 when
 something was wrong.
@@ -9,10 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .perform import perform
 from .schedule import PROFILES, draw
 from .shrink import shrink
 from .soak import drawn, quiet
-from .whole import perform
+from .transactional import draw_transactional
 
 __all__ = ["main"]
 
@@ -22,10 +24,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--profile", choices=list(PROFILES))
+    parser.add_argument("--transactions", action="store_true")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args()
-    schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
+    if asked.transactions:
+        schedule = draw_transactional(asked.seed)
+    else:
+        schedule = drawn(asked.seed) if asked.profile is None else draw(asked.seed, asked.profile)
     with quiet():
         if asked.shrink and perform(schedule).violations:
             schedule = shrink(schedule)
@@ -34,6 +40,8 @@ def main() -> int:
     say(result.schedule.describe() + "\n")
     for line in result.trace:
         say(line.rstrip() + "\n")
+    ended = ", ".join(f"{n} {verdict}" for verdict, n in result.transactions.items())
+    say(f"transactions: {ended}\n" if ended else "")
     counts = ", ".join(f"{n} {outcome.value}" for outcome, n in result.outcomes.items())
     say(f"{counts}; {result.batches} batches, {result.retries} of them again, ")
     say(f"{result.bumps} bumps, span {result.max_span}, {result.events} data-loss events\n")

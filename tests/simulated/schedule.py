@@ -10,11 +10,12 @@ Rejected: drawing while running. Leaving one fault out would then change all the
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["PROFILES", "Call", "Fault", "Glitch", "Schedule", "draw"]
+__all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", "draw"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,27 @@ class Glitch:
     request: int
     kind: str
     args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One transaction of the application; each record's `at` counts from its beginning."""
+
+    records: tuple[Call, ...]
+    groups: tuple[str, ...] = ()
+    """Whose offsets it commits, after its records were queued."""
+    end: str = "commit"
+    """"commit", "abort", or "raise" (something in its block)."""
+    block: bool = True
+    """Whether as `async with producer.transaction()`."""
+    pause: float = 0.0
+    """Seconds before it begins."""
+    dawdle: float = 0.0
+    """Seconds between its last record and its end."""
+    patience: float | None = None
+    """`timeout` of the first attempts of its calls, seconds; None: `max_block`."""
+    restless: bool = False
+    """Whether its callers are cancelled now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +102,13 @@ class Schedule:
     """Nothing in it entitles the producer to lose or to doubt a record."""
     round_trips: int | None = None
     """Whatever was sent before the only incident is settled so soon after the next connection."""
+    work: tuple[Work, ...] = ()
+    """Transactions, one after the other: see `transactional`. Then there are no `calls`."""
+    coordination: tuple[Glitch, ...] = ()
+    """What happens to the n-th request to a coordinator, or for one."""
+    transaction_version: Literal[0, 2] = 2
+    used_epochs: int = 0
+    """Of the transactional id, before anybody starts."""
 
     @property
     def lossy(self) -> bool:
@@ -103,12 +132,21 @@ class Schedule:
         lines = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.name not in ("calls", "faults", "glitches") and getattr(self, f.name) != f.default
+            if f.name not in _TOLD_APART and getattr(self, f.name) != f.default
         ]
         lines.append(f"calls: {len(self.calls)}")
+        lines += [f"transaction {n}: {_told(work)}" for n, work in enumerate(self.work)]
         lines += [f"at {fault.at:.3f}: {fault.kind} {fault.args}" for fault in self.faults]
         lines += [f"request {g.request}: {g.kind} {g.args}" for g in self.glitches]
+        lines += [f"coordination {g.request}: {g.kind} {g.args}" for g in self.coordination]
         return "\n".join(lines)
+
+
+_TOLD_APART = ("calls", "faults", "glitches", "work", "coordination")
+
+
+def _told(work: Work) -> str:
+    return f"{len(work.records)} records, {dataclasses.replace(work, records=())}"
 
 
 # Weights of 1000. `make soak` prints how many of each ran.
@@ -137,10 +175,10 @@ _PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
 
 def draw(seed: int, profile: str | None = None) -> Schedule:
     """The schedule of a seed; `profile` overrides the one it would draw."""
-    return _Drawer(seed, profile).draw()
+    return Drawer(seed, profile).draw()
 
 
-class _Drawer:
+class Drawer:
     """Everything is drawn from one generator, in a fixed order."""
 
     def __init__(self, seed: int, profile: str | None) -> None:

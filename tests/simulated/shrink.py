@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from .perform import perform
 from .schedule import Schedule
-from .whole import perform
 
 __all__ = ["shrink"]
 
@@ -24,7 +24,7 @@ def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
     before = None
     while before != schedule and left[0] > 0:
         before = schedule
-        for name in ("faults", "glitches", "calls"):
+        for name in ("faults", "coordination", "glitches", "work", "calls"):
             kept = _thin(schedule, name, fails, left)
             schedule = _changed(schedule, name, kept)
         schedule = _simplify(schedule, fails)
@@ -41,12 +41,13 @@ def _thin(
 ) -> tuple[Any, ...]:
     """Leave out halves, quarters, ... and at last single items."""
     items = list(getattr(schedule, name))
+    least = 1 if name == "work" else 0
     step = max(1, len(items) // 2)
     while items and left[0] > 0:
         at = 0
         while at < len(items) and left[0] > 0:
             fewer = items[:at] + items[at + step :]
-            if fails(_changed(schedule, name, tuple(fewer))):
+            if len(fewer) >= least and fails(_changed(schedule, name, tuple(fewer))):
                 items = fewer
             else:
                 at += step

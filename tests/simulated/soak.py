@@ -4,7 +4,8 @@ Runs on two processes, prints progress and every failing seed as it is found, an
 line, `N schedules, V violations, U unknown`: schedules run, schedules in which something was wrong,
 records that ended UNKNOWN. Exit status 1 when something was wrong.
 
-One seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so
+With `--transactions` (`make soak-transactions`) every seed is one of `transactional`. Otherwise
+one seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so
 on asyncio with a loop whose time is virtual. All the others drive the engine without tasks.
 """
 
@@ -23,11 +24,22 @@ from dataclasses import dataclass, field
 
 from aioidem.testing import Outcome
 
+from .perform import perform
 from .schedule import Schedule, draw
-from .whole import draw_whole, perform
+from .transactional import draw_transactional
+from .whole import draw_whole
 from .world import Result
 
-__all__ = ["PROCESSES", "Tally", "drawn", "kind_of", "main", "run_seed", "soak"]
+__all__ = [
+    "PROCESSES",
+    "Tally",
+    "drawn",
+    "kind_of",
+    "main",
+    "run_seed",
+    "run_transactional",
+    "soak",
+]
 
 PROCESSES = 2
 _CHUNK = 40
@@ -51,6 +63,11 @@ def run_seed(seed: int) -> Result:
     return perform(drawn(seed))
 
 
+def run_transactional(seed: int) -> Result:
+    """Run one seed as the soak of transactions does."""
+    return perform(draw_transactional(seed))
+
+
 @dataclass
 class Tally:
     """What some seeds came to."""
@@ -61,6 +78,7 @@ class Tally:
     profiles: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     unknown_by_profile: Counter[str] = field(default_factory=Counter)
+    transactions: Counter[str] = field(default_factory=Counter)
     batches: int = 0
     retries: int = 0
     bumps: int = 0
@@ -79,6 +97,8 @@ class Tally:
         self.profiles[profile] += 1
         self.faults.update(fault.kind for fault in schedule.faults)
         self.faults.update(glitch.kind for glitch in schedule.glitches)
+        self.faults.update(f"coordinator's {each.kind}" for each in schedule.coordination)
+        self.transactions.update(result.transactions)
         self.unknown_by_profile[profile] += result.unknown
         self.batches += result.batches
         self.retries += result.retries
@@ -96,7 +116,7 @@ class Tally:
         """Count another tally in."""
         self.schedules += other.schedules
         self.failed |= other.failed
-        for name in ("outcomes", "profiles", "faults", "unknown_by_profile", "lossy"):
+        for name in _COUNTERS:
             getattr(self, name).update(getattr(other, name))
         self.batches += other.batches
         self.retries += other.retries
@@ -118,12 +138,16 @@ class Tally:
         yield f"faults: {_table(self.faults)}"
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
         yield f"unknown by profile: {_table(self.unknown_by_profile)}"
+        yield f"transactions: {_table(self.transactions)}"
         yield f"schedules that lost acknowledged records: {_table(self.lossy)}"
         yield (
             f"batches sent: {self.batches}, again: {self.retries}, epoch bumps: {self.bumps}, "
             f"data-loss events: {self.events}, losses that answers proved: {self.losses}, "
             f"widest span: {self.max_span}, virtual time: {self.virtual_seconds:.0f} s"
         )
+
+
+_COUNTERS = ("outcomes", "profiles", "faults", "unknown_by_profile", "lossy", "transactions")
 
 
 def _table(counts: Counter[str]) -> str:
@@ -142,15 +166,20 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _run_chunk(seeds: range) -> Tally:
+def _run_chunk(seeds: range, run_one: Callable[[int], Result]) -> Tally:
     tally = Tally()
     with quiet():
         for seed in seeds:
-            tally.add(run_seed(seed))
+            tally.add(run_one(seed))
     return tally
 
 
-def soak(first: int, seeds: int, progress: Callable[[Tally], None] | None = None) -> Tally:
+def soak(
+    first: int,
+    seeds: int,
+    progress: Callable[[Tally], None] | None = None,
+    run_one: Callable[[int], Result] = run_seed,
+) -> Tally:
     """Run seeds first .. first + seeds - 1 on two processes."""
     chunks = [
         range(at, min(at + _CHUNK, first + seeds)) for at in range(first, first + seeds, _CHUNK)
@@ -158,7 +187,7 @@ def soak(first: int, seeds: int, progress: Callable[[Tally], None] | None = None
     total = Tally()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=context) as pool:
-        for done in as_completed([pool.submit(_run_chunk, chunk) for chunk in chunks]):
+        for done in as_completed([pool.submit(_run_chunk, chunk, run_one) for chunk in chunks]):
             total.merge(done.result())
             if progress is not None:
                 progress(total)
@@ -170,23 +199,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--transactions", action="store_true")
     asked = parser.parse_args()
     say = sys.stdout.write
     began = time.monotonic()
     told: set[int] = set()
     last = [began]
+    which = " --transactions" if asked.transactions else ""
+    run_one = run_transactional if asked.transactions else run_seed
 
     def progress(total: Tally) -> None:
         for seed in sorted(set(total.failed) - told):
             say(f"seed {seed}: {total.failed[seed]}\n")
-            say(f"    python -m tests.simulated.run --seed {seed} --shrink --trace\n")
+            say(f"    python -m tests.simulated.run --seed {seed}{which} --shrink --trace\n")
         told.update(total.failed)
         if time.monotonic() - last[0] >= 10:
             last[0] = time.monotonic()
             say(f"... {total.line}, {last[0] - began:.0f} s\n")
         sys.stdout.flush()
 
-    total = soak(asked.first, asked.seeds, progress)
+    total = soak(asked.first, asked.seeds, progress, run_one)
     for line in total.figures():
         say(line + "\n")
     say(f"took {time.monotonic() - began:.0f} s\n")

@@ -8,10 +8,10 @@ import pytest
 
 from aioidem.testing import Anomaly, Outcome
 
+from .perform import perform
 from .schedule import Call, Fault, Glitch, draw
 from .soak import quiet
 from .test_attack import clean, schedule
-from .whole import perform
 from .world import World, run
 
 

@@ -18,11 +18,12 @@ from aioidem.testing import Anomaly
 
 from . import mutants
 from .faults import Injector
+from .perform import perform
 from .run import main as command_line
 from .schedule import PROFILES, draw
 from .shrink import shrink
 from .soak import drawn, kind_of, quiet, run_seed
-from .whole import draw_whole, perform
+from .whole import draw_whole
 from .world import run
 
 ROOT = Path(__file__).parents[2]

@@ -57,16 +57,27 @@ from aioidem.testing import (
 
 from .faults import Injector
 from .schedule import Call, Fault, Glitch, Schedule, draw
-from .world import START_MS, Result, SimCore, answer_lines, run, step_lines
+from .world import START_MS, Result, SimCore, answer_lines, step_lines
 
-__all__ = ["VirtualLoop", "draw_whole", "perform"]
+__all__ = [
+    "FAULTS",
+    "GLITCHES",
+    "AtAwait",
+    "TapProducer",
+    "VirtualLoop",
+    "Whole",
+    "WholeConnector",
+    "WholeInjector",
+    "draw_whole",
+    "until",
+]
 
-_FAULTS = frozenset(
+FAULTS = frozenset(
     {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
     | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
     | {"block", "stall", "reset"}
 )
-_GLITCHES = frozenset(
+GLITCHES = frozenset(
     {"drop", "delay", "refuse", "after", "missing", "doubled", "invented", "absurd", "spurious"}
     | {"fence", "garbage", "zombie"}
 )
@@ -88,16 +99,11 @@ def draw_whole(seed: int, backend: str) -> Schedule:
     return dataclasses.replace(
         schedule,
         backend=backend,
-        faults=tuple(fault for fault in schedule.faults if fault.kind in _FAULTS),
-        glitches=tuple(glitch for glitch in schedule.glitches if glitch.kind in _GLITCHES),
+        faults=tuple(fault for fault in schedule.faults if fault.kind in FAULTS),
+        glitches=tuple(glitch for glitch in schedule.glitches if glitch.kind in GLITCHES),
         calls=schedule.calls[:60],
         first_epoch=0,
     )
-
-
-def perform(schedule: Schedule, *, trace: bool = False) -> Result:
-    """Run a schedule on what it was drawn for, to its end, and judge it."""
-    return _Whole(schedule, trace=trace).run() if schedule.backend else run(schedule, trace=trace)
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -130,7 +136,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual.now += seconds
 
 
-class _AtAwait:
+class AtAwait:
     """Awaits a coroutine, and cancels a scope where it suspends for the n-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], n: int, scope: CancelScope) -> None:
@@ -236,10 +242,10 @@ class _Stream(ByteStream):
         return {}
 
 
-class _Connector:
+class WholeConnector:
     """Hands out streams that can be cut."""
 
-    def __init__(self, whole: _Whole, inner: Connector) -> None:
+    def __init__(self, whole: Whole, inner: Connector) -> None:
         self._whole = whole
         self._inner = inner
 
@@ -253,7 +259,7 @@ class _TapSender(Sender):
     """The Sender, telling the monitor what it hands over and what it loses."""
 
     def __init__(
-        self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: _Whole
+        self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.wall)
         self._whole = whole
@@ -292,10 +298,10 @@ class _TapSender(Sender):
         super()._lost(link_id, error, unwritten)
 
 
-class _TapProducer(Producer):
+class TapProducer(Producer):
     """A producer whose parts tell the monitor."""
 
-    def __init__(self, config: ProducerConfig, connector: Connector, whole: _Whole) -> None:
+    def __init__(self, config: ProducerConfig, connector: Connector, whole: Whole) -> None:
         super().__init__(config=config, connector=connector)
         world: Any = whole
         self._core = SimCore(config, world, whole.schedule)
@@ -307,7 +313,7 @@ class _TapProducer(Producer):
         return self._core
 
 
-class _WholeInjector(Injector):
+class WholeInjector(Injector):
     """Faults over streams."""
 
     def _do_cut(self, broker: int, _arriving: float, noticed: bool, _answers: float) -> None:
@@ -340,7 +346,7 @@ class _WholeInjector(Injector):
             stream.garble = glitch.args[0]
 
 
-class _Whole:
+class Whole:
     """One run. What `Injector` and `SimCore` need of a world is here too."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
@@ -358,6 +364,7 @@ class _Whole:
         self.archive: list[LogRecord] = []
         self.rtt = schedule.rtt
         self.embedded = EmbeddedCluster(
+            transaction_version=schedule.transaction_version,
             brokers=schedule.brokers,
             retain=dict(enumerate(schedule.retain)),
             produce_versions=dict(enumerate(schedule.versions)),
@@ -370,9 +377,9 @@ class _Whole:
         self.cluster = self.embedded.state
         self._calls = 0
         self._tasks: TaskGroup | None = None
-        self._producer: _TapProducer | None = None
+        self._producer: TapProducer | None = None
         injector_world: Any = self
-        self.injector = _WholeInjector(injector_world)
+        self.injector = WholeInjector(injector_world)
         self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
             outcome=self._outcome,  # doubt may have been settled by reading the log
@@ -398,7 +405,8 @@ class _Whole:
         try:
             anyio.run(self._main, backend=self.schedule.backend, backend_options=options)
         except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
-            self.report(Anomaly.CRASH, "".join(traceback.format_exception(error))[-600:])
+            crash = "".join(traceback.format_exception(error))[-600:]
+            self.result.violations.append(Violation(Anomaly.CRASH, crash))
         return self.result
 
     # -- what the injector and the engine's tap ask for ----------------------------------------
@@ -428,7 +436,7 @@ class _Whole:
             self._tasks.start_soon(self._run_at, when, act)
 
     async def _run_at(self, when: float, act: Callable[[], None]) -> None:
-        await _until(when)
+        await until(when)
         self._do(act)
 
     def _do(self, act: Callable[[], None]) -> None:
@@ -496,15 +504,15 @@ class _Whole:
                 config = ProducerConfig.build(
                     cluster.bootstrap_servers, client_id="whole", **schedule.options
                 )
-                connector = _Connector(self, cluster.connector)
-                await self._life(_TapProducer(config, connector, self))
+                connector = WholeConnector(self, cluster.connector)
+                await self._life(TapProducer(config, connector, self))
                 self.injector.heal()
-                await _until(self.now + _LONGEST_ZOMBIE)
+                await until(self.now + _LONGEST_ZOMBIE)
                 tasks.cancel_scope.cancel()
                 self._judge(config)
         self.result.took = self.now - began
 
-    async def _life(self, producer: _TapProducer) -> None:
+    async def _life(self, producer: TapProducer) -> None:
         self._producer = producer
         started = self.now
         for fault in self.schedule.faults:
@@ -518,17 +526,17 @@ class _Whole:
         try:
             async with anyio.create_task_group() as senders:
                 for call in self.schedule.calls:
-                    await _until(started + call.at)
+                    await until(started + call.at)
                     senders.start_soon(self._call, producer, call)
                 close_at = self.schedule.close_at
                 if close_at is not None:
-                    await _until(started + close_at)
+                    await until(started + close_at)
                     await self._close(producer)
         finally:
             with anyio.CancelScope(shield=True):
                 await producer.close()
 
-    async def _close(self, producer: _TapProducer) -> None:
+    async def _close(self, producer: TapProducer) -> None:
         """The application closes, and half of the time thinks better of it at some await."""
         chance = self._chance("close")
         closing = producer.close(self.schedule.close_timeout)
@@ -536,7 +544,7 @@ class _Whole:
             await closing
             return
         with anyio.CancelScope() as scope:
-            await _AtAwait(closing, chance.randint(1, 6), scope)
+            await AtAwait(closing, chance.randint(1, 6), scope)
 
     def _injection(self, fault: Fault) -> Callable[[], None]:
         return lambda: self.injector.inject(fault)
@@ -545,7 +553,7 @@ class _Whole:
         # One generator for each thing, so that leaving one out changes no other.
         return random.Random(f"{self.schedule.seed} {what}")
 
-    async def _call(self, producer: _TapProducer, call: Call) -> None:
+    async def _call(self, producer: TapProducer, call: Call) -> None:
         """One of four ways to send; one in four is cancelled, at its n-th await or after a time."""
         chance = self._chance(call)
         how = chance.randrange(4)
@@ -554,7 +562,7 @@ class _Whole:
             await send
         elif chance.random() < 0.5:
             with anyio.CancelScope() as scope:
-                await _AtAwait(send, chance.randint(1, 6), scope)
+                await AtAwait(send, chance.randint(1, 6), scope)
         else:
             patience = chance.choice((0.0, 0.5, 1.0, 3.0, 30.0)) * self.schedule.rtt
             with anyio.move_on_after(patience):
@@ -570,7 +578,7 @@ class _Whole:
         row = self.rows[value] = Row(value, call.topic, partition, self.now)
         return row, make_value(value, call.size)
 
-    async def _send(self, producer: _TapProducer, call: Call) -> None:
+    async def _send(self, producer: TapProducer, call: Call) -> None:
         row, value = self._row(call)
         # Whoever leaves does not know.
         row.outcome = Outcome.UNKNOWN
@@ -588,7 +596,7 @@ class _Whole:
             row.outcome, row.partition, row.offset = Outcome.ACKED, meta.partition, meta.offset
         row.settled = None if row.outcome is Outcome.NOT_WRITTEN else self.now
 
-    async def _send_nowait(self, producer: _TapProducer, call: Call) -> None:
+    async def _send_nowait(self, producer: TapProducer, call: Call) -> None:
         while True:
             row, value = self._row(call)
             try:
@@ -608,12 +616,12 @@ class _Whole:
                 except errors.KafkaError:
                     return
                 # There may be room, and not enough for this record.
-                await _until(self.now + self.schedule.rtt)
+                await until(self.now + self.schedule.rtt)
             else:
                 delivery.add_done_callback(functools.partial(self._settle, row))
                 return
 
-    async def _send_many(self, producer: _TapProducer, call: Call) -> None:
+    async def _send_many(self, producer: TapProducer, call: Call) -> None:
         made: list[Row] = []
 
         def values() -> Any:
@@ -712,7 +720,7 @@ def _stay(_seconds: float) -> None:
     """Before there is a clock."""
 
 
-async def _until(when: float) -> None:
+async def until(when: float) -> None:
     """Let virtual time pass."""
     with anyio.CancelScope(deadline=when):
         await anyio.sleep_forever()

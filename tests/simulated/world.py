@@ -95,6 +95,7 @@ class Result:
     losses: int = 0
     lost: int = 0
     took: float = 0.0
+    transactions: dict[str, int] = field(default_factory=dict)
     trace: list[str] = field(default_factory=list)
 
     @property

@@ -1,0 +1,87 @@
+"""Mutants: how a rule is broken from outside of the engine, and how it is seen that a seed notices.
+
+The rules themselves are in `mutants` and `transactional_mutants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .soak import quiet, run_seed
+from .world import Result
+
+__all__ = ["LIMIT", "MUTANTS", "Caught", "Mutant", "Patch", "applied", "catch", "mutant"]
+
+LIMIT = 2000
+Patch = Callable[[Any, str, Any], None]
+
+
+class Mutant(NamedTuple):
+    """One rule broken: `apply` is given a function that replaces an attribute for a while."""
+
+    name: str
+    rule: str
+    apply: Callable[[Patch], None]
+    run_one: Callable[[int], Result]
+
+
+class Caught(NamedTuple):
+    """Which seed noticed a mutant, and how; `seed` None: none did."""
+
+    name: str
+    seed: int | None
+    how: str
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    rule: str, run_one: Callable[[int], Result] = run_seed
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Register a mutant under its function's name; `run_one` runs a seed that may notice it."""
+
+    def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        name = apply.__name__.replace("_", " ")
+        MUTANTS[name] = Mutant(name, rule, apply, run_one)
+        return apply
+
+    return register
+
+
+@contextmanager
+def applied(broken: Mutant) -> Iterator[None]:
+    """Put a mutant in place for the block."""
+    saved: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, name: str, value: Any) -> None:
+        if isinstance(owner, dict):
+            saved.append((owner, name, owner[name]))
+            owner[name] = value
+            return
+        saved.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, value)
+
+    try:
+        broken.apply(patch)
+        yield
+    finally:
+        for owner, name, value in reversed(saved):
+            if isinstance(owner, dict):
+                owner[name] = value
+            else:
+                setattr(owner, name, value)
+
+
+def catch(name: str, limit: int = LIMIT) -> Caught:
+    """Run seeds with a mutant in place until one notices."""
+    broken = MUTANTS[name]
+    with quiet():
+        for seed in range(limit):
+            with applied(broken):
+                violations = broken.run_one(seed).violations
+            if violations and not broken.run_one(seed).violations:
+                return Caught(name, seed, str(violations[0])[:110])
+    return Caught(name, None, "")

@@ -1,0 +1,233 @@
+"""Transactions under faults: the seeds of every day, the judge, and what holds them together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aioidem.broker.batch import StoredBatch, parse_single_batch
+from aioidem.broker.markers import end_marker
+from aioidem.broker.virtual import PlainRecord
+from aioidem.records import build_batch
+from aioidem.testing import Anomaly, LogRecord, Outcome, Row, ValueId, make_value
+
+from . import mutants
+from .perform import perform
+from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
+from .run import main as command_line
+from .shrink import shrink
+from .soak import quiet, run_transactional
+from .transactional import PROFILES, draw_transactional, kind_of
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 120
+
+pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
+
+
+@pytest.mark.timeout(300)
+def test_seeds_of_transactions_show_nothing_wrong() -> None:
+    """As `make soak-transactions` runs them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulated.soak", "--transactions", "--seeds", str(SEEDS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(rf"{SEEDS} schedules, 0 violations, \d+ unknown", last)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seed_replays_to_the_letter(seed: int) -> None:
+    with quiet():
+        first, again = (perform(draw_transactional(seed), trace=True) for _ in range(2))
+    assert len(first.trace) > 10
+    assert first.trace == again.trace
+    assert first.transactions == again.transactions
+    assert {kind_of(each) for each in range(6)} == {"trio", "asyncio"}
+
+
+def test_seeds_draw_every_fault_of_the_list() -> None:
+    """The issue's faults, in both protocols, and often."""
+    schedules = [draw_transactional(seed) for seed in range(2000)]
+    kinds = Counter(fault.kind for s in schedules for fault in s.faults)
+    kinds.update(glitch.kind for s in schedules for glitch in s.glitches)
+    kinds.update(f"its {glitch.kind}" for s in schedules for glitch in s.coordination)
+    wanted = {
+        *("kill", "move", "hold", "cut", "drop", "delay", "zombie", "spurious", "fence", "refuse"),
+        *("fail_coordinator", "move_coordinator", "hold_markers", "delay_markers"),
+        *("twin", "crash", "its drop", "its delay", "its zombie", "its refuse", "its after"),
+    }
+    assert min(kinds[kind] for kind in wanted) >= 30, kinds
+    assert {s.transaction_version for s in schedules} == {0, 2}
+    assert {s.profile for s in schedules} == set(PROFILES)
+    works = [work for s in schedules for work in s.work]
+    assert {work.end for work in works} == {"commit", "abort", "raise"}
+    assert min(sum(work.block for work in works), sum(work.restless for work in works)) > 500
+    assert sum(work.patience is not None for work in works) > 500
+    assert sum(s.options["transaction_timeout"] < 5 for s in schedules) > 50
+
+
+def test_without_faults_every_transaction_ends_as_it_was_told() -> None:
+    seen = 0
+    with quiet():
+        for seed in range(12):
+            result = perform(draw_transactional(seed, "quiet"))
+            assert not result.violations, result.violations[0]
+            asked = sum(work.end == "commit" for work in result.schedule.work)
+            assert result.transactions.get("unknown", 0) == 0
+            assert result.transactions["committed"] == asked + 1
+            seen += asked
+    assert seen > 20
+
+
+def test_a_failing_schedule_shrinks_and_still_fails() -> None:
+    name = "lost commit taken for failed"
+    with mutants.applied(mutants.MUTANTS[name]), quiet():
+        schedules = (draw_transactional(seed) for seed in range(400))
+        large = next(schedule for schedule in schedules if perform(schedule).violations)
+        small = shrink(large, budget=60)
+        assert perform(small).violations
+    with quiet():
+        assert not perform(small).violations
+    assert 1 <= len(small.work) <= len(large.work)
+    assert len(small.coordination) <= len(large.coordination)
+
+
+def test_the_command_line_traces_transactions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run", "--seed", "1", "--transactions", "--trace"])
+    assert command_line() == 0
+    told = capsys.readouterr().out
+    assert "transaction 0: " in told
+    assert "> InitTransactions" in told
+    assert re.search(r"transactions: .*\d+ committed", told)
+
+
+@pytest.mark.parametrize("name", ["lost commit taken for failed", "aborted records are kept"])
+def test_a_mutant_is_caught(name: str) -> None:
+    assert mutants.catch(name, limit=200).seed is not None
+
+
+def test_planted_fatal_error_that_nothing_explains() -> None:
+    with mutants.applied(mutants.MUTANTS["concurrent taken for fatal"]), quiet():
+        found = (each for seed in range(200) for each in run_transactional(seed).violations)
+        assert next(found).anomaly is Anomaly.FATAL
+
+
+def test_planted_transaction_that_nobody_ends() -> None:
+    with mutants.applied(mutants.MUTANTS["nothing to end"]), quiet():
+        found = [each for seed in range(10) for each in run_transactional(seed).violations]
+    assert Anomaly.HANGING in {each.anomaly for each in found}
+
+
+# -- the reader and the judge ----------------------------------------------------------------------
+
+
+class Log:
+    """A partition's log, made by hand."""
+
+    def __init__(self) -> None:
+        self.batches: list[StoredBatch] = []
+        self.end = 0
+
+    def _append(self, data: bytes) -> None:
+        batch = StoredBatch(data, parse_single_batch(data), self.end, 0, 0, False)
+        self.batches.append(batch)
+        self.end = batch.last_offset + 1
+
+    def write(self, producer: int, *values: bytes, transactional: bool = True) -> None:
+        self._append(
+            build_batch(
+                [PlainRecord(value) for value in values],
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=transactional,
+            ).data
+        )
+
+    def mark(self, producer: int, *, commit: bool) -> None:
+        self._append(end_marker(producer, 0, commit=commit, stamp_ms=0))
+
+
+def test_the_reader_sees_what_was_committed_in_the_order_of_the_log() -> None:
+    log = Log()
+    log.write(1, b"a", b"b")
+    log.write(2, b"x")
+    log.write(3, b"plain", transactional=False)
+    log.write(1, b"c")
+    log.mark(2, commit=False)
+    log.mark(1, commit=True)
+    log.write(2, b"y")
+    seen, left_open = committed_records("t", 0, log.batches)
+    assert [(record.offset, record.value) for record in seen] == [
+        (0, b"a"),
+        (1, b"b"),
+        (3, b"plain"),
+        (4, b"c"),
+    ]
+    assert left_open == [2]
+    told = visible_at_brokers("t", 0, log.batches, 7, [(2, 2, 5)])
+    assert told == seen
+
+
+def attempt(verdict: Verdict, *partitions: int, groups: tuple[str, ...] = ()) -> Attempt:
+    made = Attempt(0, "p", 0.0, groups=dict.fromkeys(groups, 1), verdict=verdict)
+    for number, partition in enumerate(partitions):
+        made.rows.append(Row(ValueId("p", "t", partition, number), "t", partition, 0.0))
+    return made
+
+
+def seen_of(made: Attempt, *indexes: int) -> list[LogRecord]:
+    rows = [made.rows[index] for index in indexes]
+    return [LogRecord("t", r.partition, n, make_value(r.value)) for n, r in enumerate(rows)]
+
+
+_ALL = {"g": {("src", 0): 1, ("src", 1): 1}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "indexes", "offsets", "anomalies"),
+    [
+        (Verdict.COMMITTED, (0, 1), _ALL, set()),
+        (Verdict.UNKNOWN, (0, 1), _ALL, set()),
+        (Verdict.UNKNOWN, (), {}, set()),
+        (Verdict.NOT_COMMITTED, (), {}, set()),
+        (Verdict.COMMITTED, (0,), _ALL, {Anomaly.LOST, Anomaly.HALF}),
+        (Verdict.COMMITTED, (0, 1), {}, {Anomaly.HALF}),
+        (Verdict.COMMITTED, (0, 1, 1), _ALL, {Anomaly.DUPLICATE}),
+        (Verdict.COMMITTED, (1, 0), _ALL, {Anomaly.REORDERED}),
+        (Verdict.NOT_COMMITTED, (0, 1), _ALL, {Anomaly.NOT_ABSENT, Anomaly.HALF}),
+        (Verdict.NOT_COMMITTED, (), _ALL, {Anomaly.HALF}),
+        (Verdict.UNKNOWN, (1,), _ALL, {Anomaly.HALF}),
+        (Verdict.UNKNOWN, (0, 1), {}, {Anomaly.HALF}),
+        (Verdict.COMMITTED, (0, 1), {"g": {("src", 0): 7, ("src", 1): 1}}, {Anomaly.HALF}),
+        (Verdict.COMMITTED, (0, 1), {"g": {("src", 0): 1, ("src", 1): 2}}, {Anomaly.HALF}),
+    ],
+)
+def test_the_judge(
+    verdict: Verdict,
+    indexes: tuple[int, ...],
+    offsets: dict[str, dict[tuple[str, int], int]],
+    anomalies: set[Anomaly],
+) -> None:
+    made = attempt(verdict, 0, 0, groups=("g",))
+    found = judge([made], seen_of(made, *indexes), offsets)
+    assert {violation.anomaly for violation in found} == anomalies
+
+
+def test_who_left_before_he_knew_does_not_say_whether_his_record_is_there() -> None:
+    made = attempt(Verdict.COMMITTED, 0, 0)
+    made.unsure.append(made.rows.pop())
+    assert not judge([made], seen_of(made, 0), {})
+    assert made.unsure[0].outcome is Outcome.UNKNOWN

@@ -1,0 +1,252 @@
+"""Rules of transactions, broken one at a time; see `mutants`. Seeds: those of `transactional`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aioidem.engine import coordinator as coordinator_module
+from aioidem.engine.coordinator import CallKind, Verdict
+from aioidem.engine.core import ProducerCore
+from aioidem.engine.idempotence import IdentityLedger
+from aioidem.engine.transactions import (
+    Call,
+    OffsetCommit,
+    Transactions,
+    TransactionState,
+)
+
+from .mutation import Patch, mutant
+from .soak import run_transactional
+
+__all__ = ["rule"]
+
+
+def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """A mutant that seeds of transactions are to catch."""
+    return mutant(text, run_transactional)
+
+
+# -- the decision -------------------------------------------------------------------------------
+
+
+@rule("EndTxn(commit) waits for every record (KIP-98; never with a batch in doubt)")
+def committed_before_all_is_delivered(patch: Patch) -> None:
+    decision = Transactions._decision
+
+    def naive(self: Transactions, *, delivered: bool, quiet: bool) -> Call | None:
+        del delivered, quiet
+        return decision(self, delivered=True, quiet=True)
+
+    patch(Transactions, "_decision", naive)
+
+
+@rule("a record that fails makes the transaction abortable (librdkafka #3575)")
+def failures_do_not_doom(patch: Patch) -> None:
+    patch(Transactions, "fail", lambda _self, _error: None)
+
+
+@rule("a commit that was lost may not have taken place")
+def lost_commit_taken_for_done(patch: Patch) -> None:
+    on_lost = Transactions.on_lost
+
+    def naive(self: Transactions, now: float, *, written: bool) -> None:
+        call = self._calling
+        on_lost(self, now, written=written)
+        if call is not None and call.commit and self.state is TransactionState.DECIDING:
+            self._finish(committed=True)
+
+    patch(Transactions, "on_lost", naive)
+
+
+@rule("a commit that was lost may have taken place")
+def lost_commit_taken_for_failed(patch: Patch) -> None:
+    on_lost = Transactions.on_lost
+
+    def naive(self: Transactions, now: float, *, written: bool) -> None:
+        call = self._calling
+        on_lost(self, now, written=written)
+        if call is not None and call.commit and self.state is TransactionState.DECIDING:
+            self._finish(committed=False)
+
+    patch(Transactions, "on_lost", naive)
+
+
+@rule("INVALID_TXN_STATE to a commit says that it was aborted (KIP-588)")
+def wrong_state_taken_for_committed(patch: Patch) -> None:
+    wrong_state = Transactions._wrong_state
+
+    def naive(self: Transactions, call: Call, error: Any) -> None:
+        if call.commit:
+            self._finish(committed=True)
+        else:
+            wrong_state(self, call, error)
+
+    patch(Transactions, "_wrong_state", naive)
+
+
+@rule("offsets are part of the transaction before it is decided")
+def committed_without_its_offsets(patch: Patch) -> None:
+    next_addition = Transactions._next_addition
+
+    def naive(self: Transactions) -> Call | None:
+        if self.state is TransactionState.COMMITTING and not self._wanted:
+            self.offsets.clear()
+        return next_addition(self)
+
+    patch(Transactions, "_next_addition", naive)
+
+
+@rule("who calls again after a timeout hears how it ended")
+def an_outcome_is_told_to_nobody(patch: Patch) -> None:
+    patch(Transactions, "_untold", lambda _self, *, committed: committed is None)
+
+
+@rule("the end of a transaction is never guessed: REQUEST_TIMED_OUT is asked again")
+def end_refused_taken_for_done(patch: Patch) -> None:
+    on_ended = Transactions.on_ended
+
+    def naive(self: Transactions, code: int, producer_id: int, epoch: int, now: float) -> None:
+        on_ended(self, 0 if code in (7, -1) else code, producer_id, epoch, now)
+
+    patch(Transactions, "on_ended", naive)
+
+
+# -- epochs -------------------------------------------------------------------------------------
+
+
+@rule("v1: after a lost call the next transaction has another epoch (KAFKA-17754)")
+def no_new_epoch_after_a_lost_call(patch: Patch) -> None:
+    on_lost = Transactions.on_lost
+
+    def naive(self: Transactions, now: float, *, written: bool) -> None:
+        before = self._renew
+        on_lost(self, now, written=written)
+        self._renew = before
+
+    patch(Transactions, "on_lost", naive)
+
+
+@rule("v2: each end brings an epoch, which is the next one's (KIP-890)")
+def epoch_of_the_end_ignored(patch: Patch) -> None:
+    on_ended = Transactions.on_ended
+
+    def naive(self: Transactions, code: int, _producer_id: int, _epoch: int, now: float) -> None:
+        before = self._renew
+        on_ended(self, code, -1, -1, now)
+        if self.state is TransactionState.RENEWING and not before:
+            self._renew = False
+            self.state = TransactionState.READY
+
+    patch(Transactions, "on_ended", naive)
+
+
+@rule("numbers that were given up need another epoch (KIP-360)")
+def no_new_epoch_after_a_gap(patch: Patch) -> None:
+    patch(Transactions, "renew", lambda _self: None)
+
+
+@rule("a new epoch is asked for as whoever has the old one (KIP-360)")
+def renewed_as_a_stranger(patch: Patch) -> None:
+    renew = IdentityLedger.renew
+
+    def naive(self: IdentityLedger, producer_id: int, epoch: int) -> None:
+        renew(self, producer_id, max(0, epoch - 1))
+
+    patch(IdentityLedger, "renew", naive)
+
+
+# -- taking part --------------------------------------------------------------------------------
+
+
+@rule("v1: a partition is added before it is written to (KIP-98)")
+def written_before_it_is_added(patch: Patch) -> None:
+    def naive(self: Transactions, topic: str, partition: int) -> bool:
+        self.added.add((topic, partition))
+        self._begun = True
+        return self.may_send
+
+    patch(Transactions, "admits", naive)
+
+
+@rule("what may have begun at the coordinator is ended there")
+def nothing_to_end(patch: Patch) -> None:
+    sent, admits = Transactions.sent, Transactions.admits
+
+    def silent(self: Transactions, call: Call) -> None:
+        sent(self, call)
+        self._begun = self._confirmed
+
+    def naive(self: Transactions, topic: str, partition: int) -> bool:
+        before = self._begun
+        admitted = admits(self, topic, partition)
+        self._begun = before
+        return admitted
+
+    patch(Transactions, "sent", silent)
+    patch(Transactions, "admits", naive)
+
+
+@rule("v1: an abort waits for batches under way: one after the markers opens a transaction")
+def abort_overtakes_its_batches(patch: Patch) -> None:
+    wanted = Transactions._wanted_call
+
+    def naive(self: Transactions, *, delivered: bool, quiet: bool) -> Call | None:
+        quiet = quiet or self.state is TransactionState.ABORTING
+        return wanted(self, delivered=delivered, quiet=quiet)
+
+    patch(Transactions, "_wanted_call", naive)
+
+
+@rule("what is queued when a transaction is aborted is not in the next one (KIP-654)")
+def aborted_records_are_kept(patch: Patch) -> None:
+    patch(ProducerCore, "_abort_records", lambda _self, _error, _doubt: None)
+
+
+@rule("v1: no other offsets of a group after a commit of them that may be under way")
+def stray_offsets_are_forgotten(patch: Patch) -> None:
+    commit_offsets = Transactions.commit_offsets
+
+    def naive(self: Transactions, commit: OffsetCommit) -> OffsetCommit:
+        self._stray_offsets.clear()
+        return commit_offsets(self, commit)
+
+    patch(Transactions, "commit_offsets", naive)
+
+
+# -- coordinators -------------------------------------------------------------------------------
+
+
+@rule("NOT_COORDINATOR: it is sought anew")
+def a_moved_coordinator_is_asked_again(patch: Patch) -> None:
+    codes: tuple[Any, ...] = (15, 16)
+    for code in codes:
+        patch(coordinator_module._COMMON, code, Verdict.RETRY)
+
+
+@rule("PRODUCER_FENCED ends the producer")
+def fenced_taken_for_a_hiccup(patch: Patch) -> None:
+    code: Any = 90
+    patch(coordinator_module._COMMON, code, Verdict.RETRY)
+
+
+@rule("CONCURRENT_TRANSACTIONS passes")
+def concurrent_taken_for_fatal(patch: Patch) -> None:
+    code: Any = 51
+    patch(coordinator_module._COMMON, code, Verdict.FATAL)
+
+
+@rule("one call to a coordinator at a time (KAFKA-17754)")
+def calls_overtake_each_other(patch: Patch) -> None:
+    next_call = Transactions.next_call
+
+    def naive(self: Transactions, now: float, *, delivered: bool, quiet: bool) -> Call | None:
+        calling = self._calling
+        if calling is not None and calling.kind is CallKind.ADD_PARTITIONS:
+            self._calling = None
+        call = next_call(self, now, delivered=delivered, quiet=quiet)
+        if call is None:
+            self._calling = calling
+        return call
+
+    patch(Transactions, "next_call", naive)

@@ -1,0 +1,899 @@
+"""One seed of transactions through the whole producer: real tasks, virtual time, brokers in memory.
+
+The application does one transaction after the other: it begins, queues records and offsets, and
+commits, aborts, or leaves its block by an exception. Its calls are cancelled at any await and time
+out; then it calls again, until it knows how the transaction ended. A producer that can do nothing
+any more is followed by a new one of the same transactional id, as after the crash of a process.
+
+Invariants: every call ends within its bound; a fatal error has a reason (`_Reasons`); once faults
+are over and late requests are gone, the next transaction is committed; in the end no transaction is
+open, and `read_committed.judge` finds nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem.broker.entities import Entity
+from aioidem.broker.intercept import (
+    Action,
+    CloseConnection,
+    Delay,
+    Drop,
+    RequestSeen,
+    Rewrite,
+)
+from aioidem.config import ProducerConfig
+from aioidem.delivery import Delivery
+from aioidem.engine.accumulator import Settlement
+from aioidem.network.transport import Connector
+from aioidem.structs import DeliveryStatus, TopicPartition
+from aioidem.testing import (
+    Anomaly,
+    Outcome,
+    Row,
+    ValueId,
+    WireAnswer,
+    WireMonitor,
+    check_counters,
+    make_value,
+    parse_value,
+)
+
+from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
+from .schedule import Call, Glitch, Schedule, Work
+from .transactional import FATAL
+from .whole import AtAwait, TapProducer, Whole, WholeConnector, WholeInjector, until
+from .world import answer_lines
+
+__all__ = ["Transactional"]
+
+_COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
+_NAME = "tx"
+# Turns of a loop that a deadline may cost, and what a scheduled broker takes.
+_SLACK = 1.0
+_GIVES_UP = 600.0
+# What is queued behind something slow is served by then.
+_LONGEST_ZOMBIE = 100.0
+_LAST_TRIES = 3
+
+
+class _GoneError(Exception):
+    """This producer can do nothing any more."""
+
+
+class _ApplicationError(Exception):
+    """What a block is left by."""
+
+
+class _Injector(WholeInjector):
+    """Faults of coordinators, beside all others."""
+
+    def __init__(self, world: Any) -> None:
+        super().__init__(world)
+        self._whole: Transactional = world
+        self._coordination = {glitch.request: glitch for glitch in world.schedule.coordination}
+        self._asked = -1
+
+    def _do_fail_coordinator(self, key: str, code: int, seconds: float) -> None:
+        embedded = self._whole.embedded
+        embedded.fail_coordinator(key, code)
+        self._later(seconds, lambda: embedded.fail_coordinator(key, None))
+
+    def _do_move_coordinator(self, key: str, broker: int) -> None:
+        self._whole.embedded.move_coordinator(key, broker)
+
+    def _do_hold_markers(self, seconds: float) -> None:
+        embedded = self._whole.embedded
+        embedded.hold_markers()
+        self._later(seconds, embedded.release_markers)
+
+    def _do_delay_markers(self, delay: float, seconds: float) -> None:
+        embedded = self._whole.embedded
+        embedded.set_marker_delay(delay)
+        self._later(seconds, lambda: embedded.set_marker_delay(0.0))
+
+    def _do_twin(self, records: int, end: str) -> None:
+        self._whole.start_twin(records, end)
+
+    def _do_crash(self) -> None:
+        self._whole.crash()
+
+    def heal(self) -> None:
+        """As it is; coordinators too."""
+        super().heal()
+        embedded = self._whole.embedded
+        for key in list(embedded.state.coordinator_faults):
+            embedded.fail_coordinator(key, None)
+        embedded.set_marker_delay(0.0)
+        embedded.release_markers()
+        self._glitches.clear()
+        self._coordination.clear()
+
+    def intercept(self, seen: RequestSeen) -> Action | None:
+        """As it is; requests to coordinators have glitches of their own."""
+        if seen.api_key == 22:
+            self._whole.note_init(seen, late=not self._whole.is_open(seen.connection_id))
+        if seen.api_key in _COORDINATION:
+            self._asked += 1
+            glitch = self._coordination.get(self._asked)
+            if glitch is not None:
+                self._whole.trace(f"coordination {self._asked}: {glitch.kind} {glitch.args}")
+                action: Action | None = getattr(self, f"_at_{glitch.kind}")(glitch, seen)
+                return action
+        return super().intercept(seen)
+
+    def _on_refuse(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        if glitch.args[0] in (*FATAL, *_DISOWNED):
+            self._whole.reasons.append(f"a leader says {glitch.args[0]}")
+        return super()._on_refuse(glitch, _seen)
+
+    _on_spurious = _on_fence = _on_refuse
+
+    def _at_drop(self, glitch: Glitch, _seen: RequestSeen) -> Action:
+        carried_out, silent = glitch.args
+        return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
+
+    def _at_delay(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        if seen.api_key == 22:
+            self._later(glitch.args[0], lambda: self._note_init_again(seen))
+        return Delay(glitch.args[0])
+
+    def _note_init_again(self, seen: RequestSeen) -> None:
+        self._whole.note_init(seen, late=not self._whole.is_open(seen.connection_id))
+
+    def _at_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
+        return self._at_delay(glitch, seen)
+
+    def _at_refuse(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        code = glitch.args[0]
+        faults = self._whole.embedded.state.coordinator_faults
+        key = _key_of(seen)
+        if code in (*FATAL, *_DISOWNED) or (seen.api_key, code) in _DEADLY:
+            self._whole.reasons.append(f"a coordinator says {code}")
+        if seen.api_key in (10, 24):
+            # What FindCoordinator and AddPartitionsToTxn say need not be prevented.
+            return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
+        before = faults.get(key)
+        faults[key] = ErrorCode.coordinator_not_available
+
+        def told(answer: Entity) -> Entity:
+            del faults[key]
+            if before is not None:
+                faults[key] = before
+            return _with_code(seen.api_key, answer, code)
+
+        return Rewrite(told)
+
+    def _at_after(self, glitch: Glitch, seen: RequestSeen) -> Action:
+        return Rewrite(lambda answer: _with_code(seen.api_key, answer, glitch.args[0]))
+
+
+# INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID, of somebody who does not know us.
+_DISOWNED = (47, 59)
+# What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
+# to an abort, and what InitProducerId refuses for good.
+_DEADLY = frozenset(
+    {(24, 48), (25, 48), (26, 48), (26, 42), (26, 120)}
+    | {(22, code) for code in (42, 47, 48, 120, 999)}
+)
+
+
+def _key_of(seen: RequestSeen) -> str:
+    request: Any = seen.request
+    if seen.api_key == 28:
+        return str(request.group_id)
+    name = getattr(request, "transactional_id", None)
+    return str(name if name is not None else getattr(request, "v3_and_below_transactional_id", ""))
+
+
+def _with_code(api_key: int, answer: Any, number: int) -> Entity:
+    code: Any = _code(number)
+    if api_key == 24:
+        topics = tuple(
+            dataclasses.replace(
+                topic,
+                results_by_partition=tuple(
+                    dataclasses.replace(part, partition_error_code=code)
+                    for part in topic.results_by_partition
+                ),
+            )
+            for topic in answer.results_by_topic_v3_and_below
+        )
+        return dataclasses.replace(answer, results_by_topic_v3_and_below=topics)
+    if api_key == 28:
+        topics = tuple(
+            dataclasses.replace(
+                topic,
+                partitions=tuple(
+                    dataclasses.replace(part, error_code=code) for part in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        )
+        return dataclasses.replace(answer, topics=topics)
+    if api_key == 10 and hasattr(answer, "coordinators"):
+        found = tuple(dataclasses.replace(c, error_code=code) for c in answer.coordinators)
+        return dataclasses.replace(answer, coordinators=found)
+    if api_key == 22 or (api_key == 26 and hasattr(answer, "producer_id")):
+        return dataclasses.replace(answer, error_code=code, producer_id=-1, producer_epoch=-1)
+    return dataclasses.replace(answer, error_code=code)
+
+
+def _code(number: int) -> Any:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return _Unnamed(number)
+
+
+class _Unnamed:
+    """An error code that no version of Kafka has."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.name = f"code {value}"
+
+
+class _Seat:
+    """What one of several producers finds where a single one finds the whole."""
+
+    def __init__(self, whole: Transactional, name: str) -> None:
+        self.name = name
+        self._whole = whole
+        self._acked: set[ValueId | None] = set()
+        self.own_streams: list[Any] = []
+        self.monitor = WireMonitor(
+            outcome=self._outcome,
+            max_in_flight=whole.schedule.options["max_in_flight_requests_per_connection"],
+            trust_base_offset=whole.schedule.options.get("trust_base_offset", True),
+        )
+
+    def _outcome(self, value: ValueId) -> Outcome:
+        return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
+
+    def note_acked(self, settlements: list[Settlement]) -> None:
+        """Its outcomes are its own."""
+        for settlement in settlements:
+            if settlement.status is DeliveryStatus.ACKED:
+                self._acked.update(parse_value(record.value) for record in settlement.records)
+
+    def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
+        """So are its answers."""
+        for line in answer_lines(link_id, token, answers):
+            self.trace(line)
+        self.monitor.answered(link_id, token, answers)
+
+    def trace(self, line: str) -> None:
+        """Whose line it is."""
+        self._whole.trace(f"{self.name}: {line}")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+class _Connector(WholeConnector):
+    """Remembers whose streams they are."""
+
+    def __init__(self, seat: Any, inner: Connector) -> None:
+        super().__init__(seat, inner)
+        self._seat: _Seat = seat
+
+    async def connect(self, host: str, port: int) -> Any:
+        stream = await super().connect(host, port)
+        self._seat.own_streams.append(stream)
+        return stream
+
+
+class Transactional(Whole):
+    """One run."""
+
+    def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
+        super().__init__(schedule, trace=trace)
+        world: Any = self
+        self.injector = _Injector(world)
+        self.attempts: list[Attempt] = []
+        # Why a producer may find that it can do nothing any more.
+        self.reasons: list[str] = []
+        self.seats: list[_Seat] = []
+        self._holder = ""
+        self._twins: list[anyio.Event] = []
+        self._current: tuple[_Seat, TapProducer] | None = None
+        self._healed = False
+
+    # -- what the injector asks for ----------------------------------------------------------------
+
+    def note_init(self, seen: RequestSeen, *, late: bool) -> None:
+        """Whoever asks for the id, and not for his next epoch, takes it from whoever has it."""
+        if late:
+            self.reasons.append("a late InitProducerId")
+        if seen.client_id != self._holder:
+            self._holder = seen.client_id or ""
+            self.reasons.append(f"{seen.client_id} took the id")
+
+    def crash(self) -> None:
+        """The process of the application is killed: nothing leaves it any more."""
+        if self._current is None or self._tasks is None or self._healed:
+            return
+        seat, producer = self._current
+        for stream in seat.own_streams:
+            stream.mute = stream.deaf = True
+        self.reasons.append("crashed")
+        self._tasks.start_soon(producer.close, 0)
+
+    def start_twin(self, records: int, end: str) -> None:
+        """Another process comes up with the same transactional id, and does one transaction."""
+        if self._tasks is None or self._healed:
+            return
+        done = anyio.Event()
+        self._twins.append(done)
+        topic, partitions = self.schedule.topics[0]
+        calls = tuple(Call(0.0, topic, number % partitions, None, 60) for number in range(records))
+        name = f"twin{len(self._twins)}"
+        work = Work(calls, end="abort" if end == "abort" else "commit", block=False)
+        self._tasks.start_soon(self._twin, name, work, end == "leave", done)
+
+    async def _twin(self, name: str, work: Work, leaves: bool, done: anyio.Event) -> None:
+        try:
+            twin = _Application(self, name)
+            if await twin.start():
+                with suppress(_GoneError):
+                    await (twin.leave_open(work) if leaves else twin.transaction(work))
+                await twin.close(0 if leaves else None)
+        finally:
+            done.set()
+
+    def new_seat(self, name: str) -> tuple[_Seat, TapProducer]:
+        """A producer with everything that watches it."""
+        seat: Any = _Seat(self, name)
+        self.seats.append(seat)
+        config = ProducerConfig.build(
+            self.embedded.bootstrap_servers or "embedded-0:9092",
+            client_id=name,
+            **self.schedule.options,
+        )
+        return seat, TapProducer(config, _Connector(seat, self.embedded.connector), seat)
+
+    def new_attempt(self, producer: str) -> Attempt:
+        """A transaction begins."""
+        attempt = Attempt(len(self.attempts), producer, self.now)
+        self.attempts.append(attempt)
+        self.trace(f"{producer} begins {attempt.number}")
+        return attempt
+
+    def new_row(self, attempt: Attempt, call: Call) -> tuple[Row, bytes]:
+        """A record of it."""
+        partition = -1 if call.partition is None else call.partition
+        value = ValueId(attempt.producer.rstrip("0123456789"), call.topic, partition, self._calls)
+        self._calls += 1
+        return Row(value, call.topic, partition, self.now), make_value(value, call.size)
+
+    # -- the application ---------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        schedule = self.schedule
+        began = self._began = self.now
+        with anyio.fail_after(20_000.0):
+            async with self.embedded as cluster, anyio.create_task_group() as tasks:
+                self._create_topics()
+                if schedule.used_epochs:
+                    self._use_epochs_up(schedule.used_epochs)
+                cluster.intercept(self.injector.intercept)
+                self._tasks = tasks
+                for fault in schedule.faults:
+                    self.at(began + fault.at, self._injection(fault))
+                await self._work()
+                tasks.cancel_scope.cancel()
+                self._judge_all()
+        self.result.took = self.now - began
+
+    def _create_topics(self) -> None:
+        schedule = self.schedule
+        for name, partitions in schedule.topics:
+            self.embedded.create_topic(
+                name,
+                partitions=partitions,
+                replication=schedule.replication,
+                configs=schedule.topic_configs,
+            )
+        self.embedded.create_topic("src", partitions=len(schedule.work) + 24)
+
+    def _use_epochs_up(self, epoch: int) -> None:
+        coordinator = self.cluster.transactions
+        broker = self.cluster.brokers[0]
+        coordinator.init(broker, _NAME, 60_000, None)
+        known = coordinator.find(_NAME)
+        if known is not None:
+            known.epoch = epoch
+
+    async def _work(self) -> None:
+        application = None
+        for work in self.schedule.work:
+            await until(self.now + work.pause)
+            application = await self._continue(application)
+            try:
+                await application.transaction(work)
+            except _GoneError:
+                await application.close(None)
+                application = None
+        self.injector.heal()
+        self._healed = True
+        for done in self._twins:
+            with anyio.move_on_after(_GIVES_UP) as scope:
+                await done.wait()
+            if scope.cancelled_caught:
+                self.report(Anomaly.STUCK, "a twin never ends")
+        await until(self.now + _LONGEST_ZOMBIE)
+        await self._last_transaction(application)
+
+    async def _continue(self, application: _Application | None) -> _Application:
+        """The producer there is, or a new one: it must come up once nothing hinders it."""
+        if application is not None:
+            return application
+        began = self.now
+        while True:
+            started = _Application(self, f"main{len(self.seats)}")
+            self._current = started.seat, started.producer
+            if await started.start():
+                return started
+            await until(self.now + 0.5)
+            if self.now - began > _GIVES_UP:
+                raise RuntimeError("no producer comes up any more")
+
+    async def _last_transaction(self, application: _Application | None) -> None:
+        """Nothing hinders it: it is committed, by a new producer if this one was fenced."""
+        topics = self.schedule.topics
+        calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
+        work = Work(calls, ("g",), block=False)
+        # A leader of v1 that was asked late for an old sequence wants no newer one before it, once.
+        tries = 2 if self.late and not self.schedule.transaction_version else 1
+        for _ in range(_LAST_TRIES):
+            application = await self._continue(application)
+            try:
+                committed = False
+                while tries and not committed:
+                    tries -= 1
+                    committed = await application.transaction(work)
+            except _GoneError:
+                await application.close(None)
+                application = None
+                tries += 1
+                continue
+            await application.close(None)
+            if not committed:
+                self.report(Anomaly.STUCK, "the transaction after all faults was not committed")
+            return
+        self.report(Anomaly.STUCK, "no producer lasts for a transaction")
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _judge_all(self) -> None:
+        result = self.result
+        visible, offsets = [], {}
+        for name, partitions in self.schedule.topics:
+            for index in range(partitions):
+                visible += self._read(name, index)
+        for group in ("g", "h"):
+            known = self.cluster.groups.committed(group)
+            offsets[group] = {where: each.offset for where, each in known.items()}
+        result.violations += judge(self.attempts, visible, offsets)
+        for attempt in self.attempts:
+            for row in (*attempt.rows, *attempt.unsure):
+                result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
+            verdict = attempt.verdict.value
+            result.transactions[verdict] = result.transactions.get(verdict, 0) + 1
+        for seat in self.seats:
+            # In v2 a leader without state refuses what does not begin at 0: there is no gate.
+            result.violations += [
+                each
+                for each in seat.monitor.violations
+                if each.anomaly is not Anomaly.GATE or not self.schedule.transaction_version
+            ]
+            result.max_span = max(result.max_span, seat.monitor.max_span)
+
+    def _read(self, name: str, index: int) -> list[Any]:
+        partition = self.embedded._partition(name, index)
+        log = self.embedded._log(name, index)
+        batches = log.log.batches
+        seen, left_open = committed_records(name, index, batches)
+        if left_open:
+            self.report(Anomaly.HANGING, f"{name}-{index}: of producer ids {left_open}")
+        stable = partition.last_stable_offset
+        aborted = log.producers.transactions.aborted(0, stable)
+        told = visible_at_brokers(name, index, batches, stable, aborted)
+        if told != seen:
+            self.report(Anomaly.HALF, f"{name}-{index}: brokers and markers differ")
+        return seen
+
+
+class _Application:
+    """What one process does with one producer."""
+
+    def __init__(self, whole: Transactional, name: str) -> None:
+        self.whole = whole
+        self.seat, self.producer = whole.new_seat(name)
+        self._reasons_before = len(whole.reasons)
+        self._tries = 0
+        self._work = Work(())
+
+    async def start(self) -> bool:
+        """Whether it came up."""
+        try:
+            await self._timed("start", self.producer.start, self._max_block)
+        except errors.KafkaError as error:
+            self.seat.trace(f"start: {error!r}")
+            await self.close(None)
+            return False
+        return True
+
+    async def close(self, timeout: float | None) -> None:
+        """It has a bound too; nothing is left behind."""
+        whole, core = self.whole, self.producer.core
+        config = self.producer.config
+        limit = config.delivery_timeout + config.request_timeout + config.max_block
+        await self._timed("close", lambda: self.producer.close(timeout), limit)
+        whole.result.violations += check_counters(
+            {
+                "buffer_bytes_used": core.budget.used,
+                "records_queued": core.unsettled,
+                "connections": len(core.connections.links),
+            }
+        )
+        whole.result.batches += core.counters.batches_sent
+        whole.result.retries += core.counters.batches_retried
+
+    @property
+    def _max_block(self) -> float:
+        return self.producer.config.max_block
+
+    # -- one transaction ---------------------------------------------------------------------------
+
+    async def transaction(self, work: Work) -> bool:
+        """One transaction, to its end, which is known then. Whether it was committed.
+
+        Raises:
+            _GoneError: the producer can do nothing any more.
+        """
+        self._work = work
+        if work.block:
+            attempt = await self._in_a_block(work)
+        else:
+            await self._insist("begin", self.producer.begin_transaction)
+            attempt = await self._by_calls(work)
+        if attempt is None:
+            return False
+        self.seat.trace(str(attempt))
+        return attempt.verdict is Verdict.COMMITTED
+
+    async def leave_open(self, work: Work) -> None:
+        """Begin, and never end."""
+        await self._insist("begin", self.producer.begin_transaction)
+        attempt = self.whole.new_attempt(self.seat.name)
+        await self._fill(attempt, work)
+        await until(self.whole.now + 1.0)
+
+    async def _by_calls(self, work: Work) -> Attempt:
+        attempt = self.whole.new_attempt(self.seat.name)
+        deliveries = await self._fill(attempt, work)
+        try:
+            if work.end == "commit":
+                await self._commit(attempt)
+            else:
+                await self._abort(attempt)
+        except errors.AbortableTransactionError:
+            attempt.verdict = Verdict.NOT_COMMITTED
+            await self._abort(attempt)
+        self._check_settled(attempt, deliveries)
+        return attempt
+
+    async def _commit(self, attempt: Attempt) -> None:
+        """Until it is known; someone who has lost his patience may try to abort."""
+        chance = self._chance("patience")
+
+        async def commit() -> None:
+            attempt.verdict = Verdict.UNKNOWN
+            await self.producer.commit_transaction(self._patience())
+            attempt.verdict = Verdict.COMMITTED
+
+        began = self.whole.now
+        while not await self._attempted("commit", commit, attempt):
+            self._check_patience(began, "commit")
+            if chance.random() < 0.2 and await self._tried_to_abort(attempt):
+                return
+
+    async def _tried_to_abort(self, attempt: Attempt) -> bool:
+        try:
+            await self._abort(attempt)
+        except errors.IllegalStateError:
+            return False
+        return True
+
+    async def _abort(self, attempt: Attempt) -> None:
+        async def abort() -> None:
+            await self.producer.abort_transaction(self._patience())
+            attempt.verdict = Verdict.NOT_COMMITTED
+
+        began = self.whole.now
+        while not await self._attempted("abort", abort, attempt):
+            self._check_patience(began, "abort")
+
+    async def _in_a_block(self, work: Work) -> Attempt | None:
+        attempt: Attempt | None = None
+        deliveries: list[tuple[Row, Delivery]] = []
+
+        async def block() -> None:
+            nonlocal attempt
+            async with self.producer.transaction():
+                attempt = self.whole.new_attempt(self.seat.name)
+                deliveries.extend(await self._fill(attempt, work))
+                if work.end != "commit":
+                    raise _ApplicationError
+                attempt.verdict = Verdict.UNKNOWN
+            attempt.verdict = Verdict.COMMITTED
+
+        ended = False
+        try:
+            limit = 4 * self._max_block + work.dawdle + self._filling(work)
+            ended = await self._attempted("block", block, attempt, limit, cancel_within=25)
+        except (errors.AbortableTransactionError, errors.TransactionAborted, _ApplicationError):
+            if attempt is None:
+                raise
+            attempt.verdict = Verdict.NOT_COMMITTED
+        except _GoneError as gone:
+            if attempt is not None:
+                self._take_fatal(attempt, gone.__cause__)
+            raise
+        if attempt is None:
+            return None
+        if not ended:
+            await self._learn(attempt)
+        self._check_settled(attempt, deliveries)
+        return attempt
+
+    async def _learn(self, attempt: Attempt) -> None:
+        """A block was left without a word of how its transaction ended: ask."""
+        began = self.whole.now
+        while True:
+            self._check_patience(began, "a block")
+            try:
+                await self._abort(attempt)
+            except errors.IllegalStateError:
+                pass
+            else:
+                return
+            try:
+                await self._commit(attempt)
+            except errors.IllegalStateError:
+                # Neither is there anything to abort nor to commit: the block has aborted it.
+                attempt.verdict = Verdict.NOT_COMMITTED
+            except errors.AbortableTransactionError:
+                attempt.verdict = Verdict.NOT_COMMITTED
+                continue
+            return
+
+    # -- records and offsets -----------------------------------------------------------------------
+
+    def _filling(self, work: Work) -> float:
+        config = self.producer.config
+        per_send = config.delivery_timeout + config.request_timeout + 2 * config.max_block
+        spread = work.records[-1].at if work.records else 0.0
+        return spread + (1 + len(work.groups)) * 6 * self._max_block + per_send
+
+    async def _fill(self, attempt: Attempt, work: Work) -> list[tuple[Row, Delivery]]:
+        began = self.whole.now
+        deliveries: list[tuple[Row, Delivery]] = []
+        async with anyio.create_task_group() as senders:
+            for call in work.records:
+                await until(began + call.at)
+                if self._chance("how", call).random() < 0.8:
+                    if not self._send_nowait(attempt, call, deliveries):
+                        break
+                else:
+                    senders.start_soon(self._send, attempt, call)
+        for group in work.groups:
+            if not await self._send_offsets(attempt, group):
+                break
+        await until(self.whole.now + work.dawdle)
+        return deliveries
+
+    def _send_nowait(
+        self, attempt: Attempt, call: Call, deliveries: list[tuple[Row, Delivery]]
+    ) -> bool:
+        row, value = self.whole.new_row(attempt, call)
+        try:
+            delivery = self.producer.send_nowait(
+                call.topic, value, partition=call.partition, timestamp=self.whole.wall()
+            )
+        except errors.BufferFullError:
+            return True
+        except errors.KafkaError as error:
+            self.seat.trace(f"send: {error!r}")
+            return False
+        attempt.rows.append(row)
+        deliveries.append((row, delivery))
+        delivery.add_done_callback(functools.partial(_settle, row))
+        return True
+
+    async def _send(self, attempt: Attempt, call: Call) -> None:
+        row, value = self.whole.new_row(attempt, call)
+        attempt.unsure.append(row)
+        send = functools.partial(
+            self.producer.send,
+            call.topic,
+            value,
+            partition=call.partition,
+            timestamp=self.whole.wall(),
+        )
+        config = self.producer.config
+        limit = config.delivery_timeout + config.request_timeout + 2 * config.max_block
+
+        async def sent() -> None:
+            meta = await send()
+            row.partition, row.offset = meta.partition, meta.offset
+            attempt.unsure.remove(row)
+            attempt.rows.append(row)
+
+        try:
+            await self._attempted("send", sent, attempt, limit)
+        except (errors.KafkaError, _GoneError) as error:
+            self.seat.trace(f"send: {error!r}")
+
+    async def _send_offsets(self, attempt: Attempt, group: str) -> bool:
+        number, own = attempt.number, 1
+
+        async def send() -> None:
+            offsets = {TopicPartition("src", 0): number + 1, TopicPartition("src", number + 1): own}
+            try:
+                await self.producer.send_offsets_to_transaction(offsets, group, self._patience())
+            except (errors.KafkaTimeoutError, anyio.get_cancelled_exc_class()):
+                # They were asked for, and are part of it.
+                attempt.groups[group] = own
+                raise
+            attempt.groups[group] = own
+
+        began = self.whole.now
+        chance = self._chance("offsets")
+        try:
+            while not await self._attempted("offsets", send, attempt):
+                self._check_patience(began, "offsets")
+                match chance.choice(("again", "again", "others", "leave")):
+                    case "others":
+                        own += 1
+                    case "leave":
+                        return True
+        except (errors.KafkaError, _GoneError) as error:
+            self.seat.trace(f"offsets: {error!r}")
+            return False
+        return True
+
+    def _check_settled(self, attempt: Attempt, deliveries: list[tuple[Row, Delivery]]) -> None:
+        for row, delivery in deliveries:
+            if not delivery.done():
+                self.whole.report(Anomaly.UNSETTLED, f"{row.value} after {attempt}")
+            elif attempt.verdict is Verdict.COMMITTED and delivery.exception() is not None:
+                self.whole.report(Anomaly.LOST, f"{row.value} failed: {delivery.exception()!r}")
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def _chance(self, *what: object) -> random.Random:
+        self._tries += 1
+        return random.Random(f"{self.whole.schedule.seed} {self.seat.name} {self._tries} {what}")
+
+    def _patience(self) -> float | None:
+        patience = self._work.patience
+        return patience if self._chance("patience").random() < 0.5 else None
+
+    def _check_patience(self, began: float, what: str) -> None:
+        if self.whole.now - began > _GIVES_UP:
+            self.whole.report(Anomaly.STUCK, f"{what} never ends")
+            raise _GoneError
+
+    async def _insist(self, name: str, call: Callable[[], Awaitable[None]]) -> None:
+        began = self.whole.now
+        while not await self._attempted(name, call, None):
+            self._check_patience(began, name)
+
+    async def _attempted(
+        self,
+        name: str,
+        call: Callable[[], Awaitable[None]],
+        attempt: Attempt | None,
+        limit: float | None = None,
+        cancel_within: int = 6,
+    ) -> bool:
+        """One call: True, it returned; False, it timed out or was cancelled.
+
+        Raises:
+            _GoneError: a fatal error, or somebody closed the producer. Its own errors: what the
+            application is to deal with.
+        """
+        chance = self._chance(name)
+        coroutine: Any = call()
+        try:
+            if self._work.restless and chance.random() < 0.3:
+                with anyio.CancelScope() as scope:
+                    waited = AtAwait(coroutine, chance.randint(1, cancel_within), scope)
+                    await self._timed(name, lambda: waited, limit)
+                return not scope.cancelled_caught
+            await self._timed(name, lambda: coroutine, limit)
+        except errors.KafkaTimeoutError as error:
+            self.seat.trace(f"{name}: {error!r}")
+            return False
+        except (
+            errors.AbortableTransactionError,
+            errors.TransactionAborted,
+            errors.IllegalStateError,
+            errors.IllegalOperation,
+        ):
+            raise
+        except errors.KafkaError as error:
+            self._fatal(name, error, attempt)
+        return True
+
+    async def _timed(
+        self, name: str, call: Callable[[], Awaitable[None]], limit: float | None
+    ) -> None:
+        """Within its bound."""
+        whole = self.whole
+        limit = self._max_block if limit is None else limit
+        began, stalled = whole.now, whole._stalled_for
+        try:
+            with anyio.move_on_after(10 * limit + 100.0):
+                await call()
+        finally:
+            took = whole.now - began - (whole._stalled_for - stalled)
+            if took > limit + _SLACK:
+                whole.report(Anomaly.LATE, f"{name}: {took:.3f} s of {limit:.3f}")
+
+    def _fatal(self, name: str, error: errors.KafkaError, attempt: Attempt | None) -> None:
+        """It had better have a reason; and it stays so, at once and with the cause."""
+        self.seat.trace(f"{name}: fatal {error!r}")
+        if name == "send" and self.producer.core.fatal_error is None:
+            raise error  # the record's own
+        whole = self.whole
+        if not self._explained(attempt):
+            whole.report(Anomaly.FATAL, f"{name}: {error!r}")
+        if attempt is not None:
+            self._take_fatal(attempt, error)
+        try:
+            self.producer.send_nowait(whole.schedule.topics[0][0], b"")
+        except errors.KafkaError:
+            raise _GoneError from error
+        whole.report(Anomaly.FATAL, f"a record is taken after {error!r}")
+        raise _GoneError from error
+
+    def _take_fatal(self, attempt: Attempt, error: BaseException | None) -> None:
+        status = getattr(error, "status", None)
+        if attempt.verdict is Verdict.UNKNOWN and status is DeliveryStatus.NOT_WRITTEN:
+            attempt.verdict = Verdict.NOT_COMMITTED
+
+    def _explained(self, attempt: Attempt | None) -> bool:
+        whole = self.whole
+        mine = f"{self.seat.name} took the id"
+        if any(reason != mine for reason in whole.reasons[self._reasons_before :]):
+            return True
+        # In v1 a producer that is not heard of for so long is fenced (KIP-588 mends that in v2).
+        latest = attempt or next(
+            (each for each in reversed(whole.attempts) if each.producer == self.seat.name), None
+        )
+        return (
+            not whole.schedule.transaction_version
+            and latest is not None
+            and whole.now - latest.began >= self.producer.config.transaction_timeout
+        )
+
+
+def _settle(row: Row, delivery: Delivery) -> None:
+    if delivery.exception() is None:
+        row.partition = delivery.metadata.partition
+        row.offset = delivery.metadata.offset
