@@ -967,6 +967,8 @@ class ProducerCore:
     def _lose_request(self, request: Outstanding, *, written: bool, now: float) -> None:
         match request.kind:
             case RequestKind.PRODUCE:
+                if written and self.transactions is not None:
+                    self.transactions.on_produced(None)
                 for state, batch in request.entries.values():
                     state.on_lost(batch, written=written, now=now)
             case RequestKind.METADATA:
@@ -1043,6 +1045,8 @@ class ProducerCore:
             else:
                 self._on_partition_answer(entry, link, request, part, now)
         for state, batch in left.values():
+            if self.transactions is not None:
+                self.transactions.on_produced(None)
             state.on_lost(batch, written=True, now=now)
             self.metadata.want()
         if not odd:
@@ -1058,6 +1062,8 @@ class ProducerCore:
         self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
     ) -> None:
         state, batch = entry
+        if self.transactions is not None:
+            self.transactions.on_produced(part.error_code)
         if part.error_code == 0:
             state.on_ack(batch, part, now, current=self._is_current(state), out=self)
             return

@@ -344,7 +344,6 @@ class Transactions:
         which = topic, partition
         if self.version >= V2:
             self.added.add(which)
-            self._begun = True
             return True
         if which in self.added:
             return True
@@ -360,6 +359,14 @@ class Transactions:
             self._move(TransactionEvent.FAIL)
             self.cause = error
             self.offsets.clear()
+
+    def on_produced(self, error_code: int | None) -> None:
+        """A write of the transaction was answered, or (None) may never be.
+
+        In v2 it has begun with that, but for CONCURRENT_TRANSACTIONS: while the last one's markers
+        are being written nothing is added, and who then asks for an end is taken for a twin.
+        """
+        self._begun = self._begun or error_code != _CONCURRENT
 
     def on_topic_gone(self, topic: str) -> None:
         """A topic was deleted and made anew. What was written to it in this transaction is gone."""
@@ -444,7 +451,7 @@ class Transactions:
         self._calling = call
         if call.kind is CallKind.END and self.state is TransactionState.COMMITTING:
             self._move(TransactionEvent.DECIDE)
-        if call.kind in _BEGINNING:
+        if call.kind in _BEGINNING and self.version < V2:
             self._begun = True
 
     @property
@@ -467,6 +474,7 @@ class Transactions:
             self._decision_in_doubt = self._decision_in_doubt or call.commit
             if call.kind is CallKind.COMMIT_OFFSETS and call.offsets is not None:
                 self._stray_offsets[call.offsets.group.group_id] = call.offsets
+                self.on_produced(None)
 
     def _wait(self, now: float) -> None:
         self.retry_at = now + self._backoff.next_delay()
@@ -533,6 +541,8 @@ class Transactions:
         if not commit.left and commit in self.offsets:
             self.offsets.remove(commit)
         self._confirmed = self._confirmed or len(commit.left) < len(asked)
+        for code in [codes.get(each) for each in asked]:
+            self.on_produced(code)
         self._take_codes(call, [codes.get(each, 7) for each in asked], now)
 
     def _take_codes(self, call: Call, codes: list[int], now: float) -> None:

@@ -122,6 +122,33 @@ async def test_a_commit_nobody_waited_for_is_learned_by_asking_again(version: Ve
 
 
 @bounded(600)
+async def test_an_abort_while_the_last_commit_is_being_marked_is_not_taken_for_a_twin(
+    version: Version,
+) -> None:
+    """Every write was put off with CONCURRENT_TRANSACTIONS: there is nothing to be ended, and in v2
+    a coordinator that is still writing markers fences whoever asks under the next epoch.
+    """
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        cluster.hold_markers()
+        await producer.commit_transaction()  # answered once it is decided
+        await producer.begin_transaction()
+        delivery = producer.send_nowait("t", b"2")
+        with anyio.move_on_after(5):  # virtual time: it is put off, again and again
+            await delivery
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.abort_transaction)
+            with anyio.move_on_after(5):  # virtual time
+                await anyio.sleep_forever()
+            cluster.release_markers()
+        async with producer.transaction():
+            await producer.send("t", b"3")
+        values = [r.value for batch in cluster.batches("t") for r in batch.records()]
+        assert [value for value in values if value and value.isdigit()] == [b"1", b"3"]
+
+
+@bounded(600)
 async def test_a_closed_producer_aborts_what_is_open(version: Version) -> None:
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()
