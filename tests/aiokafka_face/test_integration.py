@@ -66,6 +66,10 @@ async def test_whatever_is_raised_is_aiokafkas(cluster: EmbeddedCluster) -> None
         assert type(await raised(producer.send("t", b"", partition=9))) is (
             theirs.UnknownTopicOrPartitionError
         )
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"x")
+        await producer.send_batch(batch, "t", partition=0)
+        assert type(await raised(producer.send_batch(batch, "t", partition=0))) is theirs.KafkaError
         assert type(await raised(producer.begin_transaction())) is theirs.IllegalOperation
         cluster.intercept(refuse)
         for future in (
