@@ -157,6 +157,10 @@ class _Injector(WholeInjector):
 
     def _at_refuse(self, glitch: Glitch, seen: RequestSeen) -> Action:
         code = glitch.args[0]
+        request: Any = seen.request
+        if (seen.api_key, code) == (26, _INVALID_TXN_STATE) and request.committed:
+            # In v2 that is how an abort is told: no coordinator says it of anything else.
+            code = _UNNAMED
         faults = self._whole.embedded.state.coordinator_faults
         key = _key_of(seen)
         if code in (*FATAL, *_DISOWNED) or (seen.api_key, code) in _DEADLY:
@@ -181,6 +185,8 @@ class _Injector(WholeInjector):
 
 # INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID, of somebody who does not know us.
 _DISOWNED = (47, 59)
+_INVALID_TXN_STATE = 48
+_UNNAMED = 999
 # What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
 # to an abort, and what InitProducerId refuses for good.
 _DEADLY = frozenset(
