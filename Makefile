@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-faults test check kafka static everyday measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test check kafka static everyday measured soak soak-transactions mutants audit fuzz
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -27,6 +27,9 @@ bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a
 
 bench-localhost: $(READY) ## What a record costs, against aiokafka on one real broker: two minutes
 	$(BIN)/python benchmarks/localhost.py
+
+bench-transactions: $(READY) ## KIP-1269's transactional benchmark, Java's tool and aioidem by turns
+	$(BIN)/python benchmarks/transactions.py
 
 bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 	$(BIN)/python benchmarks/faults.py

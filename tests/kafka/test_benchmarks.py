@@ -28,7 +28,9 @@ def run(script: str, *flags: str, timeout: float = 280) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("script", ["long_link.py", "localhost.py", "faults.py", "clients.py"])
+@pytest.mark.parametrize(
+    "script", ["long_link.py", "localhost.py", "faults.py", "clients.py", "transactions.py"]
+)
 def test_help_is_there(script: str) -> None:
     assert "usage:" in run(script, "--help")
 
@@ -62,6 +64,21 @@ def test_localhost(tmp_path: Path) -> None:
     rows = json.loads(found.read_text())
     assert len({(row["client"], row["way"]) for row in rows}) == 6
     assert all(row["records_per_sec"] > 0 and row["cpu_us_per_record"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_transactions(tmp_path: Path) -> None:
+    """Java up to five in flight, aioidem beyond that as well."""
+    found = tmp_path / "rows.json"
+    run(
+        "transactions.py",
+        *("--rounds", "1", "--records", "2000", "--warm-up", "200", "--in-flight", "5,10"),
+        *("--clients", "Java", "aioidem", "--json", str(found)),
+    )
+    rows = json.loads(found.read_text())
+    told = [(row["client"], row["in_flight"]) for row in rows]
+    assert told == [("Java", 5), ("aioidem", 5), ("aioidem", 10)]
+    assert all(row["records_per_sec"] > 0 and row["megabytes_per_sec"] > 0 for row in rows)
 
 
 @pytest.mark.slow
