@@ -13,6 +13,7 @@ import aioidem
 import aioidem.integrations.aiokafka
 from aioidem.testing import KafkaCluster
 from tests.aiokafka_face.suite import BEHAVIOURS, PARTITIONS, Behaviour, World, name_of
+from tests.aiokafka_face.suite_transactions import TRANSACTIONAL
 
 from .tools import STOCK, bounded
 
@@ -33,7 +34,7 @@ async def cluster(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=name_of)
+@pytest.mark.parametrize("behaviour", [*BEHAVIOURS, *TRANSACTIONAL], ids=name_of)
 @pytest.mark.parametrize("client", CLIENTS)
 @bounded(60)
 async def test_both_do(behaviour: Behaviour, client: Any, cluster: KafkaCluster) -> None:
