@@ -181,11 +181,7 @@ async def measure(flags: argparse.Namespace) -> list[Row]:
         properties=PROPERTIES,
         jvm_options=BROKER,
     ) as cluster:
-        # One run for nothing: the broker compiles itself meanwhile.
-        for number, (width, client) in [
-            (0, turns[-1]),
-            *product(range(1, flags.rounds + 1), turns),
-        ]:
+        for number, (width, client) in order:
             topic = f"{client.replace(', ', '-').replace(' ', '-')}-{width}-{number}"
             await cluster.create_topic(topic)
             run = Run(cluster.inner_servers, topic, width, flags.records - flags.warm_up)
