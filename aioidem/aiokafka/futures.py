@@ -7,9 +7,11 @@ stops its waiters and not the record; it holds the record's `Delivery` and no pr
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
+import logging
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import anyio
 
@@ -19,6 +21,8 @@ from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import RecordMetadata
 
 __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
+
+logger = logging.getLogger("aioidem")
 
 # Whoever aborts the transaction, or cannot commit it, knows.
 _TOLD_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
@@ -45,7 +49,7 @@ class LooseFuture:
         self._error: BaseException | None = None
         self._done = self._cancelled = False
         self._event = anyio.Event()
-        self._callbacks: list[Callable[[LooseFuture], object]] = []
+        self._callbacks: list[tuple[Callable[[LooseFuture], object], contextvars.Context]] = []
 
     def done(self) -> bool:
         """Whether it has a result, an exception, or was cancelled."""
@@ -95,16 +99,26 @@ class LooseFuture:
         self._error = exception
         self._finish()
 
-    def add_done_callback(self, callback: Callable[[LooseFuture], object]) -> None:
-        """Call `callback(self)` when it is done: at once if it is."""
+    def get_loop(self) -> NoReturn:
+        """There is none. Raises RuntimeError, as `asyncio.get_running_loop` does there."""
+        raise RuntimeError("no asyncio event loop runs here")
+
+    def add_done_callback(
+        self,
+        callback: Callable[[LooseFuture], object],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        """Call `callback(self)` when it is done, in this context: at once if it is. What it raises
+        is logged.
+        """
+        self._callbacks.append((callback, context or contextvars.copy_context()))
         if self._done:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
+            self._call_back()
 
     def remove_done_callback(self, callback: Callable[[LooseFuture], object]) -> int:
         """Take a callback back; how many there were."""
-        kept = [each for each in self._callbacks if each != callback]
+        kept = [each for each in self._callbacks if each[0] != callback]
         removed = len(self._callbacks) - len(kept)
         self._callbacks = kept
         return removed
@@ -120,9 +134,15 @@ class LooseFuture:
     def _finish(self) -> None:
         self._done = True
         self._event.set()
+        self._call_back()
+
+    def _call_back(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(self)
+        for callback, context in callbacks:
+            try:
+                context.run(callback, self)
+            except Exception:
+                logger.exception("a callback of a record's future raised")
 
 
 class _Resolvable(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import inspect
 from typing import Any
 
 import anyio
@@ -107,6 +109,44 @@ async def test_a_loose_future_is_as_asyncios() -> None:
         future.add_done_callback(one)
         await anyio.lowlevel.checkpoint()
         assert told == [future, future]
+
+
+def test_a_loose_future_has_every_method_of_asyncios() -> None:
+    def methods(cls: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(getattr(cls, name)).parameters)
+            for name in dir(cls)
+            if not name.startswith("_")
+        }
+
+    # The plain one: the one in C has no signatures.
+    plain: type = asyncio.futures._PyFuture  # type: ignore[attr-defined]  # noqa: SLF001
+    for name, parameters in methods(plain).items():
+        mine = list(inspect.signature(getattr(LooseFuture, name)).parameters)
+        assert len(mine) == len(parameters), name
+
+
+@TRIO
+async def test_a_loose_futures_callbacks_are_called_each_in_its_context(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    told: list[tuple[str, Any]] = []
+    context = contextvars.copy_context()
+    context.run(who.set, "somebody")
+
+    def boom(_future: Any) -> None:
+        raise ValueError("mine")
+
+    future = LooseFuture()
+    future.add_done_callback(boom)
+    future.add_done_callback(lambda done: told.append((who.get(), done)), context=context)
+    future.set_result(SENT)
+    future.add_done_callback(lambda done: told.append((who.get(), done)))
+    assert told == [("somebody", future), ("nobody", future)]
+    assert [each.message for each in caplog.records] == ["a callback of a record's future raised"]
+    with pytest.raises(RuntimeError, match="no asyncio event loop"):
+        future.get_loop()
 
 
 async def test_a_loose_future_fails_and_is_cancelled_as_asyncios() -> None:
