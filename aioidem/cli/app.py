@@ -354,6 +354,13 @@ def audit(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE...", help="Spark properties: spark.driver.memory=1g."),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Audit a load that runs, until Ctrl-C: a line per batch."),
+    ] = False,
+    every: Annotated[
+        int, typer.Option(metavar="SECONDS", help="With --follow: time between batches.")
+    ] = 10,
 ) -> None:
     """Hold ledgers against the topic, on Spark: what is lost, doubled, reordered, torn, and more.
 
@@ -374,6 +381,8 @@ def audit(
         master=master,
         spark_conf=spark_conf or (),
         json_file=json_file,
+        follow=follow,
+        every=every,
     )
     raise typer.Exit(run_audit(command))
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -23,6 +23,11 @@ from aioidem.cli.plan import UsageError, one_line, parse_properties
 from aioidem.cli.render import write_whole
 from aioidem.config import validate_topic
 from aioidem.errors import RecordError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from aioidem.spark.audit import AuditPlan
 
 __all__ = ["AuditCommand", "audit", "findings_table", "plan_audit"]
 
@@ -42,6 +47,8 @@ class AuditCommand:
     master: str
     settings: Mapping[str, str]
     json_file: Path | None
+    follow: bool
+    every: int
 
 
 def plan_audit(
@@ -55,6 +62,8 @@ def plan_audit(
     master: str = "local[*]",
     spark_conf: Sequence[str] = (),
     json_file: Path | None = None,
+    follow: bool = False,
+    every: int = 10,
 ) -> AuditCommand:
     """Check the flags of `aioidem audit`.
 
@@ -67,7 +76,13 @@ def plan_audit(
         raise UsageError(f"--topic: {one_line(error)}") from error
     if not 1 <= bucket <= MAX_BUCKET:
         raise UsageError(f"--bucket: {bucket} is not from 1 to {MAX_BUCKET}")
+    if not 1 <= every <= MAX_BUCKET:
+        raise UsageError(f"--every: {every} is not from 1 to {MAX_BUCKET}")
+    if follow and json_file is not None:
+        raise UsageError("--json: not with --follow, which has no end to report")
     remote = "://" in ledger
+    if follow and not remote:
+        Path(ledger).mkdir(parents=True, exist_ok=True)  # the load may be yet to begin
     if not remote and not Path(ledger).is_dir():
         raise UsageError(f"--ledger: {ledger} is not a folder")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
@@ -83,6 +98,8 @@ def plan_audit(
         master=master,
         settings=parse_properties(spark_conf, "--spark-conf"),
         json_file=json_file,
+        follow=follow,
+        every=every,
     )
 
 
@@ -102,11 +119,8 @@ def audit(command: AuditCommand) -> int:
     from pyspark.errors import PySparkException
 
     from aioidem.spark.audit import AuditPlan
-    from aioidem.spark.audit import audit as audit_on_spark
     from aioidem.spark.session import SparkUnavailableError, job_failure, open_session
 
-    console = Console(highlight=False)
-    trouble = Console(stderr=True, highlight=False)
     plan = AuditPlan(
         ledger=command.ledger,
         bootstrap=command.bootstrap,
@@ -119,23 +133,57 @@ def audit(command: AuditCommand) -> int:
         with open_session(
             "aioidem audit", master=command.master, kafka=True, settings=command.settings
         ) as spark:
-            found = audit_on_spark(spark, plan)
-        if command.json_file is not None:
-            write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+            if command.follow:
+                return _follow(spark, plan, command.every)
+            return _audit_once(spark, plan, command)
     except SparkUnavailableError as error:
-        trouble.print(f"aioidem audit: {one_line(error)}", markup=False, soft_wrap=True)
-        return 1
+        return _refuse(one_line(error))
     except (PySparkException, Py4JError) as error:
-        trouble.print(f"aioidem audit: {job_failure(error)}", markup=False, soft_wrap=True)
-        return 1
+        return _refuse(job_failure(error))
     except OSError as error:
-        trouble.print(f"aioidem audit: {error}", markup=False, soft_wrap=True)
-        return 1
+        return _refuse(str(error))
+
+
+def _refuse(message: str) -> int:
+    console = Console(stderr=True, highlight=False)
+    console.print(f"aioidem audit: {message}", markup=False, soft_wrap=True)
+    return 1
+
+
+def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> int:
+    from aioidem.spark.audit import audit as audit_on_spark
+
+    found = audit_on_spark(spark, plan)
+    if command.json_file is not None:
+        write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    console = Console(highlight=False)
     console.print(findings_table(found))
     for finding, examples in found["examples"].items():
         console.print(f"{finding}: {'; '.join(examples)}", markup=False, soft_wrap=True)
     console.print(f"written to {command.out}", markup=False, soft_wrap=True)
     return 1 if any(found["anomalies"].values()) else 0
+
+
+def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
+    """A line per batch, until Ctrl-C or until somebody stops the query."""
+    from aioidem.spark.follow import FollowPlan, follow
+
+    console = Console(highlight=False)
+    wrong = 0
+
+    def show(told: Mapping[str, Any]) -> None:
+        nonlocal wrong
+        wrong += sum(told["anomalies"].values())
+        line = f"batch {told['batch']}: {told['records']} records judged, {told['acked']} acked"
+        named = [f"{count} {name}" for name, count in told["anomalies"].items() if count]
+        console.print(f"{line}; {', '.join(named) or 'nothing wrong'}", soft_wrap=True)
+
+    query = follow(spark, FollowPlan(audit=plan, every=every), show)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    return 1 if wrong else 0
 
 
 def findings_table(found: Mapping[str, Any]) -> Table:

@@ -1,6 +1,9 @@
-"""aioidem on Spark: a load generator of many tasks, and an audit of what came of it.
+"""aioidem on Spark: a sink, a load generator of many tasks, and an audit of what came of it.
 
-* `load` spreads `aioidem perf` over tasks that keep ledgers (`ledger`).
+* `register(spark)` makes the data source `aioidem` known: `df.write.format("aioidem")`, and
+  `writeStream` likewise (`sink`, `writing`).
+* `load` spreads `aioidem perf` over tasks that keep ledgers (`ledger`); `audit` holds ledgers
+  against the topic, `follow` does so while a load still runs.
 
 Invariants:
 
@@ -8,7 +11,32 @@ Invariants:
   needs them says so in one line.
 * Executors import aioidem by name: it is installed wherever a Python worker of Spark's runs.
 
-Rejected: a distribution of its own (one version to pin instead of two).
+Rejected: a distribution of its own (one version to pin instead of two), and `foreachPartition` with
+a producer inside, which people write by hand (it has no hook for a commit, and forgets to flush).
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source `aioidem` known to a session.
+
+    Args:
+        spark: the session whose `write.format("aioidem")` and `writeStream` are to know it.
+
+    Raises:
+        SparkUnavailableError: the extra `spark` is not installed.
+    """
+    from aioidem.spark.session import require_extra
+
+    require_extra()
+    from aioidem.spark.sink import AioidemDataSource
+
+    spark.dataSource.register(AioidemDataSource)

@@ -21,7 +21,7 @@ join of ledger and topic (a duplicate would multiply rows; grouping counts it).
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,16 +165,23 @@ def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
     return _shaped(rows.withColumn("entry", F.lit(1)))
 
 
-def copies_of(records: DataFrame, topic: str, *, aborted: bool = False) -> DataFrame:
+def copies_of(
+    records: DataFrame, topic: str, *, aborted: bool = False, keep: Sequence[str] = ()
+) -> DataFrame:
     """The records of a topic, in the shape that is grouped: parsed, and found whole and in place.
 
     Args:
         records: as Spark's Kafka source has them.
         topic: whose they are.
         aborted: of aborted transactions; they say that a record was tried, and nothing else.
+        keep: further columns of `records`.
     """
     parsed = records.select(
-        "value", "partition", "offset", *(F.expr(how).alias(name) for name, how in _FIELDS.items())
+        "value",
+        "partition",
+        "offset",
+        *keep,
+        *(F.expr(how).alias(name) for name, how in _FIELDS.items()),
     )
     parsed = parsed.withColumn("whole", F.expr(_WHOLE))
     own_topic = F.expr("cast(substring(value, 25 + producer_size, topic_size) AS string)")
@@ -200,17 +207,20 @@ def copies_of(records: DataFrame, topic: str, *, aborted: bool = False) -> DataF
             F.lit(int(aborted)).alias("aborted"),
             *([] if aborted else [F.struct("partition", "offset").alias("place")]),
             F.length("value").alias("size"),
-        )
+            *keep,
+        ),
+        keep,
     )
 
 
-def _shaped(rows: DataFrame) -> DataFrame:
+def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
     """The common columns, in order, null where the rows have none."""
     return rows.select(
         *(
             (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
             for name, kind in _COMMON.items()
-        )
+        ),
+        *keep,
     )
 
 

@@ -230,7 +230,9 @@ class LedgerProducer:
         """Queue the next record; raises what `Producer.send_nowait` does."""
         now = self._clock()
         named = ValueId(self._ledger.producer, topic, -1, self._calls)
-        delivery = self._producer.send_nowait(topic, make_value(named, self._size), timestamp=now)
+        # The ledger's microseconds, cut to milliseconds: a record and its row are paired by time.
+        stamp = round(now * 1e6) // 1000 / 1000
+        delivery = self._producer.send_nowait(topic, make_value(named, self._size), timestamp=stamp)
         delivery.add_done_callback(partial(self._ended, self._calls, now))
         self._calls += 1
         return delivery

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -45,8 +44,7 @@ _JAVA_SECONDS: Final = 30.0
 # Spark starts its own with this module added; without it, it does not start.
 _MODULE: Final = "jdk.incubator.vector"
 _PACKAGES: Final = "spark.jars.packages"
-# The last line of a Python traceback, which the stack of the JVM follows.
-_RAISED: Final = re.compile(r"^(\w[\w.]*: [^\n]+)\n\n\tat ", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class SparkUnavailableError(KafkaError):
@@ -101,9 +99,11 @@ def job_failure(error: Exception) -> str:
 
     Spark reports a task's failure as pages of Java stack traces with the reason in the middle.
     """
-    text = str(error)
-    raised: list[str] = _RAISED.findall(text)
-    return " ".join((raised[-1] if raised else text.partition("\n")[0]).split())
+    _, traceback, told = str(error).rpartition(_TRACEBACK)
+    # Behind a traceback's indented lines comes what was raised.
+    lines = (line for line in told.splitlines() if line.strip())
+    raised = (line for line in lines if not (traceback and line[0].isspace()))
+    return " ".join(next(raised, type(error).__name__).split())
 
 
 def _major(told: str) -> int:
@@ -146,9 +146,13 @@ def open_session(
         SparkUnavailableError: the extra is missing, or Java.
     """
     require_extra()
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
+    try:
+        active = SparkSession.active()
+    except PySparkRuntimeError:
+        active = None
     if active is not None:
         yield active
         return

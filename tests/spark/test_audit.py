@@ -283,6 +283,8 @@ def test_it_agrees_with_the_history_checker(spark: SparkSession) -> None:
         ("--ledger . --bootstrap-server h:1 --topic t --consumer-props x", "--consumer-props: "),
         ("--ledger . --bootstrap-server h:1 --topic t --spark-conf x", "--spark-conf: "),
         ("--ledger . --bootstrap-server h:1 --topic t --json no/where", "--json: "),
+        ("--ledger . --bootstrap-server h:1 --topic t --follow --every 0", "--every: 0"),
+        ("--ledger . --bootstrap-server h:1 --topic t --follow --json x", "--json: not with"),
     ],
 )
 def test_bad_usage_is_one_line(

@@ -1,0 +1,49 @@
+"""A structured streaming job: events of a folder, enriched, to a topic, for as long as it runs.
+
+    spark-submit examples/spark_streaming.py INPUT CHECKPOINT localhost:9092 events
+
+Files of JSON lines that appear in INPUT are written record by record; the checkpoint remembers
+which were.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import aioidem.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SCHEMA = "user string, action string, at timestamp"
+
+
+def start(
+    source: str, checkpoint: str, servers: str, topic: str, *, once: bool = False
+) -> StreamingQuery:
+    """Start the query; with `once` it ends when all that is there is written."""
+    spark = SparkSession.builder.appName("events to Kafka").getOrCreate()
+    aioidem.spark.register(spark)
+    events = spark.readStream.schema(SCHEMA).json(source)
+    header = F.struct(F.lit("job").alias("key"), F.lit(b"events").alias("value"))
+    records = events.select(
+        F.col("user").alias("key"),
+        F.to_json(F.struct("user", "action", "at")).alias("value"),
+        F.array(header).alias("headers"),
+        F.col("at").alias("timestamp"),
+    )
+    writer = (
+        records.writeStream.format("aioidem")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", topic)
+        .option("checkpointLocation", checkpoint)
+    )
+    return (writer.trigger(availableNow=True) if once else writer).start()
+
+
+if __name__ == "__main__":
+    start(*sys.argv[1:]).awaitTermination()

@@ -1,0 +1,308 @@
+"""A task that is exactly once, without Spark around it: tried again, twice at a time, fenced."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
+from aioidem.spark.marker import (
+    IdentityUsedError,
+    MarkerAheadError,
+    MarkerError,
+    MarkerMissingError,
+    RowsChangedError,
+    TaskIdentity,
+)
+from aioidem.spark.options import SinkOptions
+from aioidem.spark.writing import (
+    ExactlyOnceWriter,
+    SinkRow,
+    SinkTaskError,
+    Written,
+    check_identity,
+    write_rows,
+)
+
+InLoop = Callable[..., Any]
+PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
+
+
+@pytest.fixture
+def query() -> str:
+    """An id that no other test has."""
+    return secrets.token_hex(4)
+
+
+@pytest.fixture(autouse=True)
+def _healthy(cluster: EmbeddedCluster) -> Iterator[None]:
+    yield
+    cluster.intercept(None)
+
+
+def options(cluster: EmbeddedCluster, topic: str, **more: str) -> SinkOptions:
+    return SinkOptions.read(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "kafka.transaction.timeout.ms": "30000",
+            "topic": topic,
+            **more,
+        },
+        streaming=True,
+    )
+
+
+def numbered(topic: str, count: int, first: int = 0) -> list[SinkRow]:
+    return [SinkRow(topic, b"%d" % (first + n), None, (), 0, None) for n in range(count)]
+
+
+def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
+    """What a reader of committed data sees: librdkafka, as a witness."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": secrets.token_hex(4),
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    values: list[int] = []
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF  # noqa: SLF001
+                return values
+            values.append(int(message.value() or b"-1"))
+    finally:
+        consumer.close()
+    raise TimeoutError("no end of the partition")
+
+
+def test_a_task_tried_again_after_its_commit_skips(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    sink = options(cluster, topic)
+    rows = numbered(topic, 50)
+    for batch in range(3):
+        task = TaskIdentity(query, batch, 0)
+        assert write_rows(sink, [rows[:20], rows[20:]], task) == Written(50)
+        assert write_rows(sink, [list(reversed(rows))], task) == Written(50, skipped=True)
+    assert committed(cluster, topic) == list(range(50)) * 3
+
+
+def test_other_rows_for_a_written_batch_fail(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    """attack.md finding 7: rows that move between tasks are lost or doubled."""
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+    write_rows(sink, [numbered(topic, 5)], task)
+    for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):
+        with pytest.raises(RowsChangedError, match="written with 5 rows"):
+            write_rows(sink, [other], task)
+    assert committed(cluster, topic) == list(range(5))
+
+
+def test_a_task_that_fails_halfway_leaves_nothing(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+
+    def broken() -> Iterator[Sequence[SinkRow]]:
+        yield numbered(topic, 10)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_rows(sink, broken(), task)
+    assert committed(cluster, topic) == []
+    assert write_rows(sink, [numbered(topic, 10)], task) == Written(10)
+    assert committed(cluster, topic) == list(range(10))
+
+
+def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+    assert write_rows(sink, [], task) == Written(0)
+    assert write_rows(sink, [], task) == Written(0, skipped=True)
+
+
+def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
+    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
+) -> None:
+    """attack.md finding 6, the harmless half."""
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+
+    async def twin() -> bool:
+        import anyio.to_thread
+
+        writer = ExactlyOnceWriter(sink, task)
+        await writer.open()
+        await anyio.to_thread.run_sync(write_rows, sink, [numbered(topic, 5)], task)
+        try:
+            return await writer.begin()
+        finally:
+            await writer.close(failed=True)
+
+    assert in_loop(twin) is False
+    assert committed(cluster, topic) == list(range(5))
+
+
+def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
+    cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
+) -> None:
+    """attack.md finding 6: the case that reading before fencing gets wrong."""
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+
+    async def twin() -> None:
+        import anyio.to_thread
+
+        writer = ExactlyOnceWriter(sink, task)
+        await writer.open()
+        assert await writer.begin()
+        await anyio.to_thread.run_sync(write_rows, sink, [numbered(topic, 5)], task)
+        try:
+            writer.look_at(numbered(topic, 5))
+            await writer.write(numbered(topic, 5))
+            await writer.finish()
+        finally:
+            await writer.close(failed=True)
+
+    with pytest.raises(KafkaError):
+        in_loop(twin)
+    assert committed(cluster, topic) == list(range(5))
+
+
+def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    from aioidem.broker.intercept import Drop
+
+    sink = options(cluster, topic, **{"kafka.max.block.ms": "3000"})
+    task = TaskIdentity(query, 0, 0)
+    cluster.intercept(lambda seen: Drop(processed=True) if seen.api_key == END_TXN else None)
+    with pytest.raises(KafkaError):
+        write_rows(sink, [numbered(topic, 5)], task)
+    cluster.intercept(None)
+    assert write_rows(sink, [numbered(topic, 5)], task).rows == 5
+    assert committed(cluster, topic) == list(range(5))
+
+
+def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    seen: list[int] = []
+    cluster.intercept(lambda each: seen.append(each.api_key))
+    write_rows(options(cluster, topic), [numbered(topic, 5)], TaskIdentity(query, 0, 0))
+    init, read, write, end = (seen.index(key) for key in (22, FETCH_OFFSETS, PRODUCE, END_TXN))
+    assert init < read < write < end
+
+
+def test_what_is_missing_or_ahead_fails_loudly(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    sink, rows = options(cluster, topic), [numbered(topic, 3)]
+    with pytest.raises(MarkerMissingError):
+        write_rows(sink, rows, TaskIdentity(query, 4, 0))
+    careless = options(cluster, topic, marker="missing-ok")
+    assert write_rows(careless, rows, TaskIdentity(query, 4, 0)) == Written(3)
+    assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)  # task 0 tells
+    with pytest.raises(MarkerAheadError):
+        write_rows(sink, rows, TaskIdentity(query, 3, 0))
+    assert committed(cluster, topic) == [0, 1, 2] * 2
+
+
+def test_a_group_of_somebody_else_is_left_alone(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    task = TaskIdentity(query, 0, 0)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": task.name}
+    )
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(MarkerError, match="no marker"):
+        write_rows(options(cluster, topic), [numbered(topic, 3)], task)
+
+
+def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+    sink = SinkOptions.read(
+        {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "kafka.transaction.timeout.ms": "30000",
+            "topic": topic,
+            "identity": query,
+        }
+    )
+    check_identity(sink)
+    task = TaskIdentity(query, 0, 0, "one run")
+    write_rows(sink, [numbered(topic, 3)], task)
+    assert write_rows(sink, [numbered(topic, 3)], task).skipped
+    with pytest.raises(IdentityUsedError):
+        check_identity(sink)
+    with pytest.raises(IdentityUsedError):
+        write_rows(sink, [numbered(topic, 3)], TaskIdentity(query, 0, 0, "another run"))
+    assert committed(cluster, topic) == [0, 1, 2]
+
+
+def test_a_task_that_takes_too_long_says_what_to_do(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    """attack.md finding 16: a transaction's timeout would abort it again and again."""
+    sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "1500"})
+
+    def endless() -> Iterator[Sequence[SinkRow]]:
+        while True:
+            yield numbered(topic, 10)
+
+    with pytest.raises(SinkTaskError, match=r"raise kafka\.transaction"):
+        write_rows(sink, endless(), TaskIdentity(query, 0, 0))
+    assert committed(cluster, topic) == []
+
+
+def test_a_timeout_that_the_cluster_does_not_allow_is_named(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "999000000"})
+    with pytest.raises(InvalidTransactionTimeout):
+        write_rows(sink, [], TaskIdentity(query, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "message"),
+    [
+        ({"topic": "t", "mode": "exactly-once"}, False, "identity: needed"),
+        ({"topic": "t", "identity": "a b"}, False, "identity: 'a b'"),
+        ({"topic": "t", "identity": "a"}, True, "identity: for batch writes"),
+        ({}, True, "marker.topic: needed"),
+        ({"topic": "t", "marker": "any"}, True, "marker: 'any'"),
+        ({"topic": "t", "adaptive": "yes"}, True, "adaptive: 'yes'"),
+        ({"topic": "t", "offsets.retention.minutes": "1w"}, True, "offsets.retention.minutes"),
+        ({"topic": "t", "kafka.transactional.id": "x"}, True, "kafka.transactional.id"),
+        ({"topic": "t", "kafka.enable.idempotence": "false"}, True, "idempotence"),
+    ],
+)
+def test_a_bad_option_is_named(given: dict[str, str], streaming: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SinkOptions.read({"kafka.bootstrap.servers": "h:1", **given}, streaming=streaming)
+
+
+def test_the_mode_is_exactly_once_where_there_is_an_identity() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
+    assert SinkOptions.read(given).mode == "at-least-once"
+    assert SinkOptions.read(given, streaming=True).mode == "exactly-once"
+    assert SinkOptions.read({**given, "identity": "a"}).mode == "exactly-once"
+    careless = {**given, "mode": "at-least-once"}
+    assert SinkOptions.read(careless, streaming=True).mode == "at-least-once"
+    # 15 minutes unless told otherwise.
+    assert SinkOptions.read(given, streaming=True).config("x").transaction_timeout == 900

@@ -1,0 +1,71 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module(name)
+
+
+def records(cluster: EmbeddedCluster, topic: str) -> list[Any]:
+    return [
+        record
+        for partition in range(2)
+        for batch in cluster.batches(topic, partition)
+        for record in batch.records()
+    ]
+
+
+def test_the_batch_job(
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = str(tmp_path / "orders")
+    spark.range(100).selectExpr("id", "id * 2 AS amount").write.parquet(source)
+    example("spark_batch", monkeypatch).main(source, cluster.bootstrap_servers, topic)
+    written = {record.key: json.loads(record.value) for record in records(cluster, topic)}
+    assert written == {
+        str(number).encode(): {"id": number, "amount": 2 * number} for number in range(100)
+    }
+
+
+def test_the_streaming_job(
+    spark: SparkSession,  # noqa: ARG001 - the session that the example takes
+    cluster: EmbeddedCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = tmp_path / "events"
+    source.mkdir()
+    at = datetime.now(UTC).replace(microsecond=0)
+    event = {"user": "u1", "action": "login", "at": at.isoformat()}
+    (source / "1.json").write_text(json.dumps(event), encoding="utf-8")
+    job = example("spark_streaming", monkeypatch)
+    query = job.start(str(source), str(tmp_path / "c"), cluster.bootstrap_servers, topic, once=True)
+    assert query.awaitTermination(120)
+    [record] = records(cluster, topic)
+    assert record.key == b"u1"
+    assert json.loads(record.value)["action"] == "login"
+    assert list(record.headers) == [("job", b"events")]
+    assert record.timestamp_ms == int(at.timestamp()) * 1000

@@ -1,0 +1,117 @@
+"""What a task does, by what is committed of it: the whole rule, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem.spark.marker import (
+    Answer,
+    IdentityUsedError,
+    Marker,
+    MarkerAheadError,
+    MarkerError,
+    MarkerMissingError,
+    RowSum,
+    TaskIdentity,
+    decide,
+)
+
+NOW = 1_000_000.0
+WEEK = 7 * 86_400.0
+
+
+def marker(next_batch: int, age: float = 0.0, run: str = "") -> Marker:
+    return Marker(next_batch, 3, 4, run=run, at=NOW - age)
+
+
+def answer(
+    batch: int,
+    own: Marker | None,
+    first: Marker | None = None,
+    *,
+    task: int = 1,
+    missing_ok: bool = False,
+    run: str = "",
+) -> Answer:
+    identity = TaskIdentity("q", batch, task, run)
+    return decide(identity, own, first, now=NOW, retention=WEEK, missing_ok=missing_ok)
+
+
+@pytest.mark.parametrize(
+    ("batch", "own", "expected"),
+    [
+        (0, None, Answer.WRITE),
+        (0, marker(1), Answer.SKIP),
+        (5, marker(6), Answer.SKIP),
+        (5, marker(5), Answer.WRITE),
+        (5, marker(2), Answer.WRITE),  # it had no part in the batches between
+    ],
+)
+def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -> None:
+    assert answer(batch, own) is expected
+
+
+def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
+    for ahead in (7, 8, 100):
+        with pytest.raises(MarkerAheadError, match="older checkpoint"):
+            answer(5, marker(ahead))
+    with pytest.raises(MarkerAheadError):
+        answer(0, marker(2))
+
+
+@pytest.mark.parametrize("first", [marker(5, 6 * WEEK), marker(3), marker(6, WEEK / 2 - 1)])
+def test_a_new_task_is_told_by_task_0(first: Marker) -> None:
+    """The number of tasks varies from batch to batch (2nd attack, g)."""
+    assert answer(5, None, first) is Answer.WRITE
+
+
+@pytest.mark.parametrize("first", [None, marker(6, WEEK / 2 + 1), marker(7)])
+def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
+    """attack.md finding 8: groups expire, and follow the topic."""
+    with pytest.raises(MarkerMissingError, match="marker=missing-ok"):
+        answer(5, None, first)
+    assert answer(5, None, first, missing_ok=True) is Answer.WRITE
+
+
+def test_task_0_has_nobody_to_ask() -> None:
+    with pytest.raises(MarkerMissingError):
+        answer(5, None, None, task=0)
+    assert answer(0, None, None, task=0) is Answer.WRITE
+
+
+def test_a_batch_write_s_identity_is_its_own() -> None:
+    assert answer(0, None, run="a") is Answer.WRITE
+    assert answer(0, marker(1, run="a"), run="a") is Answer.SKIP
+    with pytest.raises(IdentityUsedError):
+        answer(0, marker(1, run="b"), run="a")
+
+
+def test_a_marker_is_read_as_it_was_committed() -> None:
+    given = replace(marker(6, run="r"), at=123.5)
+    assert Marker.read(6, given.metadata) == given
+    for metadata in ("", "{}", "[]", '{"v":2}', '{"v":1,"rows":"x"}', "offsets of somebody"):
+        with pytest.raises(MarkerError, match="whose group"):
+            Marker.read(6, metadata)
+
+
+@given(rows=st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 3))), data=st.data())
+def test_a_sum_does_not_depend_on_order_and_does_on_rows(
+    rows: list[tuple[bytes, int]], data: st.DataObject
+) -> None:
+    one, other = RowSum(), RowSum()
+    one.add(rows)
+    shuffled = data.draw(st.permutations(rows))
+    middle = len(rows) // 2
+    other.add(shuffled[:middle])
+    other.add(shuffled[middle:])
+    assert one == other
+    assert Marker(1, one.rows, one.digest).holds(other)
+    other.add([(b"more", 9)])
+    assert not Marker(1, one.rows, one.digest).holds(other)
+    changed = RowSum()
+    changed.add([*rows[1:], (b"other", 9)])
+    assert not rows or not Marker(1, one.rows, one.digest).holds(changed)

@@ -1,0 +1,108 @@
+"""What is missing for Spark is said in one line, before anything of it is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aioidem.cli.plan import one_line
+from aioidem.spark.session import (
+    SparkUnavailableError,
+    job_failure,
+    kafka_package,
+    require_java,
+)
+
+WANTED = "Spark needs a JDK of version 17 or newer in JAVA_HOME or on the PATH"
+
+
+def a_java(folder: Path, script: str) -> Path:
+    """A program that stands in for Java."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    java.chmod(0o755)
+    return java
+
+
+def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailableError) as caught:
+        require_java()
+    assert one_line(caught.value) == f"{WANTED}: none was found"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("""echo 'openjdk version "11.0.2" 2019-01-15' >&2""", "{java} is of version 11"),
+        ("""echo 'java version "1.8.0_391"' >&2""", "{java} is of version 1"),
+        ("echo 'Error: Module not found' >&2; exit 1", "{java} says: Error: Module not found"),
+    ],
+)
+def test_a_java_that_does_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, message: str
+) -> None:
+    java = a_java(tmp_path, script)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailableError) as caught:
+        require_java()
+    line = one_line(caught.value)
+    assert line.startswith(WANTED)
+    assert line.endswith(message.format(java=java))
+
+
+def test_java_home_goes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = a_java(tmp_path, """echo 'openjdk version "21" 2023-09-19' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert require_java() == java
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(SparkUnavailableError, match="does not run"):
+        require_java()
+
+
+PERF = """
+from aioidem.cli import main
+sys.exit(main("perf --spark --tasks 1 --bootstrap-server h:1 --topic t --num-records 9".split()))
+"""
+REGISTER = """
+import aioidem.spark
+try:
+    aioidem.spark.register(None)
+except Exception as error:
+    print(f"aioidem: {error}", file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("code", [PERF, REGISTER])
+def test_a_missing_extra_is_one_line(library: str, code: str) -> None:
+    hide = f"import sys; sys.modules[{library!r}] = None"
+    done = subprocess.run(
+        [sys.executable, "-c", hide + code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("aioidem")
+    assert line.endswith(f": needs {library}: pip install aioidem[spark]")
+
+
+def test_the_connector_is_of_pyspark_s_own_version() -> None:
+    import pyspark
+
+    assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+def test_a_job_s_failure_is_what_its_task_raised() -> None:
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job\n"
+        "\tat x\nCaused by: PythonException: Traceback (most recent call last):\n"
+        '  File "a.py", line 1\nValueError: no good\n\n\tat org.apache.spark\n'
+    )
+    assert job_failure(RuntimeError(text)) == "ValueError: no good"
+    assert job_failure(RuntimeError("one\ntwo")) == "one"

@@ -1,0 +1,160 @@
+"""The sink on Spark: every column arrives as it was, and a task that fails says why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.spark import register
+from aioidem.spark.session import job_failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int,"
+    " headers array<struct<key:string,value:binary>>, timestamp timestamp"
+)
+WHEN = datetime.now(UTC).replace(microsecond=123_000)
+
+
+def rows(topic: str) -> list[tuple[Any, ...]]:
+    return [
+        (b"k1", b"v1", topic, 1, [("h", b"1"), ("h", b"2")], WHEN),
+        (None, b"v2", topic, 0, None, WHEN),
+        (b"k3", None, topic, 1, [], WHEN),  # a tombstone
+        (b"", b"", topic, 0, [("e", None)], WHEN),
+    ]
+
+
+def read_back(spark: SparkSession, servers: str, topic: str) -> list[tuple[Any, ...]]:
+    """The topic as Spark's own source has it."""
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .load()
+        .orderBy("partition", "offset")
+    )
+    return [
+        (
+            row.key and bytes(row.key),
+            row.value if row.value is None else bytes(row.value),
+            row.partition,
+            [(each.key, each.value) for each in row.headers or ()],
+            row.timestamp.astimezone(UTC),
+        )
+        for row in frame.collect()
+    ]
+
+
+def in_partition_order(topic: str) -> list[tuple[Any, ...]]:
+    given = sorted(rows(topic), key=lambda row: row[3])
+    return [(row[0], row[1], row[3], row[4] or [], row[5]) for row in given]
+
+
+def test_a_batch_write_has_every_column(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    register(spark)
+    frame = spark.createDataFrame(rows(topic), SCHEMA).coalesce(1)
+    frame.write.format("aioidem").mode("append").options(
+        **{"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.linger.ms": "5"}
+    ).save()
+    assert read_back(spark, cluster.bootstrap_servers, topic) == in_partition_order(topic)
+
+
+def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    register(spark)
+    source = str(tmp_path / "source")
+    frame = spark.createDataFrame(rows("elsewhere"), SCHEMA).coalesce(1)
+    frame.write.parquet(source)
+
+    def run() -> None:
+        stream: DataFrame = spark.readStream.schema(SCHEMA).parquet(source)
+        query = (
+            stream.writeStream.format("aioidem")
+            .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+            .option("topic", topic)  # instead of the column's
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    assert read_back(spark, cluster.bootstrap_servers, topic) == in_partition_order(topic)
+    run()  # nothing new
+    more = spark.createDataFrame([("k", "a string")], "key string, value string")
+    more.selectExpr("cast(key AS binary) key", "cast(value AS binary) value").write.mode(
+        "append"
+    ).parquet(source)
+    run()
+    values = [row[1] for row in read_back(spark, cluster.bootstrap_servers, topic)]
+    assert sorted(values, key=str) == sorted([b"v1", b"v2", None, b"", b"a string"], key=str)
+
+
+def test_many_rows_of_many_tasks_keep_their_order(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    register(spark)
+    frame = spark.range(0, 20_000, 1, 4).selectExpr(
+        "cast(id AS string) AS value", "cast(id % 2 AS int) AS partition"
+    )
+    frame.write.format("aioidem").mode("append").option(
+        "kafka.bootstrap.servers", cluster.bootstrap_servers
+    ).option("topic", topic).save()
+    numbers: dict[int, list[int]] = {0: [], 1: []}
+    for _, value, partition, _, _ in read_back(spark, cluster.bootstrap_servers, topic):
+        numbers[partition].append(int(value))
+    assert sorted(numbers[0] + numbers[1]) == list(range(20_000))
+    for each in numbers.values():
+        for task in range(4):  # 5,000 rows each
+            own = [number for number in each if number // 5000 == task]
+            assert own == sorted(own)
+
+
+def test_a_task_that_cannot_write_fails_clearly(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str
+) -> None:
+    register(spark)
+    cluster.set_config(topic, "max.message.bytes", 1000)
+    frame = spark.createDataFrame([("x" * 2000,)], "value string").coalesce(1)
+    writer = frame.write.format("aioidem").mode("append").option("topic", topic)
+    with pytest.raises(Exception, match="SinkTaskError") as caught:
+        writer.option("kafka.bootstrap.servers", cluster.bootstrap_servers).save()
+    told = job_failure(caught.value)
+    assert "of 1 rows 1 were not written and 0 are unknown" in told
+    assert "MessageSizeTooLarge" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "message"),
+    [
+        ({"topic": "t"}, "value string", "kafka.bootstrap.servers: needed"),
+        ({"kafka.bootstrap.servers": "h:1"}, "value string", "topic: needed"),
+        ({"kafka.bootstrap.servers": "h:1", "topic": "t"}, "key string", "column value: needed"),
+    ],
+)
+def test_bad_options_are_found_before_a_task_starts(
+    spark: SparkSession, options: dict[str, str], columns: str, message: str
+) -> None:
+    register(spark)
+    frame = spark.createDataFrame([("x",)], columns)
+    with pytest.raises(Exception, match=message):
+        frame.write.format("aioidem").mode("append").options(**options).save()
+
+
+def test_overwriting_a_topic_is_refused(spark: SparkSession) -> None:
+    register(spark)
+    frame = spark.createDataFrame([("x",)], "value string")
+    writer = frame.write.format("aioidem").mode("overwrite").option("topic", "t")
+    with pytest.raises(Exception, match="appended to"):
+        writer.option("kafka.bootstrap.servers", "h:1").save()

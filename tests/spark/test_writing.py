@@ -1,0 +1,147 @@
+"""What a task of the sink does, without Spark around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Drop
+from aioidem.errors import ConfigError, KafkaConnectionError, RecordError
+from aioidem.spark.options import SinkOptions, check_columns
+from aioidem.spark.writing import SinkRow, SinkTaskError, chunked, write_rows
+from aioidem.structs import DeliveryStatus
+
+PRODUCE = 0
+QUICK = {"delivery.timeout.ms": "600", "request.timeout.ms": "200", "linger.ms": "0"}
+
+
+@pytest.fixture(autouse=True)
+def _healthy(cluster: EmbeddedCluster) -> Iterator[None]:
+    yield
+    cluster.intercept(None)
+
+
+def options(cluster: EmbeddedCluster, **properties: str) -> SinkOptions:
+    return SinkOptions(
+        properties={"bootstrap.servers": cluster.bootstrap_servers, **properties}, topic=None
+    )
+
+
+def numbered(topic: str, count: int, size: int = 10) -> list[SinkRow]:
+    return [
+        SinkRow(topic, str(number).encode().ljust(size), None, (), 0, None)
+        for number in range(count)
+    ]
+
+
+def test_every_row_is_written_in_order(cluster: EmbeddedCluster, topic: str) -> None:
+    rows = numbered(topic, 5000)
+    assert write_rows(options(cluster), chunked(rows)).rows == 5000
+    values = [record.value for batch in cluster.batches(topic) for record in batch.records()]
+    assert values == [row.value for row in rows]
+
+
+def test_a_small_buffer_is_waited_for(cluster: EmbeddedCluster, topic: str) -> None:
+    small = options(cluster, **{"buffer.memory": "20000", "batch.size": "2000"})
+    assert write_rows(small, chunked(numbered(topic, 2000, 100))).rows == 2000
+    assert cluster.log_end_offset(topic) == 2000
+
+
+def test_rows_that_may_be_written_fail_the_task_as_unknown(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    cluster.intercept(lambda seen: Drop(processed=True) if seen.api_key == PRODUCE else None)
+    with pytest.raises(SinkTaskError, match="0 were not written and 3 are unknown") as caught:
+        write_rows(options(cluster, **QUICK), [numbered(topic, 3)])
+    assert caught.value.status is DeliveryStatus.UNKNOWN
+
+
+def test_a_failed_row_ends_the_task_before_its_rows_do(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    cluster.set_config(topic, "max.message.bytes", 1000)
+    taken = 0
+
+    def endless() -> Iterator[Sequence[SinkRow]]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield numbered(topic, 10, 2000)
+
+    with pytest.raises(SinkTaskError, match="not written") as caught:
+        write_rows(options(cluster), endless())
+    assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+    assert taken >= 1
+
+
+def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str) -> None:
+    def broken() -> Iterator[Sequence[SinkRow]]:
+        yield numbered(topic, 1)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_rows(options(cluster), broken())
+    with pytest.raises(RecordError):
+        write_rows(options(cluster), [[SinkRow("no/topic", b"", None, (), None, None)]])
+
+
+def test_nobody_there_fails_the_task() -> None:
+    nobody = SinkOptions(
+        properties={"bootstrap.servers": "127.0.0.1:1", "max.block.ms": "200"}, topic="t"
+    )
+    with pytest.raises(KafkaConnectionError):
+        write_rows(nobody, [])
+
+
+# --- options --------------------------------------------------------------------------------------
+
+SERVERS = {"kafka.bootstrap.servers": "h:1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "kafka.bootstrap.servers: needed"),
+        ({**SERVERS, "topics": "t"}, "topics: not an option"),
+        ({**SERVERS, "kafka.linger.m": "5"}, "linger.m"),
+        ({**SERVERS, "topic": "a/b"}, "topic: "),
+        ({**SERVERS, "mode": "at-most-once"}, "mode: 'at-most-once'"),
+    ],
+)
+def test_a_bad_option_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SinkOptions.read(given)
+
+
+def test_names_are_taken_in_any_case_and_passwords_are_not_shown() -> None:
+    read = SinkOptions.read(
+        {
+            "KAFKA.bootstrap.servers": "h:1",
+            "Topic": "t",
+            "checkpointLocation": "/c",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+            'required username="u" password="secret-word";',
+        }
+    )
+    assert read.topic == "t"
+    assert read.config().bootstrap_servers == (("h", 1),)
+    assert "secret-word" not in repr(read)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "message"),
+    [
+        ({"key": "string"}, "t", "column value: needed"),
+        ({"value": "int"}, "t", "column value: of type int"),
+        ({"value": "string", "partition": "bigint"}, "t", "column partition: of type bigint"),
+        ({"value": "string", "keys": "string"}, "t", "column keys: not a column"),
+        ({"value": "string"}, None, "topic: needed"),
+    ],
+)
+def test_a_bad_column_is_named(columns: dict[str, str], topic: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_columns(columns, SinkOptions(properties={}, topic=topic))
