@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from aioidem import Producer
+from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Drop
 
@@ -27,6 +28,7 @@ from .tools import (
     outcomes,
     partition_of,
 )
+from .transactional import committed, send, values
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +49,29 @@ def producer_of(cluster: KafkaCluster, **options: Any) -> Producer:
     return Producer(
         cluster.bootstrap_servers, **{"max_in_flight_requests_per_connection": 20, **options}
     )
+
+
+async def commit_and_count(
+    cluster: KafkaCluster, topic: str, window: int, *, gated: bool
+) -> SpanCount:
+    """Send as many in each of three transactions, of which the second is aborted. The window is
+    reached in all, by the later ones at once: only transactions v1 wait for a first answer.
+    """
+    spans = SpanCount(cluster.proxy)
+    before, asked = 0, [0]  # requests before a transaction, and by the time of each answer
+    spans.answer = lambda: asked.append(spans.requests)
+    async with producer_of(cluster, **ONE_EACH, transactional_id=topic) as producer:
+        for name, commit in (("one", True), ("two", False), ("three", True)):
+            spans.forget()
+            asked.clear()
+            before = spans.requests
+            await producer.begin_transaction()
+            assert set(await outcomes(send(producer, topic, name, 60))) == {DeliveryStatus.ACKED}
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+            assert spans.max_span() == partition_of(producer, topic).window == window
+        assert asked[0] - before == (1 if gated else window)
+    assert await committed(cluster, topic) == values(topic, "one", 60) + values(topic, "three", 60)
+    return spans
 
 
 async def send_and_count(
@@ -75,6 +100,8 @@ async def test_a_stock_broker_gets_five_batches_and_never_more(version: str) -> 
             spans, window = await send_and_count(cluster, discovery, window_discovery=discovery)
             assert (spans.max_span(), window) == (5, 5)
             assert 14 not in spans.versions
+        await cluster.create_topic("transactional")
+        await commit_and_count(cluster, "transactional", 5, gated=version < "4")
 
 
 @bounded(60)
@@ -101,6 +128,14 @@ async def test_twenty_is_discovered_and_reached(
     await patched.create_topic(topic)
     spans, window = await send_and_count(patched, topic, window_discovery=discovery)
     assert (spans.max_span(), window) == (20, 20)
+    assert 14 in spans.versions
+    assert set(spans.codes) == {0}
+
+
+@bounded(60)
+async def test_twenty_are_discovered_and_reached_inside_transactions(patched: KafkaCluster) -> None:
+    await patched.create_topic("transactional")
+    spans = await commit_and_count(patched, "transactional", 20, gated=False)
     assert 14 in spans.versions
     assert set(spans.codes) == {0}
 
