@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,18 @@ import pytest
 from aiokafka.producer.transaction_manager import TransactionManager
 from kio.schema.errors import ErrorCode
 
-from aioidem import AIOKafkaProducer, DeliveryStatus, errors
+from aioidem import AIOKafkaProducer, ConsumerGroupMetadata, DeliveryStatus, errors
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, Delay, Drop, Refuse, RequestSeen
+from aioidem.broker.entities import respond
+from aioidem.broker.intercept import (
+    Action,
+    CloseConnection,
+    Delay,
+    Drop,
+    Refuse,
+    RequestSeen,
+    Respond,
+)
 from aioidem.engine.idempotence import wire_sequence
 from aioidem.helpers import create_ssl_context
 
@@ -424,6 +435,280 @@ async def test_one_bad_answer_does_not_end_a_partition(cluster: EmbeddedCluster)
                 await producer.send_and_wait("t", b"1", partition=0)
             except aiokafka.errors.OutOfOrderSequenceNumber:
                 return False
+            return True
+
+    assert not await goes_on(THEIRS)
+    assert await goes_on(AIOKafkaProducer)
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+ADD_OFFSETS, END_TXN, COMMIT_OFFSETS = 25, 26, 28
+
+
+def no_group(seen: RequestSeen) -> Action | None:
+    """GROUP_AUTHORIZATION_FAILED, in either protocol."""
+    refusal = {"throttle_time": timedelta(0), "error_code": ErrorCode.group_authorization_failed}
+    if seen.api_key == COMMIT_OFFSETS:
+        part = {"partition_index": 0, "error_code": ErrorCode.group_authorization_failed}
+        refusal = {"throttle_time": timedelta(0), "topics": [{"name": "t", "partitions": [part]}]}
+    elif seen.api_key != ADD_OFFSETS:
+        return None
+    return Respond(respond(seen.api_key, seen.api_version, refusal))
+
+
+def transactional(cluster: EmbeddedCluster, client: Any, **arguments: Any) -> Any:
+    return made(cluster, client, transactional_id=client.__module__, **arguments)
+
+
+async def offsets_of(cluster: EmbeddedCluster, group: str, partition: int = 0) -> int | None:
+    place = aiokafka.TopicPartition("t", partition)
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers, group_id=group, enable_auto_commit=False
+    )
+    await consumer.start()
+    try:
+        consumer.assign([place])
+        async with asyncio.timeout(5):
+            return await consumer.committed(place)  # type: ignore[no-any-return]
+    finally:
+        await consumer.stop()
+
+
+async def test_calls_out_of_order_have_a_typed_error(cluster: EmbeddedCluster) -> None:
+    for client, expected in (
+        (THEIRS, AssertionError),
+        (AIOKafkaProducer, errors.IllegalStateError),
+    ):
+        async with transactional(cluster, client) as producer:
+            assert type(await raised(producer.commit_transaction())) is expected
+            assert type(await raised(producer.abort_transaction())) is expected
+            await producer.begin_transaction()
+            assert type(await raised(producer.begin_transaction())) is expected
+            await producer.abort_transaction()
+
+
+async def test_a_transaction_with_a_failed_record_is_not_committed(
+    cluster: EmbeddedCluster,
+) -> None:
+    cluster.create_topic("t")
+
+    async def committed(client: Any) -> BaseException | None:
+        async with transactional(cluster, client) as producer:
+            await producer.begin_transaction()
+            on_produce(cluster, [Refuse(ErrorCode.invalid_timestamp)])
+            await raised(producer.send_and_wait("t", b"refused"))
+            cluster.intercept(None)
+            error = None
+            try:
+                await producer.commit_transaction()
+            except errors.KafkaError as refusal:
+                error = refusal
+                await producer.abort_transaction()
+            async with producer.transaction():
+                pass
+            return error
+
+    assert await committed(THEIRS) is None  # half of it
+    assert isinstance(await committed(AIOKafkaProducer), errors.InvalidTimestampError)
+
+
+async def test_a_failed_transaction_says_why(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    cluster.intercept(no_group)
+    for client, expected in (
+        (THEIRS, aiokafka.errors.IllegalOperation),
+        (AIOKafkaProducer, errors.GroupAuthorizationFailedError),
+    ):
+        async with transactional(cluster, client) as producer:
+            await producer.begin_transaction()
+            offsets = {aiokafka.TopicPartition("t", 0): 1}
+            refused = await raised(producer.send_offsets_to_transaction(offsets, "group"))
+            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # both
+            assert type(await raised(producer.send("t", b"x"))) is expected
+            again = producer.send_offsets_to_transaction(offsets, "group")
+            assert type(await raised(again)) is expected
+            refused = await raised(producer.commit_transaction())
+            assert type(refused).__name__ == "GroupAuthorizationFailedError"  # both
+            await producer.abort_transaction()
+
+
+async def test_an_abort_delivers_nothing_first(cluster: EmbeddedCluster) -> None:
+    async def outcome(client: Any) -> asyncio.Future[Any]:
+        topic = client.__module__.partition(".")[0]
+        async with transactional(cluster, client, linger_ms=1000) as producer:
+            await producer.begin_transaction()
+            future: asyncio.Future[Any] = await producer.send(topic, b"x", partition=0)
+            await producer.abort_transaction()
+            await asyncio.wait([future], timeout=5)
+            return future
+
+    assert (await outcome(THEIRS)).exception() is None
+    assert cluster.log_end_offset("aiokafka") > 0
+    error = (await outcome(AIOKafkaProducer)).exception()
+    assert isinstance(error, errors.TransactionAborted)
+    assert error.status is DeliveryStatus.NOT_WRITTEN
+    assert cluster.log_end_offset("aioidem") == 0
+
+
+async def test_the_end_of_a_transaction_has_a_deadline(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    def hook(seen: RequestSeen) -> Action | None:
+        return Drop() if seen.api_key == END_TXN else None
+
+    theirs = transactional(cluster, THEIRS, request_timeout_ms=1000)
+    ours = transactional(cluster, AIOKafkaProducer, **SHORT | {"max_block_ms": 1000})
+    async with theirs, ours:
+        ends = []
+        for producer in (ours, theirs):
+            await producer.begin_transaction()
+            await producer.send_and_wait("t", b"x")
+            cluster.intercept(hook)
+            ends.append(asyncio.ensure_future(producer.commit_transaction()))
+            if producer is ours:
+                assert isinstance(await raised(ends[0]), errors.KafkaTimeoutError)
+                cluster.intercept(None)
+                await producer.commit_transaction()  # asks what became of it
+            else:
+                assert not await within(1.5, asyncio.shield(ends[1]))
+                cluster.intercept(None)
+                await ends[1]
+    assert cluster.last_stable_offset("t") == cluster.log_end_offset("t")
+
+
+async def test_stop_aborts_an_open_transaction(cluster: EmbeddedCluster) -> None:
+    for client, ended in ((THEIRS, False), (AIOKafkaProducer, True)):
+        topic = client.__module__.partition(".")[0]
+        async with transactional(cluster, client) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"x", partition=0)
+        open_at = cluster.last_stable_offset(topic)
+        assert (open_at == cluster.log_end_offset(topic)) is ended  # or readers wait for a minute
+
+
+async def test_a_block_that_cannot_commit_aborts(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+
+    async def goes_on(client: Any) -> bool:
+        async def block() -> None:
+            async with producer.transaction():
+                offsets = {aiokafka.TopicPartition("t", 0): 1}
+                await raised(producer.send_offsets_to_transaction(offsets, "group"))
+
+        async with transactional(cluster, client) as producer:
+            cluster.intercept(no_group)
+            assert type(await raised(block())).__name__ == "GroupAuthorizationFailedError"
+            cluster.intercept(None)
+            try:
+                await producer.begin_transaction()
+            except AssertionError:
+                await producer.abort_transaction()
+                return False
+            return True
+
+    assert not await goes_on(THEIRS)
+    assert await goes_on(AIOKafkaProducer)
+
+
+async def test_a_fatal_error_is_raised_by_every_call(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    for client, expected in (
+        (THEIRS, [AssertionError, aiokafka.errors.IllegalOperation, AssertionError]),
+        (AIOKafkaProducer, [errors.ProducerFenced] * 3),
+    ):
+        async with transactional(cluster, client) as old, transactional(cluster, client) as new:
+            async with new.transaction():
+                await new.send_and_wait("t", b"new")
+            await old.begin_transaction()
+            await raised(old.send_and_wait("t", b"old"))
+            with suppress(AssertionError, errors.KafkaError):
+                await old.abort_transaction()  # it may be too early for it to know
+            calls = [old.begin_transaction(), old.send("t", b"x"), old.commit_transaction()]
+            assert [type(await raised(call)) for call in calls] == expected
+
+
+async def test_offsets_are_numbers_from_zero(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    place = aiokafka.TopicPartition("t", 0)
+    async with transactional(cluster, THEIRS) as producer:
+        await producer.begin_transaction()
+        await producer.send_offsets_to_transaction({place: -5}, "theirs")
+        await producer.commit_transaction()
+    async with transactional(cluster, THEIRS) as producer:
+        await producer.begin_transaction()
+        sending = asyncio.ensure_future(
+            producer.send_offsets_to_transaction({place: ("5", "")}, "theirs")
+        )
+        assert type(await raised(sending)) is aiokafka.errors.KafkaError  # of its dead sender
+    async with transactional(cluster, AIOKafkaProducer) as producer, producer.transaction():
+        for offset, expected in ((-5, errors.RecordError), (("5", ""), TypeError)):
+            sending = producer.send_offsets_to_transaction({place: offset}, "ours")
+            assert type(await raised(sending)) is expected
+        await producer.send_offsets_to_transaction({place: 5}, "ours")
+    assert await offsets_of(cluster, "ours") == 5
+
+
+async def test_two_groups_offsets_go_into_one_transaction(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    place = aiokafka.TopicPartition("t", 0)
+
+    async def both(client: Any) -> bool:
+        async with transactional(cluster, client, request_timeout_ms=1000) as producer:
+            groups = [f"{client.__module__}-{number}" for number in (1, 2)]
+            try:
+                async with producer.transaction():
+                    for group in groups:
+                        await producer.send_offsets_to_transaction({place: 3}, group)
+            except (AssertionError, aiokafka.errors.KafkaError):
+                return False
+        return [await offsets_of(cluster, group) for group in groups] == [3, 3]
+
+    assert not await both(THEIRS)
+    assert await both(AIOKafkaProducer)
+
+
+async def test_offsets_come_with_the_consumers_place(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    place = aiokafka.TopicPartition("t", 0)
+    cluster.set_group("group", 7, {"member": None})
+    async with transactional(cluster, THEIRS) as producer, producer.transaction():
+        anyone = ConsumerGroupMetadata("group", 7, "member")
+        sending = producer.send_offsets_to_transaction({place: 3}, anyone)
+        assert isinstance(await raised(sending), ValueError)
+    async with transactional(cluster, AIOKafkaProducer) as producer:
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({place: 3}, anyone)
+        await producer.begin_transaction()
+        late = ConsumerGroupMetadata("group", 6, "member")
+        refused = await raised(producer.send_offsets_to_transaction({place: 2}, late))
+        assert isinstance(refused, errors.IllegalGenerationError | errors.CommitFailedError)
+        await producer.abort_transaction()
+    assert await offsets_of(cluster, "group") == 3
+
+
+async def test_a_transaction_that_timed_out_can_be_aborted(cluster: EmbeddedCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_broker_config("transaction.abort.timed.out.transaction.cleanup.interval.ms", "100")
+
+    async def goes_on(client: Any) -> bool:
+        arguments = {"transaction_timeout_ms": 300}
+        async with transactional(cluster, client, **arguments) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait("t", b"x")
+            async with asyncio.timeout(20):
+                # A broker tells no client of a timeout.
+                while cluster.last_stable_offset("t") < cluster.log_end_offset("t"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            refused = await raised(producer.send_and_wait("t", b"too late"))
+            assert type(refused).__name__ == "ProducerFenced"  # both
+            try:
+                await producer.abort_transaction()
+            except (AssertionError, aiokafka.errors.KafkaError):
+                return False
+            async with producer.transaction():
+                await producer.send("t", b"y")
             return True
 
     assert not await goes_on(THEIRS)
