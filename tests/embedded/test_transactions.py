@@ -1,0 +1,528 @@
+"""The transactional calls of `Producer`: what they leave behind when they end otherwise than well.
+
+Each is cancelled at each of its awaits, times out and is taken up again, finds the producer fenced,
+is called where it does not belong, and is given nonsense. In both protocols, on virtual time, and
+on real asyncio and trio over TCP where the loop could matter. What readers of committed data see is
+read from the log by `tests.simulated.read_committed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from aioidem import (
+    ConsumerGroupMetadata,
+    Delivery,
+    DeliveryStatus,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import (
+    AbortableTransactionError,
+    IllegalGenerationError,
+    IllegalOperation,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerClosed,
+    ProducerFenced,
+    RecordError,
+    TransactionAborted,
+    TransactionalIdAuthorizationFailed,
+)
+from tests.simulated.read_committed import committed_records
+from tests.simulated.whole import AtAwait
+
+from .tools import bounded, producer_for
+
+BOTH_GENERATIONS = pytest.mark.parametrize("version", [0, 2])
+LOOPS = pytest.mark.parametrize("anyio_backend", ["virtual", "asyncio", "trio"], indirect=True)
+pytestmark = [pytest.mark.anyio, BOTH_GENERATIONS]
+
+Version = Literal[0, 2]
+Transport = Literal["tcp", "memory"]
+SOURCE = TopicPartition("src", 0)
+
+
+@asynccontextmanager
+async def running(
+    version: Version, transport: Transport = "memory", **options: Any
+) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
+    options.setdefault("transactional_id", "x")
+    async with EmbeddedCluster(transport=transport, transaction_version=version) as cluster:
+        cluster.create_topic("t")
+        cluster.create_topic("src")
+        async with producer_for(cluster, **options) as producer:
+            yield cluster, producer
+
+
+def committed(cluster: EmbeddedCluster) -> list[bytes | None]:
+    """What a reader of committed data sees; no transaction may be open."""
+    [partition] = cluster.state.topics["t"].partitions
+    replica = partition.leader_replica
+    assert replica is not None
+    seen, left_open = committed_records("t", 0, replica.log.batches)
+    assert left_open == []
+    return [record.value for record in seen]
+
+
+def position(cluster: EmbeddedCluster, group: str = "g") -> int | None:
+    known = cluster.state.groups.committed(group).get((SOURCE.topic, SOURCE.partition))
+    return None if known is None else known.offset
+
+
+async def works(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A transaction with everything in it."""
+    async with producer.transaction():
+        await producer.send("t", b"works")
+        await producer.send_offsets_to_transaction({SOURCE: 1000}, "g")
+    assert committed(cluster)[-1:] == [b"works"]
+    assert position(cluster) == 1000
+    assert producer.statistics().buffer_bytes_used == 0
+
+
+async def end(producer: Producer) -> bool:
+    """End what is open or in doubt, and learn how; whether it was committed."""
+    try:
+        await producer.abort_transaction()
+    except IllegalStateError:
+        try:
+            await producer.commit_transaction()
+        except IllegalStateError:
+            return False  # it was ended, and told
+        return True
+    return False
+
+
+async def leave_by_an_error(producer: Producer) -> Delivery:
+    with suppress(ZeroDivisionError):
+        async with producer.transaction():
+            await producer.send("t", b"4")
+            left = producer.send_nowait("t", b"5")
+            await producer.send_offsets_to_transaction({SOURCE: 8}, "g")
+            raise ZeroDivisionError
+    return left
+
+
+@LOOPS
+@bounded(60)
+async def test_a_block_commits_and_a_block_that_raises_aborts(
+    version: Version, transport: Transport
+) -> None:
+    async with running(version, transport) as (cluster, producer):
+        async with producer.transaction():
+            producer.send_nowait("t", b"1")
+            await producer.send_many("t", [b"2", b"3"])
+            await producer.send_offsets_to_transaction({SOURCE: OffsetAndMetadata(7, "m")}, "g")
+        assert committed(cluster) == [b"1", b"2", b"3"]
+        assert position(cluster) == 7
+        left = await leave_by_an_error(producer)
+        assert committed(cluster) == [b"1", b"2", b"3"]
+        assert position(cluster) == 7
+        assert left.status in (DeliveryStatus.ACKED, DeliveryStatus.NOT_WRITTEN)
+        await works(cluster, producer)
+
+
+# -- cancelled -------------------------------------------------------------------------------------
+
+
+async def begin(producer: Producer) -> None:
+    await producer.begin_transaction()
+
+
+async def send(producer: Producer) -> None:
+    await producer.send("t", b"sent")
+
+
+async def send_offsets(producer: Producer) -> None:
+    await producer.send_offsets_to_transaction({SOURCE: 5}, "g")
+
+
+async def commit(producer: Producer) -> None:
+    await producer.commit_transaction()
+
+
+async def abort(producer: Producer) -> None:
+    await producer.abort_transaction()
+
+
+async def block(producer: Producer) -> None:
+    async with producer.transaction():
+        await producer.send("t", b"sent")
+        await producer.send_offsets_to_transaction({SOURCE: 5}, "g")
+
+
+Step = Callable[[Producer], Awaitable[None]]
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    ("before", "call", "awaits"),
+    [
+        ((), begin, 2),
+        ((begin,), send, 3),
+        ((begin,), send_offsets, 3),
+        ((begin, send, send_offsets), commit, 3),
+        ((begin, send, send_offsets), abort, 3),
+        ((), block, 12),
+    ],
+    ids=["begin", "send", "send offsets", "commit", "abort", "block"],
+)
+@bounded(60)
+async def test_cancelled_at_any_await_it_leaves_a_usable_producer(
+    version: Version, transport: Transport, before: tuple[Step, ...], call: Step, awaits: int
+) -> None:
+    async with running(version, transport) as (cluster, producer):
+        for n in range(1, awaits + 1):
+            seen = committed(cluster)
+            for step in before:
+                await step(producer)
+            with anyio.CancelScope() as scope:
+                coroutine: Any = call(producer)
+                await AtAwait(coroutine, n, scope)
+            ended = await end(producer)
+            new = committed(cluster)[len(seen) :]
+            if not scope.cancelled_caught and call in (commit, block):
+                assert new == [b"sent"]
+            else:
+                assert new == ([b"sent"] if ended and call is not send_offsets else [])
+            await works(cluster, producer)
+
+
+# -- out of time -----------------------------------------------------------------------------------
+
+
+@LOOPS
+@pytest.mark.parametrize("fault", ["loading", "markers"])
+@pytest.mark.parametrize("ending", ["commit", "abort"])
+@bounded(60)
+async def test_an_end_that_timed_out_is_taken_up_again(
+    version: Version, transport: Transport, ending: str, fault: str
+) -> None:
+    async with running(version, transport, max_block=20.0) as (cluster, producer):
+        call = producer.commit_transaction if ending == "commit" else producer.abort_transaction
+        await works(cluster, producer)
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        if fault == "loading":
+            cluster.fail_coordinator("x", 14)
+            for _ in range(2):
+                with pytest.raises(KafkaTimeoutError, match="call again"):
+                    await call(timeout=0.05)
+            if ending == "commit":  # for an abort it waits
+                with pytest.raises(IllegalStateError):
+                    await producer.begin_transaction()
+            cluster.fail_coordinator("x", None)
+            await call()
+        else:
+            # Decided, and not in the logs yet: that is told, and the next one waits for it.
+            cluster.hold_markers()
+            await call()
+            cluster.release_markers()
+        assert committed(cluster) == [b"works"] + [b"1"] * (ending == "commit")
+        with pytest.raises(IllegalStateError):
+            await call()
+        await works(cluster, producer)
+
+
+@LOOPS
+@bounded(60)
+async def test_offsets_that_timed_out_are_sent_once(version: Version, transport: Transport) -> None:
+    async with running(version, transport) as (cluster, producer):
+        await producer.begin_transaction()
+        cluster.fail_coordinator("g", 14)
+        for _ in range(3):
+            with pytest.raises(KafkaTimeoutError, match="call again"):
+                await producer.send_offsets_to_transaction({SOURCE: 3}, "g", timeout=0.05)
+        cluster.fail_coordinator("g", None)
+        await producer.send_offsets_to_transaction({SOURCE: 3}, "g")
+        assert position(cluster) is None
+        await producer.commit_transaction()
+        assert position(cluster) == 3
+
+
+@bounded(60)
+async def test_a_commit_carries_offsets_nobody_waited_for(version: Version) -> None:
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        cluster.fail_coordinator("g", 14)
+        with pytest.raises(KafkaTimeoutError):
+            await producer.send_offsets_to_transaction({SOURCE: 3}, "g", timeout=0.05)
+        with pytest.raises(KafkaTimeoutError):
+            await producer.commit_transaction(timeout=0.5)
+        assert position(cluster) is None
+        cluster.fail_coordinator("g", None)
+        await producer.commit_transaction()
+        assert position(cluster) == 3
+
+
+@bounded(60)
+async def test_a_start_that_is_refused_says_why_and_can_be_tried_again(version: Version) -> None:
+    async with EmbeddedCluster(transport="memory", transaction_version=version) as cluster:
+        cluster.fail_coordinator("x", 53)
+        first = producer_for(cluster, transactional_id="x")
+        with pytest.raises(TransactionalIdAuthorizationFailed):
+            await first.start()
+        cluster.fail_coordinator("x", 14)
+        second = producer_for(cluster, transactional_id="x", max_block=1.0)
+        with pytest.raises(KafkaTimeoutError, match=r"producer id.*Loading|Load"):
+            await second.start()
+        cluster.fail_coordinator("x", None)
+        cluster.create_topic("t")
+        cluster.create_topic("src")
+        async with producer_for(cluster, transactional_id="x") as third:
+            await third.init_transactions()
+            await works(cluster, third)
+
+
+@bounded(600)
+async def test_a_record_that_is_not_delivered_dooms_its_transaction_and_no_other(
+    version: Version,
+) -> None:
+    async with running(version, delivery_timeout=5.0, request_timeout=1.0) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        cluster.hold_high_watermark("t")
+        with pytest.raises(KafkaError):
+            await producer.send("t", b"2")
+        with pytest.raises(AbortableTransactionError) as caught:
+            producer.send_nowait("t", b"3")
+        assert caught.value.__cause__ is not None
+        with pytest.raises(AbortableTransactionError):
+            await producer.commit_transaction()
+        with pytest.raises(AbortableTransactionError):
+            await producer.send_offsets_to_transaction({SOURCE: 1}, "g")
+        with pytest.raises(AbortableTransactionError):
+            await producer.begin_transaction()
+        cluster.release_high_watermark("t")
+        await producer.abort_transaction()
+        assert committed(cluster) == []
+        await works(cluster, producer)
+
+
+@bounded(600)
+async def test_a_block_whose_commit_fails_is_aborted(version: Version) -> None:
+    async with running(version, delivery_timeout=5.0, request_timeout=1.0) as (cluster, producer):
+        cluster.hold_high_watermark("t")
+        with pytest.raises(AbortableTransactionError):
+            async with producer.transaction():
+                producer.send_nowait("t", b"1")
+        cluster.release_high_watermark("t")
+        await works(cluster, producer)
+        assert committed(cluster) == [b"works"]
+
+
+# -- the end of a producer -------------------------------------------------------------------------
+
+
+@LOOPS
+@bounded(60)
+async def test_once_fenced_every_call_fails_at_once_with_the_cause(
+    version: Version, transport: Transport
+) -> None:
+    async with running(version, transport) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        async with producer_for(cluster, transactional_id="x") as twin:
+            with pytest.raises(ProducerFenced) as caught:
+                await producer.commit_transaction()
+            assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+            calls: list[Callable[[], Awaitable[Any]]] = [
+                producer.begin_transaction,
+                producer.commit_transaction,
+                producer.abort_transaction,
+                producer.init_transactions,
+                lambda: producer.send_offsets_to_transaction({SOURCE: 1}, "g"),
+                lambda: producer.send("t", b"2"),
+                lambda: producer.send_many("t", [b"3"]),
+                lambda: producer.enqueue("t", b"4"),
+                producer.flush,
+            ]
+            for call in calls:
+                with anyio.fail_after(0.5), pytest.raises(ProducerFenced):
+                    await call()
+            with pytest.raises(ProducerFenced):
+                producer.send_nowait("t", b"5")
+            await works(cluster, twin)
+            await producer.close()
+        assert committed(cluster) == [b"works"]
+
+
+@LOOPS
+@bounded(60)
+async def test_closing_aborts_what_is_open(version: Version, transport: Transport) -> None:
+    async with running(version, transport) as (cluster, producer):
+        await works(cluster, producer)
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        await producer.send_offsets_to_transaction({SOURCE: 1}, "g")
+        cluster.hold_high_watermark("t")
+        left = producer.send_nowait("t", b"2")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.close)
+            await anyio.wait_all_tasks_blocked()
+            cluster.release_high_watermark("t")
+        assert left.status in (DeliveryStatus.NOT_WRITTEN, DeliveryStatus.ACKED)
+        assert committed(cluster) == [b"works"]
+        assert position(cluster) == 1000
+        with pytest.raises(ProducerClosed):
+            await producer.begin_transaction()
+        with pytest.raises(ProducerClosed):
+            producer.send_nowait("t", b"3")
+
+
+@bounded(60)
+async def test_a_producer_that_vanished_is_followed_by_one_of_its_name(version: Version) -> None:
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        await producer.close(timeout=0)  # nothing is ended: as if the process had been killed
+        async with producer_for(cluster, transactional_id="x") as heir:
+            await works(cluster, heir)
+        assert committed(cluster) == [b"works"]
+
+
+# -- where it does not belong ----------------------------------------------------------------------
+
+
+@bounded(60)
+async def test_a_record_needs_a_transaction(version: Version) -> None:
+    async with running(version) as (cluster, producer):
+        for _ in range(2):
+            with pytest.raises(IllegalOperation, match="begin a transaction"):
+                await producer.send("t", b"1")
+            with pytest.raises(IllegalOperation):
+                producer.send_nowait("t", b"2")
+            with pytest.raises(IllegalOperation):
+                await producer.send_many("t", [b"3"])
+            with pytest.raises(IllegalStateError):
+                await producer.commit_transaction()
+            with pytest.raises(IllegalStateError):
+                await producer.abort_transaction()
+            with pytest.raises(IllegalStateError):
+                await producer.send_offsets_to_transaction({SOURCE: 1}, "g")
+            await works(cluster, producer)
+        assert committed(cluster) == [b"works"] * 2
+
+
+@bounded(60)
+async def test_a_transaction_that_is_being_ended_takes_no_more(version: Version) -> None:
+    async with running(version) as (cluster, producer):
+        await producer.begin_transaction()
+        with pytest.raises(IllegalStateError):
+            await producer.begin_transaction()
+        cluster.hold_high_watermark("t")
+        first = producer.send_nowait("t", b"1")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.commit_transaction)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(IllegalOperation):
+                producer.send_nowait("t", b"2")
+            with pytest.raises(IllegalStateError):
+                await producer.send_offsets_to_transaction({SOURCE: 1}, "g")
+            cluster.release_high_watermark("t")
+        assert first.status is DeliveryStatus.ACKED
+        assert committed(cluster) == [b"1"]
+
+
+@bounded(60)
+async def test_aborted_records_say_so(version: Version) -> None:
+    async with running(version, linger=1.0) as (cluster, producer):
+        await producer.begin_transaction()
+        left = producer.send_nowait("t", b"1")
+        await producer.abort_transaction()
+        assert left.status is DeliveryStatus.NOT_WRITTEN
+        assert isinstance(left.exception(), TransactionAborted)
+        assert committed(cluster) == []
+        await works(cluster, producer)
+
+
+@bounded(60)
+async def test_without_a_transactional_id_there_are_no_transactions(version: Version) -> None:
+    async with running(version, transactional_id=None) as (_, producer):
+        calls: list[Callable[[], Awaitable[None]]] = [
+            producer.init_transactions,
+            producer.begin_transaction,
+            producer.commit_transaction,
+            producer.abort_transaction,
+            lambda: producer.send_offsets_to_transaction({SOURCE: 1}, "g"),
+        ]
+        for call in calls:
+            with pytest.raises(IllegalOperation, match="transactional_id"):
+                await call()
+        with pytest.raises(IllegalOperation):
+            async with producer.transaction():
+                pytest.fail("it must not be entered")
+        await producer.send("t", b"1")
+
+
+# -- nonsense --------------------------------------------------------------------------------------
+
+
+_BYTES: Any = b"m"
+_TEXT: Any = "0"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "group", "expected"),
+    [
+        ({SOURCE: "1"}, "g", TypeError),
+        ({SOURCE: True}, "g", TypeError),
+        ({SOURCE: 1.0}, "g", TypeError),
+        ({SOURCE: None}, "g", TypeError),
+        ({SOURCE: -1}, "g", RecordError),
+        ({SOURCE: OffsetAndMetadata(-1, "")}, "g", RecordError),
+        ({SOURCE: OffsetAndMetadata(1, _BYTES)}, "g", TypeError),
+        ({TopicPartition("", 0): 1}, "g", RecordError),
+        ({TopicPartition("a/b", 0): 1}, "g", RecordError),
+        ({TopicPartition("src", -1): 1}, "g", RecordError),
+        ({TopicPartition("src", _TEXT): 1}, "g", TypeError),
+        ({SOURCE: 1}, "", TypeError),
+        ({SOURCE: 1}, None, TypeError),
+        ({SOURCE: 1}, ConsumerGroupMetadata(""), TypeError),
+    ],
+)
+@bounded(60)
+async def test_nonsense_is_refused_and_leaves_the_transaction_as_it_was(
+    version: Version, offsets: Any, group: Any, expected: type[Exception]
+) -> None:
+    async with running(version) as (cluster, producer):
+        async with producer.transaction():
+            await producer.send("t", b"1")
+            with pytest.raises(expected):
+                await producer.send_offsets_to_transaction(offsets, group)
+            with pytest.raises(MessageSizeTooLargeError):
+                await producer.send("t", bytes(2_000_000))
+            with pytest.raises(TypeError):
+                await producer.send("t", "text")  # type: ignore[arg-type]
+            await producer.send_offsets_to_transaction({}, "g")
+        assert committed(cluster) == [b"1"]
+        assert position(cluster) is None
+
+
+@bounded(60)
+async def test_a_consumer_that_has_lost_its_place_cannot_commit(version: Version) -> None:
+    """KIP-447: the group's coordinator knows better."""
+    async with running(version) as (cluster, producer):
+        cluster.set_group("g", 3, {"member": None})
+        stale = ConsumerGroupMetadata("g", 2, "member")
+        await producer.begin_transaction()
+        await producer.send("t", b"1")
+        with pytest.raises(AbortableTransactionError) as caught:
+            await producer.send_offsets_to_transaction({SOURCE: 1}, stale)
+        assert isinstance(caught.value.__cause__, IllegalGenerationError)
+        await producer.abort_transaction()
+        assert committed(cluster) == []
+        async with producer.transaction():
+            await producer.send("t", b"2")
+            fresh = ConsumerGroupMetadata("g", 3, "member")
+            await producer.send_offsets_to_transaction({SOURCE: 2}, fresh)
+        assert (committed(cluster), position(cluster)) == ([b"2"], 2)
