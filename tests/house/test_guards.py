@@ -20,7 +20,8 @@ _LIBRARY = Path(aioidem.__file__).parent
 def _code_in(module: Path) -> Callable[[], Any]:
     """Make a function that lists a folder and, by its file name, belongs to ``module``."""
     scope: dict[str, Any] = {}
-    exec(compile("import os\ndef block(): return os.listdir()", str(module), "exec"), scope)  # noqa: S102
+    source = "import os\ndef block(): return os.listdir()"
+    exec(compile(source, str(module), "exec"), scope)  # noqa: S102 - ours
     function = scope["block"]
     assert isinstance(function, FunctionType)
     return function

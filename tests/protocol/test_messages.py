@@ -156,7 +156,7 @@ def test_request_without_a_schema_is_refused_with_its_header(api_key: int, versi
 
 def test_the_refusal_can_be_copied_and_pickled() -> None:
     error = UnsupportedRequestError(RequestHeader(1, 2, 3, "c"))
-    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours
         assert same.header == error.header
         assert str(same) == str(error)
 

@@ -426,6 +426,6 @@ def _hear_a_local_variable(ear: Ear) -> None:
     code = "def f(password):\n    raise ValueError('x')\nf(canary)"
     try:
         # A frame that is not a test's.
-        exec(compile(code, "library.py", "exec"), {"canary": CANARY})  # noqa: S102
+        exec(compile(code, "library.py", "exec"), {"canary": CANARY})  # noqa: S102 - ours
     except ValueError as error:
         ear.hear_error(error)

@@ -125,7 +125,7 @@ def test_every_error_survives_copying_and_pickling(
 ) -> None:
     error = cls(*args, status=status)
     error.__cause__ = OSError("below")
-    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours
         assert type(again) is cls
         assert again.args == args
         assert again.status is status
@@ -136,7 +136,7 @@ def test_every_error_survives_copying_and_pickling(
 
 def test_an_unknown_code_survives_copying_and_pickling() -> None:
     error = broker_error(9999, "from broker 3")
-    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours
         assert again.errno == 9999
         assert str(again) == "[Error 9999] UnknownError: from broker 3"
 
