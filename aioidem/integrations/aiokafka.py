@@ -28,9 +28,9 @@ from aioidem.aiokafka import AIOKafkaProducer as _AIOKafkaProducer
 from aioidem.aiokafka import Translation
 from aioidem.aiokafka.translation import reason_of
 from aioidem.errors import BrokerResponseError, KafkaError
-from aioidem.structs import RecordMetadata
+from aioidem.structs import ConsumerGroupMetadata, RecordMetadata
 
-__all__ = ["AIOKafkaProducer", "install", "installed", "uninstall"]
+__all__ = ["AIOKafkaProducer", "group_metadata", "install", "installed", "uninstall"]
 
 _NAME = "AIOKafkaProducer"
 _THEIRS = aiokafka.AIOKafkaProducer
@@ -68,6 +68,33 @@ class AIOKafkaProducer(_AIOKafkaProducer):
     """`aioidem.AIOKafkaProducer`, raising `aiokafka.errors` and returning `aiokafka.structs`."""
 
     _translation: ClassVar[Translation] = _ToAiokafka()
+
+
+def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata:
+    """The place of aiokafka's consumer in its group, for `send_offsets_to_transaction` (KIP-447).
+
+    Take it with the records, nothing awaited since `getmany` returned: aiokafka's consumer
+    rebalances in the background, and the place that it has later may be one without these records'
+    partitions. Brokers refuse the offsets of a place that is no more.
+
+    Raises:
+        TypeError: the consumer has no group, or was not started. CommitFailedError (aiokafka's): it
+        is not in its group now, and what it has read may be read by another.
+    """
+    # aiokafka has no public names for any of it.
+    coordinator: Any = getattr(consumer, "_coordinator", None)
+    if getattr(coordinator, "group_id", None) is None:
+        raise TypeError("the consumer was not started, or has no group_id")
+    place = ConsumerGroupMetadata(
+        coordinator.group_id,
+        coordinator.generation,
+        coordinator.member_id,
+        coordinator._group_instance_id,  # noqa: SLF001
+    )
+    if place.generation_id < 0 and coordinator._subscription.partitions_auto_assigned():  # noqa: SLF001
+        # Brokers take it for a consumer with partitions of its own choice, and check nothing.
+        raise aiokafka.errors.CommitFailedError
+    return place
 
 
 def install() -> None:

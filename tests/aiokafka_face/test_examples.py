@@ -2,7 +2,8 @@
 
 Each example is one source text; `PACKAGE` is the only word in it that differs between the runs. The
 uses are those of its pages "Producer client", "Batch producer", "Custom partitioner",
-"Serialization and compression" and "Using SSL", in words of our own. Transactions come with theirs.
+"Transactional producer", "Transactional consume-process-produce", "Serialization and compression" and
+"Using SSL", in words of our own.
 """
 
 from __future__ import annotations
@@ -144,6 +145,76 @@ EXAMPLES = {
             finally:
                 await producer.stop()
     """,
+    "transactional": """
+        from PACKAGE import AIOKafkaProducer
+
+        async def example(servers, topic, tls):
+            producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id="my-tx-id")
+            await producer.start()
+            try:
+                async with producer.transaction():
+                    return await producer.send_and_wait(topic, b"a value", partition=0)
+            finally:
+                await producer.stop()
+    """,
+    "transactional, step by step": """
+        from PACKAGE import AIOKafkaProducer
+        from PACKAGE.errors import KafkaError, ProducerFenced
+
+        async def example(servers, topic, tls):
+            producer = AIOKafkaProducer(
+                bootstrap_servers=servers,
+                transactional_id="my-tx-id",
+                transaction_timeout_ms=10_000,
+                enable_idempotence=True,
+            )
+            await producer.start()
+            try:
+                for number in range(2):
+                    await producer.begin_transaction()
+                    try:
+                        await producer.send(topic, b"%d" % number, partition=0)
+                        await producer.commit_transaction()
+                    except ProducerFenced:
+                        raise
+                    except KafkaError:
+                        await producer.abort_transaction()
+            finally:
+                await producer.stop()
+    """,
+    "consume, transform, produce": """
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from PACKAGE import AIOKafkaProducer
+
+        async def example(servers, topic, tls):
+            source = TopicPartition(topic, 0)
+            async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+                await producer.send_and_wait(topic, b"in", partition=0)
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=servers,
+                enable_auto_commit=False,
+                group_id="my-group",
+                isolation_level="read_committed",
+                auto_offset_reset="earliest",
+            )
+            await consumer.start()
+            consumer.assign([source])
+            producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id="my-tx-id")
+            await producer.start()
+            try:
+                batch = await consumer.getmany(timeout_ms=10_000)
+                async with producer.transaction():
+                    offsets = {}
+                    for partition, messages in batch.items():
+                        for message in messages:
+                            await producer.send(topic, b"out of " + message.value, partition=1)
+                        offsets[partition] = messages[-1].offset + 1
+                    await producer.send_offsets_to_transaction(offsets, "my-group")
+                assert await consumer.committed(source) == 1
+            finally:
+                await consumer.stop()
+                await producer.stop()
+    """,
     "errors": """
         from PACKAGE import AIOKafkaProducer
         from PACKAGE.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
@@ -166,6 +237,8 @@ EXAMPLES = {
 }
 RECORDS = {"direct batch control": 2, "many batches": 1000, "custom partitioner": 3}
 RECORDS["serialization and compression"] = 2
+# With the markers that end transactions.
+RECORDS |= {"transactional": 2, "transactional, step by step": 4, "consume, transform, produce": 3}
 
 
 @pytest.fixture

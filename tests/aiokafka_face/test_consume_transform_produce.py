@@ -1,0 +1,124 @@
+"""examples/consume_transform_produce.py: copied exactly once, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+import anyio
+import pytest
+
+import aioidem
+from aioidem.broker import EmbeddedCluster
+from aioidem.integrations.aiokafka import group_metadata
+
+from .suite import World
+from .suite_transactions import committed
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_transform_produce.py"
+NUMBERS = 1500
+pytestmark = pytest.mark.anyio
+
+
+def loaded() -> Any:
+    """The example as a module."""
+    specification = importlib.util.spec_from_file_location("example_of_copying", EXAMPLE)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+async def fill(cluster: EmbeddedCluster, topic: str) -> None:
+    async with aioidem.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(NUMBERS):
+            await producer.send(topic, b"%d" % number, partition=number % 3)
+
+
+async def copied(cluster: EmbeddedCluster) -> Counter[int]:
+    world = World(None, cluster.bootstrap_servers, "squares")
+    values = [value for partition in range(3) for value in await committed(world, partition)]
+    return Counter(map(int, values))
+
+
+WANTED = Counter(number**2 for number in range(NUMBERS))
+
+
+@pytest.mark.slow
+# aiokafka's consumer forgets a connection when it is cancelled while it connects.
+@pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("version", [0, 2])
+async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
+    """Killed: its tasks between any two steps, and the coordinators."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+    rng = random.Random(seed)
+    example = loaded()
+    options: dict[str, Any] = {"brokers": 3, "rtt": 0.02, "transaction_version": version}
+    async with EmbeddedCluster(transport="tcp", **options) as cluster:
+        for topic in ("numbers", "squares"):
+            cluster.create_topic(topic, partitions=3, replication=3)
+        await fill(cluster, "numbers")
+        kills = 0
+        with anyio.fail_after(50):
+            while sum((found := await copied(cluster)).values()) < NUMBERS:
+                running = asyncio.ensure_future(
+                    example.run(
+                        cluster.bootstrap_servers,
+                        "numbers",
+                        "squares",
+                        group="g",
+                        number=1,
+                        partitions=(0, 1, 2),
+                    )
+                )
+                await asyncio.wait([running], timeout=rng.uniform(0.1, 0.8))
+                cluster.move_coordinator(rng.choice(("g", "g-1")), rng.randrange(3))
+                kills += running.cancel()
+                with suppress(asyncio.CancelledError, aiokafka.errors.KafkaError):
+                    await running
+        assert found == WANTED
+        assert kills > 1
+
+
+async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
+    """Its place is taken with the records; what it commits after a rebalance is refused."""
+    example = loaded()
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        for topic in ("numbers", "squares"):
+            cluster.create_topic(topic, partitions=3)
+        await fill(cluster, "numbers")
+        assigned = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=cluster.bootstrap_servers, group_id="g", enable_auto_commit=False
+        )
+        producer = example.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="g-1"
+        )
+        async with assigned, producer:
+            assigned.assign([aiokafka.TopicPartition("numbers", each) for each in range(3)])
+            await assigned.seek_to_beginning()
+            # Members of a group that this consumer is not, as after a rebalance without it.
+            cluster.set_group("g", 7, {"somebody": None})
+            assert group_metadata(assigned) == ("g", -1, "", None)
+            assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been one
+            assigned._coordinator.member_id = "somebody"  # noqa: SLF001
+            assert await example.copy_some(assigned, producer, "squares") == 0
+            assigned._coordinator.generation = 7  # noqa: SLF001
+            while await example.copy_some(assigned, producer, "squares"):
+                pass
+        assert await copied(cluster) == WANTED
+
+
+async def test_a_consumer_that_is_no_member_has_no_place() -> None:
+    alone = aiokafka.AIOKafkaConsumer("t", group_id="g")
+    with pytest.raises(TypeError, match="was not started"):
+        group_metadata(alone)
+    await alone.stop()
