@@ -2,8 +2,8 @@
 
 Each example is one source text; `PACKAGE` is the only word in it that differs between the runs. The
 uses are those of its pages "Producer client", "Batch producer", "Custom partitioner",
-"Transactional producer", "Transactional consume-process-produce", "Serialization and compression" and
-"Using SSL", in words of our own.
+"Transactional producer", "Transactional consume-process-produce", "Serialization and compression"
+and "Using SSL", in words of our own.
 """
 
 from __future__ import annotations
