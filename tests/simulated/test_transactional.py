@@ -62,9 +62,30 @@ def test_seeds_draw_every_fault_of_the_list() -> None:
     kinds.update(glitch.kind for s in schedules for glitch in s.glitches)
     kinds.update(f"its {glitch.kind}" for s in schedules for glitch in s.coordination)
     wanted = {
-        *("kill", "move", "hold", "cut", "drop", "delay", "zombie", "spurious", "fence", "refuse"),
+        *(
+            "kill",
+            "move",
+            "hold",
+            "cut",
+            "reset",
+            "drop",
+            "delay",
+            "zombie",
+            "spurious",
+            "fence",
+            "refuse",
+        ),
         *("fail_coordinator", "move_coordinator", "hold_markers", "delay_markers"),
-        *("twin", "crash", "its drop", "its delay", "its zombie", "its refuse", "its after"),
+        *(
+            "twin",
+            "crash",
+            "its drop",
+            "its delay",
+            "its zombie",
+            "its refuse",
+            "its after",
+            "its garbage",
+        ),
     }
     assert min(kinds[kind] for kind in wanted) >= 30, kinds
     assert {s.transaction_version for s in schedules} == {0, 2}

@@ -162,14 +162,18 @@ class _Drawer(Drawer):
         r = self.r
         key = r.choice(("tx", "tx", "tx", *GROUPS))
         match r.choice(
-            ("drop", "drop", "drop", "late", "late", "refuse", "after", "odd", "fail", "move")
+            (
+                *("drop", "drop", "drop", "late", "late", "late", "refuse", "after", "odd"),
+                *("fail", "move", "bytes"),
+            )
         ):
             case "drop":
                 # (carried out, silent)
                 self._coordination("drop", r.random() < 0.6, r.random() < 0.3)
             case "late":
                 kind = r.choice(("delay", "zombie", "zombie"))
-                seconds = r.choice((0.01, 0.1, 0.5, 2.0, 30.0))
+                rtt = self.values["rtt"]
+                seconds = r.choice((2.5 * rtt, 6 * rtt, 12 * rtt, 0.1, 0.5, 2.0, 30.0))
                 self._coordination(kind, seconds if kind == "zombie" else min(seconds, 2.0))
             case "refuse":
                 self._coordination("refuse", r.choice(_RETRIED))
@@ -177,6 +181,12 @@ class _Drawer(Drawer):
                 self._coordination("after", r.choice(_AFTERWARDS))
             case "odd":
                 self._coordination("refuse", r.choice((*_ODD, *_ODD, *_ODD, *FATAL)))
+            case "bytes":
+                if r.random() < 0.5:
+                    self._coordination("garbage", r.choice((0, 5, 9, 30)))
+                else:
+                    way = r.choice(("up", "down"))
+                    self._fault("reset", self._broker(), r.randint(0, 500), way)
             case "fail":
                 self._fault("fail_coordinator", key, r.choice((14, 15, 16)), self._duration())
             case "move":

@@ -188,6 +188,9 @@ class _Injector(WholeInjector):
 
         return Rewrite(told)
 
+    def _at_garbage(self, glitch: Glitch, seen: RequestSeen) -> None:
+        self._on_garbage(glitch, seen)
+
     def _at_after(self, glitch: Glitch, seen: RequestSeen) -> Action:
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, glitch.args[0]))
 
