@@ -84,7 +84,7 @@ _TABLE: dict[int, _Row] = {
     46: _Row(Action.DUPLICATE, precedes_append=False),  # DUPLICATE_SEQUENCE_NUMBER (KIP-758)
     47: _Row(Action.FENCED),  # INVALID_PRODUCER_EPOCH
     48: _Row(Action.FAIL),  # INVALID_TXN_STATE
-    49: _Row(Action.FATAL),  # INVALID_PRODUCER_ID_MAPPING
+    49: _Row(Action.FENCED),  # INVALID_PRODUCER_ID_MAPPING: see `classify_call`
     51: _Row(
         Action.RETRY
     ),  # CONCURRENT_TRANSACTIONS: the last one is still being finished (KIP-890)

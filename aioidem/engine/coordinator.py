@@ -45,7 +45,8 @@ _COMMON: dict[int, Verdict] = {
     15: Verdict.MOVED,  # COORDINATOR_NOT_AVAILABLE
     16: Verdict.MOVED,  # NOT_COORDINATOR
     35: Verdict.FATAL,  # UNSUPPORTED_VERSION: v2 spoken to a cluster of v1
-    49: Verdict.FATAL,  # INVALID_PRODUCER_ID_MAPPING: the id expired, or somebody else's is newer
+    # INVALID_PRODUCER_ID_MAPPING: the id expired, is out of epochs, or somebody else has it.
+    49: Verdict.ABORTABLE,
     51: Verdict.RETRY,  # CONCURRENT_TRANSACTIONS: the last one is still being finished
     53: Verdict.FATAL,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     90: Verdict.FATAL,  # PRODUCER_FENCED
@@ -60,6 +61,7 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     # was that or a twin, EndTxn tells.
     (CallKind.END, 47): Verdict.FATAL,
     (CallKind.END, 48): Verdict.WRONG_STATE,  # INVALID_TXN_STATE
+    (CallKind.END, 49): Verdict.FATAL,
     (CallKind.END, 120): Verdict.ABORTABLE,  # TRANSACTION_ABORTABLE
     (CallKind.END, 42): Verdict.FATAL,  # INVALID_REQUEST
     (CallKind.ADD_PARTITIONS, 48): Verdict.FATAL,

@@ -1073,6 +1073,8 @@ class ProducerCore:
         if part.error_code == 35 and request.version >= PRODUCE_WITH_WINDOW:
             self.connections.refuse_v14(link)
             disposition = disposition._replace(action=classify(5, -1).action)
+        if self.transactions is not None and self.transactions.finishing(part.error_code):
+            disposition = disposition._replace(action=classify(51, -1).action)
         if part.error_code in (10, 18) and not batch.in_doubt:
             self.topics[state.topic].too_large(len(batch.data), now)
         self.cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)

@@ -167,6 +167,7 @@ class Transactions:
         "_groups",
         "_identity",
         "_renew",
+        "_rotated",
         "_stray_offsets",
         "_wanted",
         "added",
@@ -210,6 +211,8 @@ class Transactions:
         self._stray_offsets: dict[str, OffsetCommit] = {}
         self._decision_in_doubt = False
         self._renew = False
+        # Whether the last end named another producer id, the former one being out of epochs.
+        self._rotated = False
 
     def _move(self, event: TransactionEvent) -> None:
         self.state = transition(TRANSACTION_TRANSITIONS, self.state, event, "transaction")
@@ -500,7 +503,7 @@ class Transactions:
             return
         if error_code == 0 and producer_id >= 0 and epoch >= 0:
             self._identity.renew(producer_id, epoch)
-            self._renew = False
+            self._renew = self._rotated = False
             self._heard()
             self._move(TransactionEvent.GRANT)
         elif error_code == 0:
@@ -558,6 +561,12 @@ class Transactions:
         call, self._calling = self._calling, None
         if call is None or self.state is TransactionState.FATAL:
             return
+        if error_code and not call.commit and self._has_nothing(error_code):
+            # What may begin it yet is fenced by the next epoch, and aborted if it did. Who was
+            # fenced himself is told so when he asks for that epoch.
+            self._heard()
+            self._finish(committed=False)
+            return
         if error_code:
             retried = classify_call(call.kind, error_code) in (Verdict.RETRY, Verdict.MOVED)
             if call.commit and retried and error_code != _CONCURRENT:
@@ -566,11 +575,33 @@ class Transactions:
             return
         self._heard()
         if producer_id >= 0 and epoch >= 0:
+            former = self._identity.current
+            self._rotated = former is not None and former.producer_id != producer_id
             self._identity.renew(producer_id, epoch)
             self._renew = False
         elif self.version >= V2:
             self._renew = True
         self._finish(committed=call.commit)
+
+    def _has_nothing(self, error_code: int) -> bool:
+        """Whether the coordinator says that there is nothing of ours to be aborted. In v2 it fences
+        who aborts what it has not heard of, until the transaction before is finished.
+        """
+        if self._decision_in_doubt or self.finishing(error_code):
+            return False
+        if error_code == _INVALID_TXN_STATE:
+            self._renew = self._renew or self._confirmed or self.version >= V2
+            return True
+        if error_code == _INVALID_MAPPING or (error_code == _FENCED and self.version >= V2):
+            self._renew = True
+            return True
+        return False
+
+    def finishing(self, error_code: int) -> bool:
+        """Whether an answer only says that the last transaction is not finished: until then our new
+        producer id is not known.
+        """
+        return self._rotated and error_code == _INVALID_MAPPING
 
     def _heard(self) -> None:
         self._backoff.reset()
@@ -588,6 +619,8 @@ class Transactions:
         error = errors.broker_error(error_code, f"{call.kind.value} of {call.coordinator.key!r}")
         self.last_refusal = error
         match classify_call(call.kind, error_code):
+            case _ if self.finishing(error_code):
+                self._wait(now)
             case Verdict.RETRY:
                 self._wait(now)
             case Verdict.MOVED:
@@ -620,12 +653,7 @@ class Transactions:
 
     def _wrong_state(self, call: Call, error: errors.KafkaError) -> None:
         """EndTxn found no transaction that may be ended so."""
-        if not call.commit and not self._confirmed and not self._decision_in_doubt:
-            # What would have begun it has not arrived. There is nothing to abort, and in v2 nothing
-            # that has raised the epoch.
-            self._renew = self._renew or self.version >= V2
-            self._finish(committed=False)
-        elif call.commit and self.version >= V2:
+        if call.commit and self.version >= V2:
             # Had it been committed, asking again would have been answered so: the coordinator has
             # aborted it, because it timed out (KIP-588).
             self._move(TransactionEvent.FAIL)
@@ -653,6 +681,7 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
     TransactionState.RENEWING,
 }
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
+_INVALID_TXN_STATE, _INVALID_MAPPING, _FENCED = 48, 49, 90
 _CONCURRENT = 51
 """EndTxn answered so was not carried out. A coordinator that is gone, is loading or does not reach
 its replicas says so after its decision is in its log, too.

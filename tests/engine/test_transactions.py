@@ -54,6 +54,7 @@ OPERATION_NOT_ATTEMPTED = 55
 GROUP_AUTHORIZATION_FAILED = 30
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 UNKNOWN_SERVER_ERROR = -1
+INVALID_PRODUCER_ID_MAPPING = 49
 
 END, INIT, FIND = steps.EndTransaction, steps.InitTransactions, steps.FindCoordinator
 ADD, ADD_GROUP, COMMIT_OFFSETS = steps.AddPartitions, steps.AddOffsets, steps.CommitOffsets
@@ -816,6 +817,114 @@ def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
     assert outcome.committed is False
     rig.tick(1.0)
     assert rig.identity[1] == 1
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -> None:
+    """INVALID_TXN_STATE: a late InitProducerId has emptied the coordinator's state meanwhile."""
+    rig = opened(version, 1)
+    rig.offsets()
+    rig.hold = (END,)
+    outcome = rig.abort()
+    rig.answer_call(rig.called(END), UNKNOWN_SERVER_ERROR)
+    rig.tick(1.0)
+    rig.answer_call(rig.called(END), INVALID_TXN_STATE)
+    assert outcome.committed is False
+    assert rig.identity == (4001, 1)
+    a_whole_transaction(rig)
+
+
+def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
+    """Until its markers are written a coordinator of v2 knows the new epoch only as its own, and
+    whoever asks it for an end of what it has not heard of is fenced. Who really was, is told so by
+    InitProducerId.
+    """
+    for fenced in (False, True):
+        rig = opened(V2)
+        (record,) = rig.send()
+        rig.lose()
+        rig.hold = (END, INIT)
+        outcome = rig.abort()
+        rig.tick(2.0)
+        rig.answer_call(rig.called(END), PRODUCER_FENCED)
+        assert outcome.committed is False
+        assert record.status is NOT_WRITTEN
+        rig.answer_call(rig.called(INIT), CONCURRENT_TRANSACTIONS)
+        rig.tick(1.0)
+        assert rig.called(INIT).existing == TransactionalIdentity("x", 4001, 0)
+        rig.answer_call(rig.called(INIT), PRODUCER_FENCED if fenced else NONE)
+        if fenced:
+            assert rig.txn is FATAL
+        else:
+            a_whole_transaction(rig)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [steps.SendProduce, ADD, ADD_GROUP, COMMIT_OFFSETS])
+def test_a_producer_id_that_is_not_known_any_more_is_asked_for_anew(
+    version: int, kind: type[Any]
+) -> None:
+    """KIP-360: INVALID_PRODUCER_ID_MAPPING. It expired, or its epochs were used up by a transaction
+    that timed out (KIP-588). If somebody else has the transactional id, InitProducerId says so.
+    """
+    if kind in (ADD, ADD_GROUP) and version == V2:
+        kind = COMMIT_OFFSETS
+    rig = opened(version)
+    if kind is steps.SendProduce:
+        rig.send()
+        rig.fail(rig.outstanding()[0], INVALID_PRODUCER_ID_MAPPING)
+    else:
+        rig.hold = (kind,)
+        rig.send()
+        rig.offsets()
+        rig.ack_all()
+        rig.answer_call(rig.called(kind), INVALID_PRODUCER_ID_MAPPING)
+    assert rig.txn is ABORTABLE
+    rig.hold = (END, INIT)
+    outcome = rig.abort()
+    rig.answer_call(rig.called(END), INVALID_PRODUCER_ID_MAPPING)
+    assert outcome.committed is False
+    assert rig.called(INIT).existing == TransactionalIdentity("x", 4001, 0)
+    rig.answer_call(rig.called(INIT))
+    a_whole_transaction(rig)
+
+
+@BOTH
+def test_a_commit_of_a_producer_id_that_is_not_known_is_fatal(version: int) -> None:
+    rig = deciding(version)
+    rig.lose_call()
+    rig.tick(2.0)
+    rig.answer_call(rig.called(END), INVALID_PRODUCER_ID_MAPPING)
+    with pytest.raises(errors.InvalidProducerIdMapping) as raised:
+        rig.transactions.check()
+    assert raised.value.status is UNKNOWN
+
+
+def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> None:
+    """KIP-890: named by EndTxn when the epochs are used up, and the coordinator's only once its
+    markers are written. Until then it is tried again, and nobody is fenced for it.
+    """
+    rig = deciding(V2)
+    rig.answer_call(rig.called(END), identity=(9000, 0))
+    rig.begin()
+    rig.hold = (COMMIT_OFFSETS, END)
+    (record,) = rig.send()
+    pending = rig.offsets()
+    for _ in range(3):
+        rig.answer_call(rig.called(COMMIT_OFFSETS), INVALID_PRODUCER_ID_MAPPING)
+        rig.fail(rig.outstanding()[0], INVALID_PRODUCER_ID_MAPPING)
+        rig.tick(2.0)
+        assert rig.txn is OPEN
+    rig.answer_call(rig.called(COMMIT_OFFSETS))
+    rig.ack_all()
+    assert record.status is ACKED
+    assert not pending.left
+    rig.abort()
+    rig.answer_call(rig.called(END), INVALID_PRODUCER_ID_MAPPING)
+    rig.tick(1.0)
+    rig.answer_call(rig.called(END))
+    assert rig.identity == (9000, 1)
     a_whole_transaction(rig)
 
 
