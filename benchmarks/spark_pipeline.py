@@ -14,8 +14,8 @@ audit` holds them against the topic. Both are processes of their own, as a user 
 Printed for each: rates, sums and anomalies, how long the audit took, and the peak of its memory as
 the kernel counted it (resident, of the JVM, which is driver and executor at once here).
 
-Invariants: every wait is bounded; nothing is left behind; the exit status is 0 if every record was
-acknowledged and the audit found nothing.
+Invariants: every wait is bounded; the exit status is 0 if every record was acknowledged and the
+audit found nothing.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ __all__ = [
 _ROWS_PER_TURN: Final = 256
 _MARGIN: Final = 10.0
 _ABORT_SECONDS: Final = 10.0
+_ASK_SECONDS: Final = 60.0
 _NEAR: Final = 0.9
 """Of the transaction's timeout: a task that has not begun to commit by then would not be done."""
 
@@ -306,7 +307,7 @@ def check_identity(options: SinkOptions) -> None:
     task = TaskIdentity(options.identity or "", 0, 0)
     config = options.config(task.name)
     place = TopicPartition(options.marker_topic, 0)
-    if anyio.run(read_marker, config, task, place, config.max_block) is not None:
+    if anyio.run(read_marker, config, task, place, _ASK_SECONDS) is not None:
         raise IdentityUsedError(f"identity {options.identity}: there was a write under it")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 # Sockets to its JVM, whenever a job's result has been read.
-_PYSPARK_FORGETS = (
+PYSPARK_FORGETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*<socket:pytest.PytestUnraisableExceptionWarning",
 )
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.xdist_group("spark"))
-                item.add_marker(pytest.mark.filterwarnings(*_PYSPARK_FORGETS))
+                item.add_marker(pytest.mark.filterwarnings(*PYSPARK_FORGETS))
 
 
 @pytest.fixture(scope="session")

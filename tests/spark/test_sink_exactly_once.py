@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark import TaskContext
@@ -18,60 +18,10 @@ from aioidem.broker import EmbeddedCluster
 from aioidem.spark import register
 from aioidem.spark.session import job_failure
 
+from .tools import ROWS, Query, fail_once, values
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ROWS = 300
-
-
-def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
-    """What a reader of committed data sees, sorted."""
-    frame = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("kafka.isolation.level", "read_committed")
-        .option("subscribe", topic)
-        .load()
-    )
-    rows = frame.selectExpr("cast(cast(value AS string) AS int) AS value").collect()
-    return sorted(row.value for row in rows)
-
-
-class Query:
-    """A stream of files: each `feed` is a batch of two tasks."""
-
-    def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
-        self._spark = spark
-        self._servers = servers
-        self._topic = topic
-        self._fed = 0
-        self.source = str(folder / "source")
-        self.checkpoint = folder / "checkpoint"
-
-    def feed(self) -> None:
-        first = self._fed * ROWS
-        frame = self._spark.range(first, first + ROWS, 1, 2).selectExpr("cast(id AS string) value")
-        frame.write.mode("append").parquet(self.source)
-        self._fed += 1
-
-    def run(self, *, column: Any = "value", **options: str) -> None:
-        """Write what is new; raises what the query ended with."""
-        stream: DataFrame = self._spark.readStream.schema("value string").parquet(self.source)
-        writer = stream.select(column).writeStream.format("aioidem")
-        query = (
-            writer.option("kafka.bootstrap.servers", self._servers)
-            .option("topic", self._topic)
-            .option("checkpointLocation", str(self.checkpoint))
-            .options(**options)
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-
-    def forget_commit(self, batch: int) -> None:
-        """As if the driver had been killed before it noted that the batch was done."""
-        for name in (str(batch), f".{batch}.crc"):
-            (self.checkpoint / "commits" / name).unlink()
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -80,18 +30,6 @@ def query(spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: P
     made = Query(spark, cluster.bootstrap_servers, topic, tmp_path)
     made.feed()
     return made
-
-
-def fail_once(at: int) -> Any:
-    """A column that lets the first attempt at a row's task fail, halfway through its rows."""
-
-    def look(value: str) -> str:
-        context = TaskContext.get()
-        if int(value) == at and context is not None and context.attemptNumber() == 0:
-            raise ZeroDivisionError(f"attempt 0 fails at {value}")
-        return value
-
-    return F.udf(look, StringType())("value").alias("value")
 
 
 def test_failing_tasks_and_repeated_batches_write_once(
@@ -120,16 +58,6 @@ def test_a_checkpoint_that_is_rolled_back_fails_and_loses_nothing(
     with pytest.raises(Exception, match="MarkerAheadError"):
         query.run()
     assert values(spark, cluster.bootstrap_servers, topic) == list(range(3 * ROWS))
-
-
-def test_a_stream_that_is_at_least_once_writes_twice(
-    spark: SparkSession, cluster: EmbeddedCluster, topic: str, query: Query
-) -> None:
-    """What the other mode is for."""
-    query.run(mode="at-least-once")
-    query.forget_commit(0)
-    query.run(mode="at-least-once")
-    assert values(spark, cluster.bootstrap_servers, topic) == sorted([*range(ROWS), *range(ROWS)])
 
 
 def test_a_batch_write_with_an_identity(

@@ -1,0 +1,77 @@
+"""A stream of files for the sink, and what can happen to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 300
+
+
+def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
+    """What a reader of committed data sees, sorted."""
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", topic)
+        .load()
+    )
+    rows = frame.selectExpr("cast(cast(value AS string) AS int) AS value").collect()
+    return sorted(row.value for row in rows)
+
+
+class Query:
+    """A stream of files: each `feed` is a batch of two tasks."""
+
+    def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
+        self._spark = spark
+        self._servers = servers
+        self._topic = topic
+        self._fed = 0
+        self.source = str(folder / "source")
+        self.checkpoint = folder / "checkpoint"
+
+    def feed(self) -> None:
+        first = self._fed * ROWS
+        frame = self._spark.range(first, first + ROWS, 1, 2).selectExpr("cast(id AS string) value")
+        frame.write.mode("append").parquet(self.source)
+        self._fed += 1
+
+    def run(self, *, column: Any = "value", sink: str = "aioidem", **options: str) -> None:
+        """Write what is new; raises what the query ended with."""
+        stream: DataFrame = self._spark.readStream.schema("value string").parquet(self.source)
+        writer = stream.select(column).writeStream.format(sink)
+        query = (
+            writer.option("kafka.bootstrap.servers", self._servers)
+            .option("topic", self._topic)
+            .option("checkpointLocation", str(self.checkpoint))
+            .options(**options)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had been killed before it noted that the batch was done."""
+        for name in (str(batch), f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink()
+
+
+def fail_once(at: int) -> Any:
+    """A column that lets the first attempt at a row's task fail, halfway through its rows."""
+
+    def look(value: str) -> str:
+        context = TaskContext.get()
+        if int(value) == at and context is not None and context.attemptNumber() == 0:
+            raise ZeroDivisionError(f"attempt 0 fails at {value}")
+        return value
+
+    return F.udf(look, StringType())("value").alias("value")
