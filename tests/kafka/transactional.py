@@ -143,8 +143,16 @@ async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
 
     async def stable() -> bool:
         nonlocal offset
+        coordinator = await cluster.leader("__consumer_offsets")  # which has one partition here
+        if coordinator < 0 or not cluster.brokers[coordinator].running:
+            return False
         answer = await cluster.ask(
-            *_OFFSET_FETCH, group_id=group, topics=places, groups=[wanted], require_stable=True
+            *_OFFSET_FETCH,
+            broker=coordinator,
+            group_id=group,
+            topics=places,
+            groups=[wanted],
+            require_stable=True,
         )
         [found] = answer.groups
         if int(found.error_code):
