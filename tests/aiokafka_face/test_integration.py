@@ -68,7 +68,7 @@ async def test_whatever_is_raised_is_aiokafkas(cluster: EmbeddedCluster) -> None
         )
         batch = producer.create_batch()
         batch.append(timestamp=None, key=None, value=b"x")
-        await producer.send_batch(batch, "t", partition=0)
+        await (await producer.send_batch(batch, "t", partition=0))
         assert type(await raised(producer.send_batch(batch, "t", partition=0))) is theirs.KafkaError
         assert type(await raised(producer.begin_transaction())) is theirs.IllegalOperation
         cluster.intercept(refuse)
