@@ -225,6 +225,8 @@ class LedgerProducer:
         self.wait_for_room = producer.wait_for_room
         self.flush = producer.flush
         self.partitions_for = producer.partitions_for
+        self.begin_transaction = producer.begin_transaction
+        self.commit_transaction = producer.commit_transaction
 
     def send_nowait(self, topic: str, value: bytes) -> Delivery:  # noqa: ARG002 - the load loop's
         """Queue the next record; raises what `Producer.send_nowait` does."""
