@@ -164,7 +164,17 @@ def perf(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Refused: this version has no transactions.",
+            help="Send in transactions, under this id.",
+            show_default="performance-producer- and a UUID, with --transaction-duration-ms",
+            rich_help_panel=_PRODUCER,
+        ),
+    ] = None,
+    transaction_duration_ms: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MS",
+            help="Commit a transaction when it is that old.",
+            show_default=f"{plans.DEFAULT_TRANSACTION_DURATION_MS} with a transactional id",
             rich_help_panel=_PRODUCER,
         ),
     ] = None,
@@ -286,6 +296,7 @@ def perf(
         throughput=throughput,
         producer_props=producer_props or (),
         transactional_id=transactional_id,
+        transaction_duration_ms=transaction_duration_ms,
         print_metrics=print_metrics,
         bootstrap_server=bootstrap_server,
         rtt_ms=rtt,
@@ -313,6 +324,8 @@ def _perf_on_spark(
         raise UsageError("--master, --tasks, --ledger: only with --spark")
     if tasks is None:
         raise UsageError("--tasks: needed with --spark")
+    if plan.transaction_duration is not None:
+        raise UsageError("--spark: tasks with one transactional id would fence one another")
     from aioidem.spark.load import perf_on_spark, plan_spark
 
     return perf_on_spark(plan_spark(plan, tasks=tasks, ledger=ledger, master=master))

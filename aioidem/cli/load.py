@@ -6,6 +6,8 @@ Invariants:
   single record, so it measures the producer and not itself.
 * It ends: by count or by the clock, also while it waits for room; then `flush`, whose timeout is
   past every record's own deadline.
+* In transactions: whatever is sent is in one, and the last is committed before the run is over. A
+  commit empties the pipeline, which is part of what is measured.
 * A failure of the client ends the run and is returned, never raised: what was measured until then
   is still a result.
 
@@ -69,6 +71,12 @@ class LoadProducer(Protocol):
     async def flush(self, timeout: float | None = None) -> object:
         """Return when every record queued so far has ended."""
 
+    async def begin_transaction(self) -> object:
+        """Begin a transaction."""
+
+    async def commit_transaction(self, timeout: float | None = None) -> object:
+        """Return when every record of it has ended and it is committed."""
+
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked for where not known yet."""
         ...
@@ -107,6 +115,40 @@ class Workload:
     duration: float | None
     throughput: float
     flush_timeout: float
+    transaction_duration: float | None = None
+
+
+class _Transactions:
+    """Begins one when a record is due, and commits it when it is old enough."""
+
+    def __init__(self, producer: LoadProducer, work: Workload, tally: Tally, clock: Clock) -> None:
+        self._producer = producer
+        self._timeout = work.flush_timeout
+        self._duration = (
+            math.inf if work.transaction_duration is None else work.transaction_duration
+        )
+        self._tally = tally
+        self._clock = clock
+        self._begun_at: float | None = None
+        self._before = 0
+
+    async def turn(self, now: float) -> None:
+        """Before a record is sent at `now`."""
+        if self._begun_at is not None and now - self._begun_at >= self._duration:
+            await self.end()
+        if self._begun_at is None:
+            await self._producer.begin_transaction()
+            self._begun_at = self._clock()
+            self._before = self._tally.records
+
+    async def end(self) -> None:
+        """Commit what is open, if there is anything."""
+        if self._begun_at is None:
+            return
+        asked_at = self._clock()
+        await self._producer.commit_transaction(self._timeout)
+        self._begun_at = None
+        self._tally.committed(self._tally.records - self._before, asked_at, self._clock())
 
 
 async def run_load(
@@ -125,11 +167,16 @@ async def run_load(
     """
     failure: KafkaError | None = None
     first = anyio.Event()
+    transactions = None
+    if work.transaction_duration is not None:
+        transactions = _Transactions(producer, work, tally, clock)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_close_first_batch, first, tally)
         # Caught inside: leaving the task group, it would be wrapped in an exception group.
         try:
-            await _fill(producer, work, tally, clock, first)
+            await _fill(producer, work, tally, clock, first, transactions)
+            if transactions is not None:
+                await transactions.end()
             await producer.flush(timeout=work.flush_timeout)
         except KafkaError as error:
             failure = error
@@ -144,7 +191,12 @@ async def _close_first_batch(first: anyio.Event, tally: Tally) -> None:
 
 
 async def _fill(
-    producer: LoadProducer, work: Workload, tally: Tally, clock: Clock, first: anyio.Event
+    producer: LoadProducer,
+    work: Workload,
+    tally: Tally,
+    clock: Clock,
+    first: anyio.Event,
+    transactions: _Transactions | None,
 ) -> None:
     start = clock()
     end = math.inf if work.duration is None else start + work.duration
@@ -160,6 +212,8 @@ async def _fill(
         if delay := pace.delay(tally.records, now):
             await anyio.sleep(min(delay, end - now))
             continue
+        if transactions is not None:
+            await transactions.turn(now)
         try:
             delivery = producer.send_nowait(work.topic, value)
         except BufferFullError:

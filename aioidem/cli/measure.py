@@ -29,7 +29,7 @@ from hdrh.histogram import HdrHistogram
 
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
+__all__ = ["Committed", "Latency", "Progress", "RunLabel", "RunResult", "Tally", "speed_ups"]
 
 _HIGHEST_MICROSECONDS = 3_600_000_000
 _DIGITS = 3
@@ -70,6 +70,23 @@ class Latency:
             "p999": round(self.p999, 3),
             "max": round(self.max, 3),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Transactions that were committed, the records in them, and what a commit took in
+    milliseconds, the wait for its records included.
+    """
+
+    transactions: int
+    records: int
+    avg_ms: float
+    max_ms: float
+
+    def as_json(self) -> dict[str, object]:
+        """The values by name, to the microsecond."""
+        times = {"avg": round(self.avg_ms, 3), "max": round(self.max_ms, 3)}
+        return {"transactions": self.transactions, "records": self.records, "commit_ms": times}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +140,15 @@ class RunResult:
     timeline_step: float = _TIMELINE_STEP
     curve: tuple[tuple[float, float], ...] = ()
     failure: str | None = None
+    committed: Committed | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether the run went through and every record of it was acknowledged."""
+        """Whether the run went through and every record of it was acknowledged, and committed if it
+        was sent in a transaction.
+        """
+        if self.committed is not None and self.committed.records < self.records:
+            return False
         return self.failure is None and 0 < self.records == self.acked
 
     def as_json(self) -> dict[str, object]:
@@ -149,6 +171,7 @@ class RunResult:
             "mb_per_sec": round(self.mb_per_sec, 3),
             "latency_ms": None if self.latency is None else self.latency.as_json(),
             "max_span": self.max_span,
+            "committed": None if self.committed is None else self.committed.as_json(),
         }
 
 
@@ -161,6 +184,7 @@ class Tally:
 
     __slots__ = (
         "_acked_bytes",
+        "_commits",
         "_failure",
         "_finished",
         "_first_batch_acked",
@@ -202,6 +226,7 @@ class Tally:
         self._latency_max = 0.0
         self._timeline: list[int] = []
         self._timeline_step = _TIMELINE_STEP
+        self._commits: list[tuple[int, float]] = []
         self._interval_at = started
         self._interval_acked = 0
         self._interval_bytes = 0
@@ -251,6 +276,11 @@ class Tally:
         self._finished = now
         if error is not None:
             self.note_failure(error)
+
+    def committed(self, records: int, asked_at: float, now: float) -> None:
+        """A transaction of so many records was committed at `now`."""
+        self._commits.append((records, now - asked_at))
+        self._finished = max(self._finished, now)
 
     def note_failure(self, error: BaseException) -> None:
         """Keep the first failure; the ones after it are mostly its consequences."""
@@ -360,7 +390,16 @@ class Tally:
             timeline_step=self._timeline_step,
             curve=tuple(curve.items()),
             failure=self._failure,
+            committed=self._committed(),
         )
+
+    def _committed(self) -> Committed | None:
+        if not self._commits:
+            return None
+        seconds = [each for _, each in self._commits]
+        records = sum(count for count, _ in self._commits)
+        avg = 1000 * sum(seconds) / len(seconds)
+        return Committed(len(seconds), records, avg, 1000 * max(seconds))
 
     def _steady(self) -> float | None:
         counted = self.acked - self._first_batch_acked

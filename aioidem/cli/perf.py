@@ -321,6 +321,7 @@ async def _measured_load(
         num_records=plan.num_records,
         duration=plan.duration,
         throughput=plan.throughput,
+        transaction_duration=plan.transaction_duration,
         # Past every record's deadline and its grace: flush ends because the records do.
         flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
     )

@@ -19,6 +19,7 @@ import math
 import os
 import random
 import string
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "DEFAULT_RECORD_SIZE",
     "DEFAULT_RETAIN",
     "DEFAULT_TOPIC",
+    "DEFAULT_TRANSACTION_DURATION_MS",
     "PerfPlan",
     "UsageError",
     "one_line",
@@ -51,6 +53,9 @@ DEFAULT_RECORD_SIZE = 1000
 DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5
 """Batches per producer and partition a broker remembers: Kafka's constant, KIP-1269's default."""
+
+DEFAULT_TRANSACTION_DURATION_MS = 3000
+"""As Kafka's tool has it, for a transactional id without a duration."""
 
 MAX_RUNS = 64
 MAX_IN_FLIGHT = 1_000_000
@@ -73,6 +78,7 @@ _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
 _IN_FLIGHT_PROPERTY = "max.in.flight.requests.per.connection"
+_TRANSACTIONAL_ID = "transactional.id"
 _ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"\t": "\t"})
 
 
@@ -90,6 +96,7 @@ class PerfPlan:
         num_records: records of each run, or None when `duration` (seconds) ends it.
         values: record values, sent in turn.
         throughput: records per second not to exceed; `math.inf` for no limit.
+        transaction_duration: seconds after which a transaction is committed; None: there are none.
         properties: producer properties by their Java names, without the servers and the in-flight
             limit, which differ per run.
         bootstrap: servers to use, or None for the embedded cluster.
@@ -102,6 +109,7 @@ class PerfPlan:
     duration: float | None
     values: tuple[bytes, ...]
     throughput: float
+    transaction_duration: float | None
     properties: Mapping[str, str]
     bootstrap: str | None
     rtt: float
@@ -249,6 +257,7 @@ def plan_perf(
     throughput: float = -1.0,
     producer_props: Sequence[str] = (),
     transactional_id: str | None = None,
+    transaction_duration_ms: int | None = None,
     print_metrics: bool = False,
     bootstrap_server: str | None = None,
     rtt_ms: float | None = None,
@@ -265,7 +274,7 @@ def plan_perf(
         UsageError: a flag is malformed, out of range, or contradicts another.
     """
     properties = parse_properties(producer_props)
-    _refuse_transactions(transactional_id, properties)
+    transaction_duration = _transactions(transactional_id, transaction_duration_ms, properties)
     bootstrap = _bootstrap(bootstrap_server, properties)
     embedded_only = {
         "--rtt": rtt_ms,
@@ -282,6 +291,7 @@ def plan_perf(
         duration=seconds,
         values=_values(record_size, payload_file, payload_delimiter),
         throughput=_throughput(throughput),
+        transaction_duration=transaction_duration,
         properties=MappingProxyType(properties),
         bootstrap=bootstrap,
         rtt=_between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
@@ -298,15 +308,25 @@ def plan_perf(
     return plan
 
 
-def _refuse_transactions(transactional_id: str | None, properties: Mapping[str, str]) -> None:
-    # A producer with a transactional id may write only inside a transaction; measuring it without
-    # one would fail at the first record with an error that does not name the flag.
-    if transactional_id is not None:
-        raise UsageError("--transactional-id: this version of aioidem has no transactions")
-    if "transactional.id" in properties:
+def _transactions(
+    flag: str | None, duration_ms: int | None, properties: dict[str, str]
+) -> float | None:
+    """How long a transaction is, in seconds; None without transactions. The id, from either
+    spelling or made up as by Kafka's tool, is put into `properties`.
+    """
+    prop = properties.get(_TRANSACTIONAL_ID)
+    if flag is not None and prop is not None and flag != prop:
         raise UsageError(
-            "--producer-props: transactional.id: this version of aioidem has no transactions"
+            f"--transactional-id {flag} contradicts --producer-props {_TRANSACTIONAL_ID}={prop}"
         )
+    if (flag, prop, duration_ms) == (None, None, None):
+        return None
+    named = flag if flag is not None else prop
+    properties[_TRANSACTIONAL_ID] = (
+        named if named is not None else f"performance-producer-{uuid.uuid4()}"
+    )
+    flag_name, most = "--transaction-duration-ms", round(MAX_DURATION * 1000)
+    return _whole(flag_name, duration_ms, DEFAULT_TRANSACTION_DURATION_MS, 1, most) / 1000
 
 
 def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
@@ -424,6 +444,12 @@ def _check_configs(plan: PerfPlan) -> None:
             raise UsageError(
                 f"a record of {largest} bytes is larger than max.request.size"
                 f" ({config.max_request_size}) or buffer.memory ({config.buffer_memory})"
+            )
+        duration = plan.transaction_duration
+        if duration is not None and duration >= config.transaction_timeout:
+            raise UsageError(
+                f"--transaction-duration-ms: the coordinator aborts a transaction after"
+                f" transaction.timeout.ms, {config.transaction_timeout:g} s"
             )
 
 

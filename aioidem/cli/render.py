@@ -60,6 +60,10 @@ def summary_line(name: str, result: RunResult) -> str:
     line += f" {result.seconds:.2f} s, {result.records_per_sec:.1f} records/sec"
     if result.steady_records_per_sec is not None:
         line += f", steady {result.steady_records_per_sec:.1f} records/sec"
+    if result.committed is not None:
+        done = result.committed
+        line += f", {done.records} committed in {done.transactions} transactions"
+        line += f", {done.avg_ms:.1f} ms avg commit"
     return line
 
 
@@ -117,6 +121,14 @@ def results_columns(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]
     ]
     if len({row.label.client for row in results}) > 1:
         columns.insert(0, ("client", [row.label.client for row in results]))
+    if any(row.committed is not None for row in results):
+        done = [row.committed for row in results]
+        columns.append(
+            ("transactions", ["0" if each is None else str(each.transactions) for each in done])
+        )
+        columns.append(
+            ("commit ms", [_decimal(None if each is None else each.avg_ms) for each in done])
+        )
     if any(row.not_written or row.unknown for row in results):
         columns.append(("not written", [str(row.not_written) for row in results]))
         columns.append(("unknown", [str(row.unknown) for row in results]))

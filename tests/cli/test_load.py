@@ -28,6 +28,7 @@ from aioidem.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     ProducerClosed,
+    ProducerFenced,
 )
 from aioidem.structs import DeliveryStatus
 
@@ -81,6 +82,8 @@ class FakeProducer:
     queue: deque[FakeDelivery] = field(default_factory=deque)
     waits: int = 0
     answered: bool = False
+    transactions: list[int] = field(default_factory=list)
+    in_transaction: bool = False
 
     def send_nowait(self, topic: str, value: bytes) -> FakeDelivery:
         assert topic == "t"
@@ -104,6 +107,18 @@ class FakeProducer:
 
     async def partitions_for(self, topic: str) -> set[int]:
         return {0} if topic == "t" else set()
+
+    async def begin_transaction(self) -> None:
+        assert not self.in_transaction
+        self.in_transaction = True
+        await anyio.lowlevel.checkpoint()
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        assert self.in_transaction
+        await self.flush(timeout)
+        self.clock.now += self.rtt
+        self.in_transaction = False
+        self.transactions.append(len(self.sent) - sum(self.transactions))
 
     async def _round_trip(self) -> None:
         if self.stuck:
@@ -178,6 +193,39 @@ async def test_a_duration_ends_also_while_there_is_no_room() -> None:
             producer.stuck = False
     assert not scope.cancelled_caught
     assert tally.acked == 3
+
+
+async def test_transactions_are_committed_when_they_are_old_enough_and_at_the_end() -> None:
+    producer = FakeProducer(FakeClock())
+    result, failure = await loaded(producer, workload(num_records=5000, transaction_duration=1.0))
+    assert failure is None
+    assert result.complete
+    assert result.committed is not None
+    assert len(producer.transactions) == result.committed.transactions > 2
+    assert sum(producer.transactions) == result.committed.records == 5000
+    # A second of sending, what was in flight, and a round trip for the end.
+    assert 1.0 <= result.seconds / len(producer.transactions) <= 1.0 + 0.15 * 15
+    assert not producer.in_transaction
+
+
+async def test_without_a_duration_there_is_no_transaction() -> None:
+    producer = FakeProducer(FakeClock())
+    result, _ = await loaded(producer, workload(num_records=100))
+    assert producer.transactions == []
+    assert result.committed is None
+
+
+async def test_a_commit_that_fails_ends_the_run() -> None:
+    class Fenced(FakeProducer):
+        async def commit_transaction(self, timeout: float | None = None) -> None:
+            await self.flush(timeout)
+            raise ProducerFenced("a newer producer")
+
+    result, failure = await loaded(
+        Fenced(FakeClock()), workload(num_records=100, transaction_duration=1.0)
+    )
+    assert isinstance(failure, ProducerFenced)
+    assert (result.acked, result.committed) == (100, None)
 
 
 async def test_the_values_are_sent_in_turn() -> None:

@@ -43,7 +43,8 @@ def refused(capsys: Captured, *words: str) -> str:
         ("perf --bootstrap-server h:1 --rtt 5 --topic t --num-records 1", "--rtt"),
         ("perf --throughput 0", "--throughput"),
         ("perf --retain 4", "--retain: 4 is not from 5"),
-        ("perf --transactional-id x", "--transactional-id"),
+        ("perf --transaction-duration-ms 0", "--transaction-duration-ms: 0 is not from 1"),
+        ("perf --transactional-id x --spark --tasks 2", "would fence one another"),
         ("broker --brokers 0", "--brokers: 0 is not from 1"),
         ("broker --retain 4", "--retain: 4 is not from 5"),
         ("broker --rtt nan", "--rtt: nan"),
@@ -77,7 +78,8 @@ def test_help_names_every_flag_scripts_depend_on(
     text = capsys.readouterr().out
     for flag in (
         "--topic", "--num-records", "--duration", "--record-size", "--throughput",
-        "--producer-props", "--transactional-id", "--payload-file", "--print-metrics",
+        "--producer-props", "--transactional-id", "--transaction-duration-ms", "--payload-file",
+        "--print-metrics",
         "--bootstrap-server", "--rtt", "--retain", "--brokers", "--in-flight", "--json", "--report",
     ):  # fmt: skip
         assert flag in text

@@ -202,7 +202,7 @@ def test_a_failure_names_its_class_exactly_once(error: Exception, text: str) -> 
 KEYS = [
     "client", "version", "in_flight", "window", "rtt_ms", "records", "record_size", "acked",
     "not_written", "unknown", "seconds", "records_per_sec", "steady_records_per_sec", "mb_per_sec",
-    "latency_ms", "max_span",
+    "latency_ms", "max_span", "committed",
 ]  # fmt: skip
 
 
@@ -224,10 +224,29 @@ def test_the_json_object_has_the_documented_keys_in_order_and_no_others() -> Non
     assert entry["window"] == entry["max_span"] == 20
 
 
+def test_what_was_committed_is_counted_and_nothing_else_is_complete() -> None:
+    tally = queued(3)
+    tally.acknowledged(1000, 0.0, 0.1)
+    tally.acknowledged(1000, 0.0, 0.1)
+    tally.committed(2, 0.1, 0.3)
+    tally.acknowledged(1000, 0.0, 0.4)
+    half = tally.result(LABEL)
+    assert not half.complete  # the last record is not committed
+    tally.committed(1, 0.4, 0.5)
+    result = tally.result(LABEL)
+    assert result.complete
+    assert result.seconds == pytest.approx(0.5)  # until it is committed
+    assert result.as_json()["committed"] == {
+        "transactions": 2,
+        "records": 3,
+        "commit_ms": {"avg": 150.0, "max": 200.0},
+    }
+
+
 def test_what_cannot_be_known_is_null() -> None:
     entry = json.loads(json.dumps(Tally(0.0).result(LABEL).as_json(), allow_nan=False))
     assert list(entry) == KEYS
-    unknown = ("window", "rtt_ms", "steady_records_per_sec", "latency_ms", "max_span")
+    unknown = ("window", "rtt_ms", "steady_records_per_sec", "latency_ms", "max_span", "committed")
     assert all(entry[key] is None for key in unknown)
 
 

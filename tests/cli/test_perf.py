@@ -136,6 +136,12 @@ class Obedient:
     async def flush(self, timeout: float | None = None) -> None:
         await self._step("flush")
 
+    async def begin_transaction(self) -> None:
+        await self._step("begin_transaction")
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        await self._step("commit_transaction")
+
     async def close(self, timeout: float | None = None) -> None:
         self.closed_with.append(timeout)
         await self._step("close")
@@ -198,6 +204,14 @@ async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step
     [line] = screen.lines("trouble")
     assert f"{step} failed" in line
     assert line.startswith("aioidem perf: 3 in flight: ")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("step", ["begin_transaction", "commit_transaction"])
+async def test_a_failing_transaction_is_a_row_that_failed(step: str) -> None:
+    result = await one_run(Obedient(fail=step), transactional_id="x")
+    assert not result.complete
+    assert result.failure == f"KafkaConnectionError: {step} failed"
 
 
 @pytest.mark.anyio
@@ -336,6 +350,18 @@ def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path
     assert "1 in flight: 400 of 400 records acknowledged" in captured.out
     assert "speed-up" in captured.out
     assert "producer_epoch" in captured.out
+
+
+def test_records_are_sent_in_transactions(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    words = "perf --in-flight 1,5 --num-records 300 --throughput 1500 --transactional-id x"
+    assert main([*words.split(), "--transaction-duration-ms", "50", "--json", str(path)]) == 0
+    entries = json.loads(path.read_text())
+    assert [entry["committed"]["records"] for entry in entries] == [300, 300]
+    assert all(entry["committed"]["transactions"] > 1 for entry in entries)
+    captured = capsys.readouterr()
+    assert "300 committed in" in captured.out + captured.err
+    assert "commit ms" in captured.out
 
 
 def test_a_payload_file_is_sent(capsys: Captured, tmp_path: Path) -> None:

@@ -202,8 +202,12 @@ def test_large_values_do_not_fill_the_memory() -> None:
         ({**REMOTE, "producer_props": ["bootstrap.servers=g:1"]}, ["h:9092", "g:1"]),
         ({"bootstrap_server": "h:1", "num_records": 1}, ["--topic"]),
         ({"bootstrap_server": "h:1", "topic": "t"}, ["--num-records", "--duration"]),
-        ({"transactional_id": "x"}, ["--transactional-id"]),
-        ({"producer_props": ["transactional.id=x"]}, ["transactional.id"]),
+        (
+            {"transactional_id": "x", "producer_props": ["transactional.id=y"]},
+            ["--transactional-id x", "transactional.id=y"],
+        ),
+        ({"transactional_id": "x", "producer_props": ["acks=1"]}, ["acks"]),
+        ({"transaction_duration_ms": 60_000}, ["--transaction-duration-ms", "60 s"]),
         (
             {
                 "in_flight": "5",
@@ -223,6 +227,8 @@ def test_flags_that_contradict_each_other_are_named(
 @pytest.mark.parametrize(
     ("flags", "flag"),
     [
+        ({"transaction_duration_ms": 0}, "--transaction-duration-ms"),
+        ({"transaction_duration_ms": -5}, "--transaction-duration-ms"),
         ({"num_records": 0}, "--num-records"),
         ({"num_records": -1}, "--num-records"),
         ({"num_records": 2**63}, "--num-records"),
@@ -379,3 +385,32 @@ def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
     assert given_size.config(1, "h:1").buffer_memory == 5_000_000
     assert sealed(num_records=10).config(1, "h:1").buffer_memory == 32 << 20
     assert plan_perf(duration=1.0).config(1, "h:1").buffer_memory == 32 << 20
+
+
+# --- transactions, as Kafka's tool has them -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "transactional_id", "duration"),
+    [
+        ({"transactional_id": "x"}, "x", 3.0),
+        ({"producer_props": ["transactional.id=x"]}, "x", 3.0),
+        ({"transactional_id": "x", "producer_props": ["transactional.id=x"]}, "x", 3.0),
+        ({"transactional_id": "x", "transaction_duration_ms": 500}, "x", 0.5),
+        ({"transaction_duration_ms": 1}, "performance-producer-", 0.001),
+    ],
+)
+def test_an_id_or_a_duration_means_transactions(
+    flags: dict[str, Any], transactional_id: str, duration: float
+) -> None:
+    plan = plan_perf(**flags)
+    assert plan.transaction_duration == duration
+    config = plan.config(5, "h:1")
+    assert config.transactional_id is not None
+    assert config.transactional_id.startswith(transactional_id)
+
+
+def test_neither_means_none() -> None:
+    plan = plan_perf()
+    assert plan.transaction_duration is None
+    assert plan.config(5, "h:1").transactional_id is None
