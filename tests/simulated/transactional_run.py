@@ -130,8 +130,7 @@ class _Injector(WholeInjector):
 
     def intercept(self, seen: RequestSeen) -> Action | None:
         """As it is; requests to coordinators have glitches of their own."""
-        if seen.api_key == 22:
-            self._whole.note_init(seen, late=not self._whole.is_open(seen.connection_id))
+        self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
             glitch = self._coordination.get(self._asked)
@@ -153,12 +152,18 @@ class _Injector(WholeInjector):
         return Drop(carried_out, silent=True) if silent else CloseConnection(carried_out)
 
     def _at_delay(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        if seen.api_key == 22:
-            self._later(glitch.args[0], lambda: self._note_init_again(seen))
+        self._later(glitch.args[0], lambda: self._note_claim(seen))
         return Delay(glitch.args[0])
 
-    def _note_init_again(self, seen: RequestSeen) -> None:
-        self._whole.note_init(seen, late=not self._whole.is_open(seen.connection_id))
+    def _note_claim(self, seen: RequestSeen) -> None:
+        """What can fence a producer: somebody who takes the id, a late InitProducerId of its own,
+        and in v1 a late call that opens a transaction before the next epoch is asked for.
+        """
+        late = not self._whole.is_open(seen.connection_id)
+        if seen.api_key == 22:
+            self._whole.note_init(seen)
+        if late and seen.api_key in (22, 24, 25):
+            self._whole.reasons.append(_LATE)
 
     def _at_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
         self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
@@ -197,6 +202,8 @@ class _Injector(WholeInjector):
 
 # INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID, of somebody who does not know us.
 _DISOWNED = (47, 59)
+_TOOK = "took the id"
+_LATE = "a late request of its own"
 _INVALID_TXN_STATE = 48
 _UNNAMED = 999
 # What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
@@ -331,13 +338,11 @@ class Transactional(Whole):
 
     # -- what the injector asks for ----------------------------------------------------------------
 
-    def note_init(self, seen: RequestSeen, *, late: bool) -> None:
+    def note_init(self, seen: RequestSeen) -> None:
         """Whoever asks for the id, and not for his next epoch, takes it from whoever has it."""
-        if late:
-            self.reasons.append("a late InitProducerId")
         if seen.client_id != self._holder:
             self._holder = seen.client_id or ""
-            self.reasons.append(f"{seen.client_id} took the id")
+            self.reasons.append(f"{seen.client_id} {_TOOK}")
 
     def crash(self) -> None:
         """The process of the application is killed: nothing leaves it any more."""
@@ -487,7 +492,7 @@ class Transactional(Whole):
                 await application.close(None)
                 return
             # Somebody else has the id, and it learns that only when it asks for another epoch.
-            if not excused and self._holder == application.seat.name:
+            if not (excused or application.outdone):
                 break
             excused = False
         self.report(Anomaly.STUCK, "the transaction after all faults was not committed")
@@ -609,8 +614,8 @@ class _Application:
                 await self._commit(attempt)
             else:
                 await self._abort(attempt)
-        except errors.AbortableTransactionError:
-            attempt.verdict = Verdict.NOT_COMMITTED
+        except errors.AbortableTransactionError as error:
+            self._take_abortable(attempt, error)
             await self._abort(attempt)
         self._check_settled(attempt, deliveries)
         return attempt
@@ -668,10 +673,12 @@ class _Application:
         try:
             limit = 4 * self._max_block + work.dawdle + self._filling(work)
             ended = await self._attempted("block", block, attempt, limit, cancel_within=25)
-        except (errors.AbortableTransactionError, errors.TransactionAborted, _ApplicationError):
+        except (errors.AbortableTransactionError, errors.TransactionAborted) as error:
             if attempt is None:
                 raise
-            attempt.verdict = Verdict.NOT_COMMITTED
+            self._take_abortable(attempt, error)
+        except _ApplicationError:
+            pass  # it can only have come from inside, before the commit
         except _GoneError as gone:
             if attempt is not None:
                 self._take_fatal(attempt, gone.__cause__)
@@ -699,8 +706,8 @@ class _Application:
             except errors.IllegalStateError:
                 # Neither is there anything to abort nor to commit: the block has aborted it.
                 attempt.verdict = Verdict.NOT_COMMITTED
-            except errors.AbortableTransactionError:
-                attempt.verdict = Verdict.NOT_COMMITTED
+            except errors.AbortableTransactionError as error:
+                self._take_abortable(attempt, error)
                 continue
             return
 
@@ -900,14 +907,28 @@ class _Application:
         whole.report(Anomaly.FATAL, f"a record is taken after {error!r}")
         raise _GoneError from error
 
+    def _take_abortable(self, attempt: Attempt, error: errors.KafkaError) -> None:
+        """Not committed. But of TRANSACTION_ABORTABLE to a commit that was asked before and never
+        answered only the abort tells: the first one may still be on its way.
+        """
+        if not isinstance(error.__cause__, errors.TransactionAbortable):
+            attempt.verdict = Verdict.NOT_COMMITTED
+
     def _take_fatal(self, attempt: Attempt, error: BaseException | None) -> None:
         status = getattr(error, "status", None)
         if attempt.verdict is Verdict.UNKNOWN and status is DeliveryStatus.NOT_WRITTEN:
             attempt.verdict = Verdict.NOT_COMMITTED
 
+    @property
+    def outdone(self) -> bool:
+        """Whether the id was taken from it."""
+        reasons = self.whole.reasons[self._reasons_before :]
+        mine = f"{self.seat.name} {_TOOK}"
+        return any(r == _LATE or (r.endswith(_TOOK) and r != mine) for r in reasons)
+
     def _explained(self, attempt: Attempt | None) -> bool:
         whole = self.whole
-        mine = f"{self.seat.name} took the id"
+        mine = f"{self.seat.name} {_TOOK}"
         if any(reason != mine for reason in whole.reasons[self._reasons_before :]):
             return True
         # In v1 a producer that is not heard of for so long is fenced (KIP-588 mends that in v2).
