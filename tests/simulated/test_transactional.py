@@ -79,6 +79,7 @@ def test_seeds_draw_every_fault_of_the_list() -> None:
         *(
             "twin",
             "crash",
+            "strike",
             "its drop",
             "its delay",
             "its zombie",

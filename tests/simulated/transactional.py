@@ -66,6 +66,8 @@ class _Drawer(Drawer):
         self._options()
         self._transactions()
         getattr(self, f"_with_{self.profile}")()
+        if self.profile != "quiet":
+            self._strikes()
         faults = [fault for fault in self.faults if fault.kind in FAULTS | _OWN_FAULTS]
         if any(fault.kind == "rtt" for fault in faults):
             # A start takes five round trips.
@@ -192,6 +194,34 @@ class _Drawer(Drawer):
             case "move":
                 self._fault("move_coordinator", key, self._broker())
 
+    def _strikes(self) -> None:
+        """The next request of one kind, whenever it comes: drawn by a generator of its own."""
+        self.r = r = random.Random(f"strikes {self.seed}")
+        if r.random() < 0.5:
+            return
+        for _ in self._times(1, 2):
+            rtt = self.values["rtt"]
+            # Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, InitProducerId.
+            api_key = r.choice((24, 25, 26, 26, 28, 28, 22))
+            what: tuple[Any, ...] = r.choice(
+                (
+                    ("drop", r.random() < 0.6, r.random() < 0.3),
+                    ("zombie", r.choice((4 * rtt, 8 * rtt, 16 * rtt, 1.0))),
+                    ("refuse", r.choice(_RETRIED)),
+                    ("after", r.choice(_AFTERWARDS)),
+                )
+            )
+            self._fault("strike", api_key, *what)
+        if r.random() < 0.3:
+            # Offsets that time out, are replaced by others, and come late.
+            self._fault("strike", 28, "zombie", r.choice((6, 10, 14)) * self.values["rtt"])
+            self.values["work"] = tuple(
+                dataclasses.replace(
+                    work, groups=GROUPS[:1], patience=0.001, dawdle=20 * self.values["rtt"]
+                )
+                for work in self.values["work"]
+            )
+
     def _marker_trouble(self) -> None:
         if self.r.random() < 0.5:
             self._fault("hold_markers", self._duration())
@@ -272,5 +302,13 @@ class _Drawer(Drawer):
 
 
 _OWN_FAULTS = frozenset(
-    {"fail_coordinator", "move_coordinator", "hold_markers", "delay_markers", "twin", "crash"}
+    {
+        "strike",
+        "fail_coordinator",
+        "move_coordinator",
+        "hold_markers",
+        "delay_markers",
+        "twin",
+        "crash",
+    }
 )

@@ -83,11 +83,16 @@ class _Injector(WholeInjector):
         self._whole: Transactional = world
         self._coordination = {glitch.request: glitch for glitch in world.schedule.coordination}
         self._asked = -1
+        # What the next request of an API is to suffer.
+        self._struck: dict[int, Glitch] = {}
 
     def inject(self, fault: Fault) -> None:
         """None comes after the end."""
         if not self._whole.healed:
             super().inject(fault)
+
+    def _do_strike(self, api_key: int, kind: str, *args: Any) -> None:
+        self._struck[api_key] = Glitch(-1, kind, args)
 
     def _do_fail_coordinator(self, key: str, code: int, seconds: float) -> None:
         embedded = self._whole.embedded
@@ -127,13 +132,14 @@ class _Injector(WholeInjector):
                 stream.cut()
         self._glitches.clear()
         self._coordination.clear()
+        self._struck.clear()
 
     def intercept(self, seen: RequestSeen) -> Action | None:
         """As it is; requests to coordinators have glitches of their own."""
         self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
-            glitch = self._coordination.get(self._asked)
+            glitch = self._coordination.get(self._asked) or self._struck.pop(seen.api_key, None)
             if glitch is not None:
                 self._whole.trace(f"coordination {self._asked}: {glitch.kind} {glitch.args}")
                 action: Action | None = getattr(self, f"_at_{glitch.kind}")(glitch, seen)
