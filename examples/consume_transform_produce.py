@@ -25,9 +25,9 @@ from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
 logger = logging.getLogger(__name__)
 
 
-def square(value: bytes) -> bytes:
+def square(value: bytes | None) -> bytes:
     """The work: a number's square."""
-    return b"%d" % int(value) ** 2
+    return b"%d" % int(value or b"0") ** 2
 
 
 async def copy_some(consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, target: str) -> int:
@@ -110,7 +110,7 @@ async def run(
 
 async def main() -> None:
     """Read the arguments, copy until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("servers", help="host:port,...")
     parser.add_argument("source")
     parser.add_argument("target")

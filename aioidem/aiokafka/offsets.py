@@ -7,13 +7,15 @@ before the transaction knows of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
-__all__ = ["Offsets", "checked_group", "checked_offsets"]
+__all__ = ["Offsets", "Place", "checked_group", "checked_offsets"]
 
-Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
+# A variable, because a mapping's keys are invariant: aiokafka's TopicPartition is one as well.
+Place = TypeVar("Place", bound=tuple[str, int])
+Offsets = Mapping[Place, int | tuple[int, str] | OffsetAndMetadata]
 
 
 def checked_group(group: object) -> str | ConsumerGroupMetadata:

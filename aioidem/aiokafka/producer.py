@@ -25,7 +25,7 @@ from aioidem.aiokafka.batches import BatchBuilder, Serializer, whole_millisecond
 from aioidem.aiokafka.client import ProducerClient
 from aioidem.aiokafka.collecting import CollectorObserver
 from aioidem.aiokafka.futures import DeliveryFuture, batch_future, done_future, record_future
-from aioidem.aiokafka.offsets import Offsets, checked_group, checked_offsets
+from aioidem.aiokafka.offsets import Offsets, Place, checked_group, checked_offsets
 from aioidem.aiokafka.options import OMITTED, MoreOptions, Omitted, check_serializer, config_from
 from aioidem.aiokafka.translation import OWN, Translation
 from aioidem.errors import (
@@ -437,7 +437,7 @@ class AIOKafkaProducer:
         return TransactionContext(self)
 
     async def send_offsets_to_transaction(
-        self, offsets: Offsets, group_id: str | ConsumerGroupMetadata
+        self, offsets: Offsets[Place], group_id: str | ConsumerGroupMetadata
     ) -> None:
         """Commit consumer offsets with the transaction.
 

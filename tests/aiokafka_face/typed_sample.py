@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from typing import Any, assert_type
 
 import aioidem.errors
-from aioidem import AIOKafkaProducer, IllegalOperation, NullProducerMetricsCollector
+from aioidem import (
+    AIOKafkaProducer,
+    ConsumerGroupMetadata,
+    IllegalOperation,
+    NullProducerMetricsCollector,
+)
 from aioidem.abc import AbstractTokenProvider
 from aioidem.errors import KafkaError, KafkaTimeoutError, for_code
 from aioidem.helpers import create_ssl_context
@@ -107,6 +112,10 @@ async def handle(producer: AIOKafkaProducer) -> bool:
             await producer.send_offsets_to_transaction(
                 {TopicPartition("in", 0): OffsetAndMetadata(5, "")}, "group"
             )
+            offsets = {TopicPartition("in", each): each for each in range(3)}
+            place = ConsumerGroupMetadata("group", 1, "member")
+            await producer.send_offsets_to_transaction(offsets, place)
+            await producer.send_offsets_to_transaction({TopicPartition("in", 0): (5, "m")}, "group")
     except KafkaTimeoutError as error:
         assert_type(error.status, DeliveryStatus | None)
         return error.status is DeliveryStatus.NOT_WRITTEN
