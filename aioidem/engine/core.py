@@ -377,7 +377,6 @@ class ProducerCore:
         transactions = self.transactions
         if transactions is None or self.metadata.refreshed_at is None:
             return
-        self._follow_transactions()  # what time has brought, before an end is asked for
         call = transactions.next_call(
             now, quiet=transactions.ending and self._quiet(), delivered=self.unsettled == 0
         )

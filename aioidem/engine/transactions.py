@@ -286,15 +286,19 @@ class Transactions:
             IllegalStateError: no transaction is open. KafkaError: as `check`.
         """
         self._need("send offsets", TransactionState.OPEN)
-        stray = self._stray_offsets.get(commit.group.group_id)
-        if stray is not None and not stray.same_as(commit):
-            self.fail(errors.KafkaConnectionError("an earlier TxnOffsetCommit was never answered"))
-            self.check()
+        self._check_stray(commit)
+        self.check()
         for earlier in self.offsets:
             if earlier.same_as(commit):
                 return earlier
         self.offsets.append(commit)
         return commit
+
+    def _check_stray(self, commit: OffsetCommit) -> None:
+        """A lost TxnOffsetCommit may be carried out late: over newer offsets of its group."""
+        stray = self._stray_offsets.get(commit.group.group_id)
+        if stray is not None and not stray.same_as(commit):
+            self.fail(errors.KafkaConnectionError("an earlier TxnOffsetCommit was never answered"))
 
     def need_open(self) -> None:
         """Raises IllegalOperation: a record belongs into a transaction. KafkaError: as `check`."""
@@ -476,8 +480,10 @@ class Transactions:
             self._renew = self._renew or self.version < V2
             self._decision_in_doubt = self._decision_in_doubt or call.commit
             if call.kind is CallKind.COMMIT_OFFSETS and call.offsets is not None:
-                self._stray_offsets[call.offsets.group.group_id] = call.offsets
                 self.on_produced(None)
+                self._stray_offsets[call.offsets.group.group_id] = call.offsets
+                for queued in list(self.offsets):
+                    self._check_stray(queued)
 
     def _wait(self, now: float) -> None:
         self.retry_at = now + self._backoff.next_delay()

@@ -58,7 +58,8 @@ from .driver import (
     T,
 )
 
-SEEDS = range(200)
+# Those named found offsets that were overwritten by a late copy of older ones.
+SEEDS = [*range(200), 1952, 6016, 6026]
 V1, V2 = 1, 2
 INVALID_PRODUCER_ID_MAPPING = 49
 LAST_EPOCH = 32766
@@ -562,6 +563,8 @@ class Schedule:
             rig.commit()
             # Nothing that went before may hold it up until its deadline.
             self.serve_until(lambda: last.outcome.committed is not None, 5.0)
+            between = (TransactionState.READY, TransactionState.FATAL)
+            self.serve_until(lambda: rig.txn in between, 20.0)
         if rig.txn is TransactionState.FATAL:
             self.bury()
         coordinator = self.cluster.coordinator

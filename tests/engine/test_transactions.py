@@ -360,6 +360,23 @@ def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_st
 
 
 @BOTH
+def test_offsets_that_waited_behind_a_stray_of_their_group_are_not_committed(version: int) -> None:
+    """They would be overwritten by it, and what they stand for be consumed again (seed 1952)."""
+    rig = opened(version)
+    rig.hold = (COMMIT_OFFSETS,)
+    rig.offsets(1)
+    rig.offsets(2)
+    rig.commit()
+    rig.lose_call()
+    assert rig.txn is ABORTABLE
+    with pytest.raises(errors.AbortableTransactionError):
+        rig.commit()
+    rig.abort()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
+
+
+@BOTH
 def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)
