@@ -426,7 +426,8 @@ class Transactions:
             case TransactionState.DECIDING:
                 return Call(CallKind.END, self.coordinator, commit=True)
             case TransactionState.ABORTING if quiet:
-                if self._begun:
+                # A new producer id is fenced by InitProducerId until the last end is finished.
+                if self._begun or (self._rotated and self._renew):
                     return Call(CallKind.END, self.coordinator, commit=False)
                 self._finish(committed=False)
         return None

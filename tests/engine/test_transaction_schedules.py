@@ -58,8 +58,9 @@ from .driver import (
     T,
 )
 
-# Those named found offsets that were overwritten by a late copy of older ones.
-SEEDS = [*range(200), 1952, 6016, 6026]
+# Those named found offsets that were overwritten by a late copy of older ones, and a producer id
+# that was fenced before its coordinator knew it.
+SEEDS = [*range(200), 1952, 6016, 6026, 21329]
 V1, V2 = 1, 2
 INVALID_PRODUCER_ID_MAPPING = 49
 LAST_EPOCH = 32766

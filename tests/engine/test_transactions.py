@@ -945,6 +945,22 @@ def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> Non
     a_whole_transaction(rig)
 
 
+def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
+    """InitProducerId would be told that it is fenced (seed 21329)."""
+    rig = deciding(V2)
+    rig.answer_call(rig.called(END), identity=(9000, 0))
+    rig.begin().send()
+    rig.fail(rig.outstanding()[0], CONCURRENT_TRANSACTIONS)
+    rig.hold = (END, INIT)
+    rig.abort()
+    for _ in range(2):
+        rig.answer_call(rig.called(END), INVALID_PRODUCER_ID_MAPPING)
+        rig.tick(2.0)
+    rig.answer_call(rig.called(END))
+    assert rig.identity == (9000, 1)
+    a_whole_transaction(rig)
+
+
 @BOTH
 def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> None:
     """The first EndTxn(commit) is carried out late, after the second one was refused."""
