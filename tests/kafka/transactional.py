@@ -20,7 +20,7 @@ from aioidem.testing.fault_proxy import Action, FrameHook, FrameSeen
 from tests.kafka.faults.world import until
 
 PRODUCE, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 25, 26, 28
-_LIST_OFFSETS, _OFFSET_FETCH = (2, 7), (9, 8)
+_LIST_OFFSETS, _OFFSET_FETCH, _DESCRIBE_TRANSACTIONS = (2, 7), (9, 8), (65, 0)
 _UNCOMMITTED, _COMMITTED = 0, 1
 _SENTINEL: Final = "the end"
 
@@ -163,6 +163,22 @@ async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
 
     await until(stable)
     return offset
+
+
+async def markers_written(cluster: KafkaCluster, transactional_id: str) -> None:
+    """Wait until a single broker has done what EndTxn said, if it was asked.
+
+    To be called before it is killed. Restarted in between, Kafka (4.3.1) finds no leader for its
+    own partitions, takes them for deleted, and writes no marker: the transaction is committed, and
+    open for its readers for ever. No client can help that.
+    """
+
+    async def written() -> bool:
+        answer = await cluster.ask(*_DESCRIBE_TRANSACTIONS, transactional_ids=[transactional_id])
+        [found] = answer.transaction_states
+        return not found.transaction_state.startswith("Prepare")
+
+    await until(written)
 
 
 class Witness:

@@ -28,7 +28,13 @@ from aioidem.testing.kafka_process import ProcessGuard
 from tests.kafka.copier import FENCED, PARTITIONS, changed
 from tests.kafka.faults.world import RTT, WORLDS, World, until
 from tests.kafka.tools import bounded
-from tests.kafka.transactional import committed, decided, end_of, group_offset
+from tests.kafka.transactional import (
+    committed,
+    decided,
+    end_of,
+    group_offset,
+    markers_written,
+)
 
 pytestmark = [
     pytest.mark.anyio,
@@ -60,6 +66,7 @@ class Copiers:
             "target": target,
             "group": source,
         }
+        self.group = source
         self._folder = folder
         self._guard = ProcessGuard()
         self._all: list[subprocess.Popen[bytes]] = []
@@ -146,7 +153,10 @@ async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: st
         os.killpg(stopped.pid, signal.SIGCONT)
         assert await in_thread(stopped.wait, 30) == FENCED, await in_thread(copiers.said)
     else:
+        cluster.proxy.freeze()
+        await markers_written(cluster, copiers.group)
         await cluster.kill()
+        cluster.proxy.thaw()
         await cluster.start()
 
 
