@@ -188,7 +188,7 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
 ) -> None:
     from aioidem.broker.intercept import Drop
 
-    sink = options(cluster, topic, **{"kafka.max.block.ms": "3000"})
+    sink = options(cluster, topic, **{"kafka.max.block.ms": "1000"})
     task = TaskIdentity(query, 0, 0)
     cluster.intercept(lambda seen: Drop(processed=True) if seen.api_key == END_TXN else None)
     with pytest.raises(KafkaError):

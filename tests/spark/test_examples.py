@@ -29,6 +29,7 @@ def records(cluster: EmbeddedCluster, topic: str) -> list[Any]:
         record
         for partition in range(2)
         for batch in cluster.batches(topic, partition)
+        if not batch.control
         for record in batch.records()
     ]
 
