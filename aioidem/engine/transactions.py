@@ -396,10 +396,11 @@ class Transactions:
         if self.state is TransactionState.FATAL:
             return
         self.cause = copy.copy(error)
-        if self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
-            asked = self._calling is not None and self._calling.commit
-            in_doubt = asked or self._decision_in_doubt
-            self.cause.status = DeliveryStatus.UNKNOWN if in_doubt else DeliveryStatus.NOT_WRITTEN
+        asked = self._calling is not None and self._calling.commit
+        if self.in_transaction and (asked or self._decision_in_doubt):
+            self.cause.status = DeliveryStatus.UNKNOWN  # an abort that failed tells no more
+        elif self.state in (TransactionState.COMMITTING, TransactionState.DECIDING):
+            self.cause.status = DeliveryStatus.NOT_WRITTEN
         self._move(TransactionEvent.DIE)
         self.offsets.clear()
 

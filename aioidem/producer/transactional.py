@@ -105,7 +105,7 @@ class TransactionCalls(ABC):
 
         Raises:
             AbortableTransactionError: a record was not delivered, or the coordinator has aborted it
-            meanwhile (KIP-588): nothing is committed, abort it.
+            meanwhile (KIP-588): abort it. Once that has succeeded, nothing was committed.
             KafkaTimeoutError: not known yet; call again, the commit goes on.
             IllegalStateError: no transaction is open.
             KafkaError: fatal. `status` is UNKNOWN if it may have been committed.

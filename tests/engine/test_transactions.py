@@ -973,6 +973,8 @@ def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> 
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
     assert outcome.committed is None
     assert rig.txn is FATAL
+    assert rig.core.fatal_error is not None
+    assert rig.core.fatal_error.status is DeliveryStatus.UNKNOWN
 
 
 # -- KAFKA-17754 and other late copies
