@@ -16,6 +16,7 @@ from aioidem.engine import steps
 from aioidem.engine.transactions import TransactionState
 from aioidem.protocol.end_txn import EndTxnAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
+from aioidem.structs import DeliveryStatus
 
 from .driver import (
     ACKED,
