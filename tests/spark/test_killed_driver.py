@@ -1,0 +1,82 @@
+"""A driver that is killed when a task has committed, before it knows: restarted, it skips that."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, Drop, RequestSeen
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+END_TXN, EVENTS, FILES = 26, 200, 4
+
+
+def feed(source: Path) -> None:
+    source.mkdir()
+    for number in range(FILES):
+        events = [{"user": f"{number}-{each}", "action": "login"} for each in range(EVENTS)]
+        lines = "\n".join(map(json.dumps, events))
+        (source / f"{number}.json").write_text(lines, encoding="utf-8")
+
+
+def test_a_killed_driver_is_restarted_from_its_checkpoint(
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
+    feed(source)
+    committed = 0
+
+    def lose_the_answer(seen: RequestSeen) -> Action | None:
+        nonlocal committed
+        if seen.api_key != END_TXN:
+            return None
+        committed += 1
+        return Drop(processed=True)
+
+    cluster.intercept(lose_the_answer)
+    words = [str(source), str(checkpoint), cluster.bootstrap_servers, topic]
+    driver = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 150
+        while not committed and driver.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)  # its JVM and its workers too
+        driver.wait(30)
+        cluster.intercept(None)
+    assert committed
+    assert not list((checkpoint / "commits").glob("[0-9]*"))
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    query = importlib.import_module("spark_streaming").start(*words, once=True)
+    assert query.awaitTermination(120)
+
+    reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
+    reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
+    rows = reader.option("subscribe", topic).load().selectExpr("cast(key AS string) key").collect()
+    assert Counter(row.key for row in rows) == Counter(
+        f"{number}-{each}" for number in range(FILES) for each in range(EVENTS)
+    )
