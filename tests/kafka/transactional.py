@@ -120,7 +120,7 @@ async def committed(cluster: KafkaCluster, topic: str, partition: int = 0) -> li
         await consumer.seek_to_beginning(place)
         while await consumer.position(place) < end:
             for records in (await consumer.getmany(place, timeout_ms=200)).values():
-                found += [record.value for record in records]
+                found += [record.value or b"" for record in records]
     return found
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from aioidem import Producer, TopicPartition
@@ -179,7 +180,8 @@ async def test_an_abort_right_after_a_commit(
             await transaction(producer, topic, name, 3)
             await producer.begin_transaction()
             send(producer, topic, f"{name}-aborted", 2)
-            await anyio.sleep(int(name) % 5 * 0.001)
+            for _ in range(int(name) % 5):
+                await anyio.lowlevel.checkpoint()
             await producer.abort_transaction()
     await witness.reads(topic, *((name, 3) for name in names))
 
