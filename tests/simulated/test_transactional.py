@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,11 @@ from . import mutants
 from .perform import perform
 from .read_committed import Attempt, Verdict, committed_records, judge, visible_at_brokers
 from .run import main as command_line
+from .schedule import Call, Work
 from .shrink import shrink
 from .soak import quiet, run_transactional
 from .transactional import PROFILES, draw_transactional, kind_of
+from .transactional_run import Transactional
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 120
@@ -146,9 +149,17 @@ def test_planted_fatal_error_that_nothing_explains() -> None:
         assert next(found).anomaly is Anomaly.FATAL
 
 
-def test_planted_transaction_that_nobody_ends() -> None:
-    with mutants.applied(mutants.MUTANTS["nothing to end"]), quiet():
-        found = [each for seed in range(10) for each in run_transactional(seed).violations]
+def test_planted_transaction_that_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last producer begins one and vanishes."""
+
+    async def leave(self: Transactional, application: Any) -> None:
+        last = await self._continue(application)
+        await last.leave_open(Work((Call(0.0, "t", 0, None, 60),)))
+        await last.close(0)
+
+    monkeypatch.setattr(Transactional, "_last_transaction", leave)
+    with quiet():
+        found = [each for seed in range(4) for each in run_transactional(seed).violations]
     assert Anomaly.HANGING in {each.anomaly for each in found}
 
 

@@ -171,20 +171,14 @@ def written_before_it_is_added(patch: Patch) -> None:
 
 @rule("what may have begun at the coordinator is ended there")
 def nothing_to_end(patch: Patch) -> None:
-    sent, admits = Transactions.sent, Transactions.admits
+    wanted = Transactions._wanted_call
 
-    def silent(self: Transactions, call: Call) -> None:
-        sent(self, call)
-        self._begun = self._confirmed
+    def naive(self: Transactions, *, delivered: bool, quiet: bool) -> Call | None:
+        if self.state is TransactionState.ABORTING and quiet:
+            self._finish(committed=False)
+        return wanted(self, delivered=delivered, quiet=quiet)
 
-    def naive(self: Transactions, topic: str, partition: int) -> bool:
-        before = self._begun
-        admitted = admits(self, topic, partition)
-        self._begun = before
-        return admitted
-
-    patch(Transactions, "sent", silent)
-    patch(Transactions, "admits", naive)
+    patch(Transactions, "_wanted_call", naive)
 
 
 @rule("v1: an abort waits for batches under way: one after the markers opens a transaction")
