@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from aioidem.broker.state import ClusterState
     from aioidem.broker.topology import Broker
 
-__all__ = ["TransactionCoordinator"]
+__all__ = ["TransactionCoordinator", "next_look"]
 
 _INTERVAL: Final = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 _FIRST_RAISING: Final = 2
+_ROUNDING: Final = 1e-6
 _ENDED: Final = {
     TransactionState.COMPLETE_COMMIT: True,
     TransactionState.COMPLETE_ABORT: False,
@@ -285,7 +286,7 @@ class TransactionCoordinator:
         """See to it that somebody looks when the transaction may have timed out."""
         interval = int(self._cluster.broker_config(None, _INTERVAL)) / 1000
         now = self._cluster.now
-        due = (int((now + self._seconds_left(transaction)) / interval) + 1) * interval
+        due = next_look(now, self._seconds_left(transaction), interval)
         if self._next_check is None or due < self._next_check:
             self._next_check = due
             self._cluster.later(due - now, self._check(due))
@@ -316,6 +317,15 @@ class TransactionCoordinator:
                 self._fence(broker, transaction)
             else:
                 self._watch(transaction)
+
+
+def next_look(now: float, left: float, interval: float) -> float:
+    """The first multiple of `interval` after `left` more seconds.
+
+    A multiple that is reached counts as past, however its quotient is rounded: at the same instant
+    nothing would have changed, and on a virtual clock there would be no other one.
+    """
+    return (int((now + left) / interval + _ROUNDING) + 1) * interval
 
 
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.transaction import TransactionState
+from aioidem.broker.transaction_coordinator import next_look
 from aioidem.broker.virtual import VirtualCluster
 
 from .transactional import ABORTABLE, MODERN, OLD, Speech, Transactor, batch, fetch, values
@@ -552,3 +553,11 @@ def test_the_finalised_feature_says_which_protocol(
     assert {f.name: f.max_version_level for f in answer.finalized_features} == finalized
     [supported] = answer.supported_features
     assert (supported.name, supported.max_version) == ("transaction.version", 2)
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.3, 0.7, 1.1, 10.0])
+def test_a_look_at_what_timed_out_is_never_at_the_same_instant_again(interval: float) -> None:
+    """On a virtual clock it would be so for ever: 3 x 0.1 is not 0.3."""
+    for number in range(20_000):
+        now = number * interval
+        assert now + interval / 2 < next_look(now, 0.0, interval) < now + interval * 1.5
