@@ -26,11 +26,28 @@ FENCED: Final = 3
 PARTITIONS: Final = 2
 _BATCH: Final = 10
 _PATIENCE: Final = 20.0
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
+_COORDINATOR_AWAY = frozenset({14, 15, 16})
 
 
 def changed(value: bytes) -> bytes:
     """What becomes of a record."""
     return b"copied:" + value
+
+
+async def committed(
+    consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition
+) -> confluent_kafka.TopicPartition:
+    """Where the group has come to. A broker that has just started does not know yet."""
+    with anyio.fail_after(_PATIENCE):
+        while True:
+            try:
+                [found] = await anyio.to_thread.run_sync(consumer.committed, [place], _PATIENCE)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_AWAY:
+                    raise
+            else:
+                return found
 
 
 async def copy(work: Mapping[str, str]) -> None:
@@ -48,7 +65,7 @@ async def copy(work: Mapping[str, str]) -> None:
         work["bootstrap"], transactional_id=work["group"], retry_backoff_max=0.2
     ) as producer:
         place = confluent_kafka.TopicPartition(work["source"], 0)
-        [place] = await anyio.to_thread.run_sync(consumer.committed, [place], _PATIENCE)
+        place = await committed(consumer, place)
         if place.offset < 0:
             place.offset = 0
         consumer.assign([place])

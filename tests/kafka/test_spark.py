@@ -58,7 +58,7 @@ def test_a_load_through_faults_has_no_anomaly(
     props = ["--producer-props", "batch.size=16384"]
     assert main(["perf", "--spark", *words, *load, *props]) == 0
     kafka.proxy.on_answer = None
-    assert lost > 5
+    assert lost > 1
     out = tmp_path / "found.json"
     assert main(["audit", *words, "--json", str(out)]) == 0
     found = json.loads(out.read_text())
