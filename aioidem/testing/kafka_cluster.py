@@ -65,6 +65,7 @@ __all__ = ["KafkaBroker", "KafkaCluster", "KafkaStartError", "KafkaToolError"]
 
 _HOST: Final = "127.0.0.1"
 _POLL_SECONDS: Final = 0.02
+_INVALID_ASSIGNMENT: Final = 39
 _ANSWER_SECONDS: Final = 10.0
 _DOWNLOAD_SECONDS: Final = 300.0
 _MAX_ANSWER_BYTES: Final = 100 << 20
@@ -352,10 +353,13 @@ class KafkaCluster:
                 {"name": key, "value": str(value)} for key, value in (configs or {}).items()
             ],
         }
-        answer = await self._ask_any(
-            *_CREATE_TOPICS, topics=[topic], timeout=_CONTROLLER_TIME, validate_only=False
-        )
-        created = answer.topics[0]
+        created = await self._ask_to_create(topic)
+        # A broker that runs and is fenced yet counts as unknown; one that does not run stays so.
+        everybody = len(self._responsive()) == self._count
+        with anyio.move_on_after(self._start_timeout if everybody else 0):
+            while int(created.error_code) == _INVALID_ASSIGNMENT:
+                await anyio.sleep(_POLL_SECONDS)
+                created = await self._ask_to_create(topic)
         _raise_for(created, f"topic {name!r} was not created")
         for proxy in self.proxies:
             if proxy.retention is not None:
@@ -398,6 +402,12 @@ class KafkaCluster:
         """Ids of the replicas that are in sync; empty if there is no such partition."""
         state = await self._state(topic, partition)
         return frozenset() if state is None else frozenset(map(int, state.isr_nodes))
+
+    async def _ask_to_create(self, topic: dict[str, Any]) -> Any:
+        answer = await self._ask_any(
+            *_CREATE_TOPICS, topics=[topic], timeout=_CONTROLLER_TIME, validate_only=False
+        )
+        return answer.topics[0]
 
     async def until_in_sync(
         self, topic: str, partition: int = 0, *, brokers: Collection[int] | None = None

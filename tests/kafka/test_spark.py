@@ -7,10 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio.from_thread import BlockingPortal
+from pyspark.errors import StreamingQueryException
 
 from aioidem.cli import main
 from aioidem.spark import register
@@ -65,6 +66,17 @@ def test_a_load_through_faults_has_no_anomaly(
     assert (found["acked"], found["log_records"]) == (20_000, 20_000)
 
 
+def at_last(query: Query, **options: Any) -> None:
+    """Start a query that ended again, as its operator would. An attempt that Spark has given up may
+    come to its coordinator after the one that follows, which is then fenced; and Spark, as it is
+    set up here, counts no third one.
+    """
+    try:
+        query.run(**options)
+    except StreamingQueryException:
+        query.run(**options)
+
+
 @pytest.mark.parametrize(("sink", "repeated"), [("aioidem", False), ("kafka", True)])
 def test_the_same_faults_for_both_sinks(
     spark: SparkSession,
@@ -80,7 +92,7 @@ def test_the_same_faults_for_both_sinks(
     portal.call(kafka.create_topic, topic, 2)
     query = Query(spark, kafka.bootstrap_servers, topic, tmp_path)
     query.feed()
-    query.run(sink=sink, column=fail_once(100))
+    at_last(query, sink=sink, column=fail_once(100))
     query.forget_commit(0)
     query.feed()
     query.run(sink=sink)
