@@ -777,11 +777,19 @@ class PartitionState:
             self._skipped = batch.base
         self.settle_records(batch.records, DeliveryStatus.NOT_WRITTEN, error, out)
 
-    def _give_up(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
-        """UNKNOWN, and its numbers are never used again under this identity."""
+    def _give_up(
+        self,
+        batch: Batch,
+        error: errors.KafkaError,
+        out: Effects,
+        status: DeliveryStatus = DeliveryStatus.UNKNOWN,
+    ) -> None:
+        """UNKNOWN, unless an abort has decided, and its numbers are never used again under this
+        identity.
+        """
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
-        self.settle_records(batch.records, DeliveryStatus.UNKNOWN, error, out)
+        self.settle_records(batch.records, status, error, out)
         self._give_up_numbers(out)
 
     def _end(
@@ -833,9 +841,7 @@ class PartitionState:
             if not batch.in_doubt:
                 self._fail(batch, error, out)
             elif doubt is not None:
-                batch.move(BatchEvent.GIVE_UP)
-                self.unresolved.remove(batch)
-                self.settle_records(batch.records, doubt, error, out)
+                self._give_up(batch, error, out, doubt)
             # At once, whenever it will be settled: the end of this transaction must know that the
             # next one needs another epoch, or a late copy would be part of it (v1).
             self._give_up_numbers(out)

@@ -32,7 +32,6 @@ from aioidem.delivery import Deliveries, Delivery
 from aioidem.engine import ProducerCore
 from aioidem.engine.accumulator import PendingRecord, RecordGroup
 from aioidem.engine.cluster import ClusterView
-from aioidem.engine.transactions import TransactionState
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.producer.arguments import (
@@ -143,18 +142,11 @@ class Producer(TransactionCalls):
             raise failure
         if core.metadata.refreshed_at is None or not self._identified():
             what = "no producer id" if core.metadata.refreshed_at is not None else "no metadata"
-            refusal = None if core.transactions is None else core.transactions.last_refusal
             raise errors.KafkaTimeoutError(
-                f"{what} within max_block ({self.config.max_block:g} s)"
-                + (f"; the last refusal: {refusal}" if refusal is not None else "")
+                f"{what} within max_block ({self.config.max_block:g} s){self._last_refusal()}"
             )
 
     def _identified(self) -> bool:
-        if self._core.transactions is not None:
-            return self._core.transactions.state not in (
-                TransactionState.UNINITIALISED,
-                TransactionState.INITIALISING,
-            )
         return not self.config.enable_idempotence or self._core.current_identity is not None
 
     @property

@@ -229,13 +229,18 @@ class TransactionCalls(ABC):
         if condition():
             return  # whatever else has ended meanwhile
         if scope.cancelled_caught:
-            transactions = self._transactional()
-            refusal = transactions.last_refusal
+            self._check_open()
             raise errors.KafkaTimeoutError(
                 f"{call}: not done within {limit:g} s, call again to go on waiting"
-                + (f"; the last refusal: {refusal}" if refusal is not None else "")
+                f"{self._last_refusal()}"
             )
         self._check_open()
+
+    def _last_refusal(self) -> str:
+        """What a coordinator said last, for the message of a timeout."""
+        transactions = self._core.transactions
+        refusal = None if transactions is None else transactions.last_refusal
+        return "" if refusal is None else f"; the last refusal: {refusal}"
 
     async def _end_transaction(self) -> None:
         """The producer is closing: abort what is open, wait for what is being ended."""

@@ -9,6 +9,7 @@ aiokafka's consumer, reading what is committed.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -54,7 +55,7 @@ class Killers:
     """Kill something each time so many requests have been served."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int, tasks: Any) -> None:
-        self.copier = anyio.CancelScope()
+        self.copier: asyncio.Task[None] | None = None
         self.kills = {"copier": 0, "broker": 0}
         self._cluster = cluster
         self._random = random.Random(seed)
@@ -80,10 +81,18 @@ class Killers:
     def _kill(self, what: str) -> None:
         self.kills[what] += 1
         if what == "copier":
-            self.copier.cancel()
+            if self.copier is not None:
+                self.copier.cancel()
             return
         self._down = self._random.randrange(BROKERS)
         self._tasks.start_soon(self._stop, self._down)
+
+    def start(self, cluster: EmbeddedCluster) -> asyncio.Task[None]:
+        """A copier, in a task of asyncio's: aiokafka's consumer knows nothing of cancel scopes, and
+        a cancellation of its own tasks may reach who awaits them.
+        """
+        self.copier = asyncio.create_task(copy(cluster))
+        return self.copier
 
     async def _stop(self, broker: int) -> None:
         await self._cluster.stop_broker(broker, clean=False)
@@ -124,6 +133,20 @@ async def copy(cluster: EmbeddedCluster) -> None:
                 await producer.send_offsets_to_transaction(after, GROUP)
 
 
+async def ended(copier: asyncio.Task[None]) -> bool:
+    """Whether it copied all there was to copy; False where it was killed, or failed as a process
+    may beside brokers that die.
+    """
+    try:
+        await asyncio.wait([copier])
+    finally:
+        copier.cancel()
+    if copier.cancelled() or isinstance(copier.exception(), KafkaError | ReaderError):
+        return False
+    copier.result()
+    return True
+
+
 async def fill(cluster: EmbeddedCluster) -> None:
     """What is to be copied."""
     async with producer_for(cluster) as producer:
@@ -161,14 +184,8 @@ async def test_copied_exactly_once_under_kills_of_copiers_and_brokers(
             cluster.create_topic(topic, partitions=PARTITIONS, replication=BROKERS)
         await fill(cluster)
         killers = Killers(cluster, seed, tasks)
-        copied = False
-        while not copied:
-            with anyio.CancelScope() as killers.copier:
-                try:
-                    await copy(cluster)
-                    copied = True
-                except (KafkaError, ReaderError):
-                    continue  # a process that fails is started again
+        while not await ended(killers.start(cluster)):
+            pass  # a process that is killed or fails is started again
         cluster.intercept(None)
         for broker in range(BROKERS):
             await cluster.start_broker(broker)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +22,10 @@ from .run import main as command_line
 from .schedule import Call, Work
 from .shrink import shrink
 from .soak import quiet, run_transactional
+from .test_soak import nothing_is_wrong
 from .transactional import PROFILES, draw_transactional, kind_of
 from .transactional_run import Transactional
 
-ROOT = Path(__file__).parents[2]
 SEEDS = 120
 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
@@ -36,16 +34,7 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 @pytest.mark.timeout(300)
 def test_seeds_of_transactions_show_nothing_wrong() -> None:
     """As `make soak-transactions` runs them."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulated.soak", "--transactions", "--seeds", str(SEEDS)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = done.stdout.splitlines()[-1]
-    assert re.fullmatch(rf"{SEEDS} schedules, 0 violations, \d+ unknown", last)
+    nothing_is_wrong(SEEDS, "--transactions")
 
 
 @pytest.mark.parametrize("seed", range(6))
