@@ -32,7 +32,7 @@ from aioidem.testing import (
     check_history,
     make_value,
 )
-from tests.kafka.faults.world import World
+from tests.kafka.faults.world import World, until
 from tests.kafka.tools import OUT_OF_ORDER, bounded, records_of
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +93,25 @@ class RawProducer:
         )
 
 
+async def new_producer_id(cluster: KafkaCluster) -> int:
+    """As soon as the broker has one: a broker that has just started asks its controller first."""
+    given: list[int] = []
+
+    async def granted() -> bool:
+        answer = await cluster.ask(
+            *INIT_PRODUCER_ID,
+            transactional_id=None,
+            transaction_timeout=from_ms(0),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        given.append(answer.producer_id)
+        return int(answer.error_code) == 0
+
+    await until(granted)
+    return given[-1]
+
+
 @pytest.mark.parametrize("over", [0, 1], ids=["as-many-as-are-remembered", "one-more"])
 @bounded(60)
 async def test_one_batch_beyond_what_is_remembered_is_refused_and_its_cure_writes_it_twice(
@@ -100,14 +119,7 @@ async def test_one_batch_beyond_what_is_remembered_is_refused_and_its_cure_write
 ) -> None:
     topic, batches = f"forced-{over}", world.window + over
     await cluster.create_topic(topic)
-    granted = await cluster.ask(
-        *INIT_PRODUCER_ID,
-        transactional_id=None,
-        transaction_timeout=from_ms(0),
-        producer_id=-1,
-        producer_epoch=-1,
-    )
-    raw = RawProducer(cluster, topic, granted.producer_id)
+    raw = RawProducer(cluster, topic, await new_producer_id(cluster))
     ids = [ValueId("raw", topic, 0, call) for call in range(batches)]
     values = [make_value(each).hex().encode() for each in ids]
 
