@@ -23,6 +23,11 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
 
+# What tests share asserts, too: without this a failure there shows no values.
+pytest.register_assert_rewrite(
+    *(f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir())
+)
+
 CI = os.environ.get("CI", "").lower() == "true"
 
 # No deadline: on a shared machine it measures the neighbours. A seed is printed by pytest-randomly.
