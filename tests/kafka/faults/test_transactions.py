@@ -573,7 +573,11 @@ async def test_a_topic_that_may_not_be_written_to_dooms_its_transaction_and_no_o
 async def test_records_of_an_open_transaction_are_deleted(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """What is left of it is committed; the broker keeps our state."""
+    """What is left of it is committed; the broker keeps our state.
+
+    That they are deleted it may forget: it notes where a log starts once a minute, and is killed by
+    other tests.
+    """
     topic = "txn-deleted"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()
@@ -582,4 +586,4 @@ async def test_records_of_an_open_transaction_are_deleted(
         assert set(await outcomes(send(producer, topic, "one", 5))) == {ACKED}
         await producer.commit_transaction()
         await transaction(producer, topic, "two")
-    await witness.reads(topic, ("one", 5), ("two", 5))
+    await witness.reads(topic, ("one", 5), ("two", 5), for_good=False)
