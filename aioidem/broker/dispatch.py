@@ -35,6 +35,7 @@ from aioidem.broker import (
     api_44_incremental_alter_configs,
     api_60_describe_cluster,
     api_61_describe_producers,
+    api_66_list_transactions,
 )
 from aioidem.broker.entities import Entity
 from aioidem.broker.requests import Context, Reply
@@ -81,6 +82,7 @@ APIS: Final[Mapping[int, Api]] = {
     44: Api(api_44_incremental_alter_configs.handle, 0, 1),
     60: Api(api_60_describe_cluster.handle, 0, 2),
     61: Api(api_61_describe_producers.handle, 0, 0),
+    66: Api(api_66_list_transactions.handle, 0, 2),
 }
 
 

@@ -2,6 +2,7 @@
 
 * `register(spark)` makes the data source `aioidem` known: `df.write.format("aioidem")`, and
   `writeStream` likewise (`sink`, `writing`).
+* `end_open_transactions(spark, checkpoint, options)`, before a killed query is started again.
 * `load` spreads `aioidem perf` over tasks that keep ledgers (`ledger`); `audit` holds ledgers
   against the topic, `follow` does so while a load still runs.
 
@@ -17,12 +18,13 @@ a producer inside, which people write by hand (it has no hook for a commit, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["end_open_transactions", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -40,3 +42,30 @@ def register(spark: SparkSession) -> None:
     from aioidem.spark.sink import AioidemDataSource
 
     spark.dataSource.register(AioidemDataSource)
+
+
+def end_open_transactions(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str]
+) -> tuple[str, ...]:
+    """End what a killed query left open, so that readers of committed data need not wait for it;
+    for before the query is started again. Blocks.
+
+    Args:
+        spark: reads the checkpoint, wherever it is.
+        checkpoint: the query's `checkpointLocation`.
+        options: those of the query's sink.
+
+    Returns:
+        The transactional ids whose transactions were open; none if the query never ran.
+
+    Raises:
+        SparkUnavailableError: the extra `spark` is not installed.
+        ConfigError: an option is illegal, or there is something else than a checkpoint.
+        KafkaError: see `aioidem.spark.open_transactions`.
+    """
+    from aioidem.spark.session import require_extra
+
+    require_extra()
+    from aioidem.spark import open_transactions
+
+    return open_transactions.end_open_transactions(spark, checkpoint, options)

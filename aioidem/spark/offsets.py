@@ -1,7 +1,7 @@
 """A group's committed offset, asked of its coordinator: what a task knows of the attempt before.
 
 The producer commits offsets and never reads them, so this asks by itself: the coordinator, then
-OffsetFetch with `require_stable`, a connection for each, with the producer's own security.
+OffsetFetch with `require_stable`.
 
 Invariants:
 
@@ -16,27 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import cycle
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 
 from aioidem import errors
 from aioidem.config import ProducerConfig
 from aioidem.network.connection import Connection
-from aioidem.network.sasl.client import sasl_client
-from aioidem.network.tls import secured
-from aioidem.network.transport import TcpConnector
 from aioidem.protocol.find_coordinator import (
     CoordinatorKey,
     coordinator_answer,
     coordinator_request,
 )
-from aioidem.protocol.messages import (
-    decode_response,
-    encode_request,
-    request_type,
-    response_type,
-)
+from aioidem.protocol.messages import request_type
+from aioidem.spark.asking import Place, ask
 from aioidem.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = ["committed_offset"]
@@ -49,11 +42,6 @@ _PAUSE: Final = 0.1
 _AGAIN: Final = frozenset({7, 13, 14, 15, 16, 88})
 
 
-class _Place(NamedTuple):
-    host: str
-    port: int
-
-
 async def committed_offset(
     config: ProducerConfig, group: str, where: TopicPartition, timeout: float
 ) -> OffsetAndMetadata | None:
@@ -64,7 +52,7 @@ async def committed_offset(
         AuthenticationFailedError, BrokerResponseError: refused, for example
         `GroupAuthorizationFailedError`.
     """
-    servers = cycle(_Place(host, port) for host, port in config.bootstrap_servers)
+    servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
     reason: errors.KafkaError | None = None
     with anyio.move_on_after(timeout):
         while True:
@@ -85,19 +73,19 @@ async def committed_offset(
     )
 
 
-async def _coordinator(config: ProducerConfig, server: _Place, group: str) -> _Place:
+async def _coordinator(config: ProducerConfig, server: Place, group: str) -> Place:
     def make(connection: Connection) -> Any:
         version = connection.versions.choose(_FIND_COORDINATOR)
         return coordinator_request(version, group, CoordinatorKey.GROUP)
 
-    answer = coordinator_answer(await _ask(config, server, _FIND_COORDINATOR, make), group)
+    answer = coordinator_answer(await ask(config, server, _FIND_COORDINATOR, make), group)
     if answer.error_code:
         raise errors.broker_error(answer.error_code, f"the coordinator of {group}")
-    return _Place(answer.host, answer.port)
+    return Place(answer.host, answer.port)
 
 
 async def _fetch(
-    config: ProducerConfig, coordinator: _Place, group: str, where: TopicPartition
+    config: ProducerConfig, coordinator: Place, group: str, where: TopicPartition
 ) -> OffsetAndMetadata | None:
     def make(connection: Connection) -> Any:
         lowest, highest = connection.versions.offered.get(_OFFSET_FETCH, (0, -1))
@@ -107,7 +95,7 @@ async def _fetch(
         topic = _topic_type(schema)(name=where.topic, partition_indexes=(where.partition,))
         return schema(group_id=group, topics=(topic,), require_stable=True)
 
-    answer = await _ask(config, coordinator, _OFFSET_FETCH, make)
+    answer = await ask(config, coordinator, _OFFSET_FETCH, make)
     for code, offset, metadata in _answers(answer):
         if code:
             raise errors.broker_error(code, f"the committed offset of {group}")
@@ -127,54 +115,3 @@ def _answers(answer: Any) -> Iterator[tuple[int, int, str]]:
     for topic in answer.topics:
         for part in topic.partitions:
             yield int(part.error_code), int(part.committed_offset), part.metadata or ""
-
-
-async def _ask(config: ProducerConfig, place: _Place, api_key: int, make: Any) -> Any:
-    """One question on a connection of its own."""
-    connection = await Connection.open(
-        secured(TcpConnector(), config),
-        place.host,
-        place.port,
-        client_id=config.client_id,
-        setup_timeout=config.connection_setup_timeout,
-        max_frame_bytes=config.max_frame_bytes,
-        sasl=sasl_client(config),
-    )
-    try:
-        request = make(connection)
-        schema = response_type(api_key, type(request).__version__)
-        if schema is None:
-            raise errors.InternalError(f"no schema for API {api_key}")
-        _, answer = decode_response(schema, await _answer(config, connection, request))
-    finally:
-        with anyio.CancelScope(shield=True):
-            await connection.aclose()
-    return answer
-
-
-async def _answer(config: ProducerConfig, connection: Connection, request: Any) -> bytes:
-    frames: list[bytes] = []
-    causes: list[errors.KafkaError] = []
-    over = anyio.Event()
-
-    def take(_: int, frame: bytes) -> None:
-        frames.append(frame)
-        over.set()
-
-    async def run() -> None:
-        causes.append(await connection.run(take, lambda _written, _read: None))
-        over.set()
-
-    number = connection.next_correlation_id()
-    frame = encode_request(request, correlation_id=number, client_id=config.client_id)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        connection.write(frame, correlation_id=number)
-        with anyio.move_on_after(config.request_timeout):
-            await over.wait()
-        tasks.cancel_scope.cancel()
-    if frames:
-        return frames[0]
-    if causes:
-        raise causes[0]
-    raise errors.KafkaTimeoutError(f"no answer within {config.request_timeout:g} s")

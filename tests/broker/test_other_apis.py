@@ -239,6 +239,12 @@ REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
         "include_fenced_brokers": False,
     },
     61: lambda _cluster: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+    66: lambda _cluster: {
+        "state_filters": ["Ongoing"],
+        "producer_id_filters": [1],
+        "duration_filter": 1,
+        "transactional_id_pattern": "a.*",
+    },
 }
 EVERY_VERSION = [
     (key, version) for key in REQUESTS for version in range(APIS[key].first, APIS[key].last + 1)

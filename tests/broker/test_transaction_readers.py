@@ -338,3 +338,58 @@ def test_a_group_is_asked_for_at_its_coordinator() -> None:
     assert group.error_code is ErrorCode.not_coordinator
     old = cluster.client(0).ask(9, 1, {"group_id": "g", "topics": topics})
     assert old.topics[0].partitions[0].error_code is ErrorCode.not_coordinator
+
+
+# -- ListTransactions ------------------------------------------------------------------------------
+
+
+def listed(cluster: VirtualCluster, *states: str, **filters: Any) -> dict[str, str]:
+    """Transactional ids and their states, as one broker lists them."""
+    request = {"state_filters": states, "producer_id_filters": [], **filters}
+    answer = cluster.client().ask(66, 2, {"duration_filter": -1, **request})
+    assert answer.error_code is OK
+    return {each.transactional_id: each.transaction_state for each in answer.transaction_states}
+
+
+def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster) -> None:
+    assert listed(cluster) == {}
+    open_, idle = ready(cluster, "open"), ready(cluster, "idle")
+    open_.produce(b"v")
+    assert listed(cluster) == {"open": "Ongoing", "idle": "Empty"}
+    assert listed(cluster, "Ongoing") == {"open": "Ongoing"}
+    assert listed(cluster, "CompleteAbort") == {}
+    assert listed(cluster, producer_id_filters=[idle.producer_id]) == {"idle": "Empty"}
+    assert listed(cluster, transactional_id_pattern="i.*") == {"idle": "Empty"}
+    assert listed(cluster, "Ongoing", duration_filter=5_000) == {}
+    cluster.run_until(6.0)
+    assert listed(cluster, "Ongoing", duration_filter=5_000) == {"open": "Ongoing"}
+    open_.end(commit=False)
+    assert listed(cluster)["open"] == "CompleteAbort"
+
+
+def test_each_coordinator_lists_its_own() -> None:
+    cluster = VirtualCluster(brokers=2)
+    cluster.state.create_topic("t", partitions=1, replication=1)
+    names = [f"id-{number}" for number in range(8)]
+    for name in names:
+        ready(cluster, name)
+    request = {"state_filters": [], "producer_id_filters": []}
+    told = [
+        {each.transactional_id for each in cluster.client(n).ask(66, 0, request).transaction_states}
+        for n in (0, 1)
+    ]
+    assert all(told)
+    assert not told[0] & told[1]
+    assert told[0] | told[1] == set(names)
+
+
+def test_what_cannot_be_listed_is_said(cluster: VirtualCluster) -> None:
+    ready(cluster, "tx")
+    request = {"state_filters": ["Dead", "dead"], "producer_id_filters": [], "duration_filter": -1}
+    answer = cluster.client().ask(66, 2, request | {"transactional_id_pattern": "("})
+    assert answer.error_code is ErrorCode.invalid_regular_expression
+    assert answer.unknown_state_filters == ("dead",)
+    cluster.state.coordinator_faults["tx"] = ErrorCode.coordinator_load_in_progress
+    answer = cluster.client().ask(66, 2, request)
+    assert answer.error_code is ErrorCode.coordinator_load_in_progress
+    assert answer.transaction_states == ()

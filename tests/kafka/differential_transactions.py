@@ -247,6 +247,14 @@ class Transactions:
         body = {**_who(name, producer), "committed": commit}
         return Step(26, version, body, label=f"end {name} {producer} {commit} v{version}")
 
+    def listed(
+        self, producer: tuple[int, int], *states: str, version: int = 0, **filters: Any
+    ) -> Step:
+        """ListTransactions, of this producer id alone: others know other transactional ids."""
+        wanted = {"state_filters": list(states), "producer_id_filters": [producer[0]]}
+        label = f"list {producer[0]} {states} {filters} v{version}"
+        return Step(66, version, wanted | filters, label=label)
+
     def after(self, producer: tuple[int, int]) -> tuple[int, int]:
         """What a producer has after an end that was answered without an error."""
         return (producer[0], producer[1] + 1) if self.modern else producer
@@ -520,6 +528,25 @@ async def timeouts(t: Transactions) -> None:
     await t.look("late")
 
 
+async def listing(t: Transactions) -> None:
+    """What a coordinator tells of the transactional ids it knows, and by which filters."""
+    await t.b.topic("listed", 1)
+    p = await t.start("listed")
+    await t.ask(t.listed(p))
+    await t.join("listed", p, "listed")
+    await t.ask(t.write("listed", p, 0, topic="listed"))
+    for states in ((), ("Ongoing",), ("Empty", "CompleteCommit"), ("ongoing", "Dead", "Ongoing")):
+        await t.ask(t.listed(p, *states))
+    await t.ask(t.listed(p, version=1, duration_filter=-1))
+    await t.ask(t.listed(p, version=1, duration_filter=3_600_000))
+    if t.b.world.kafka != "3.9.1":
+        for pattern in (None, "", "listed", "list", "l.*d", "L.*", "("):
+            await t.ask(t.listed(p, version=2, transactional_id_pattern=pattern))
+    await t.ask(t.end("listed", p, commit=True))
+    p = t.after(p)
+    await t.b.pair.until(t.listed(p), lambda answer: "'CompleteCommit'" in str(answer))
+
+
 async def lowest_sequence(t: Transactions) -> None:
     """A duplicate of the last transaction, in the next one, and what comes after it."""
     await t.b.topic("low", 1)
@@ -560,6 +587,7 @@ SCRIPTS: Final[Sequence[Script]] = (
     without_state,
     offsets,
     timeouts,
+    listing,
     lowest_sequence,
     the_wrong_generation,
 )

@@ -42,7 +42,7 @@ from aioidem.protocol.codec import (
 )
 from aioidem.protocol.messages import request_type, response_type
 
-APIS = (0, 1, 2, 3, 10, 17, 18, 19, 20, 22, 24, 25, 26, 28, 32, 36, 44, 60, 61)
+APIS = (0, 1, 2, 3, 10, 17, 18, 19, 20, 22, 24, 25, 26, 28, 32, 36, 44, 60, 61, 66)
 EVERY_SCHEMA: list[Any] = [
     pytest.param(kind, id=f"{kind.__name__}-v{kind.__version__}")
     for api in APIS

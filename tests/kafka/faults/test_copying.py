@@ -71,10 +71,12 @@ class Copiers:
         self._guard = ProcessGuard()
         self._all: list[subprocess.Popen[bytes]] = []
 
+    def _log(self, number: int) -> Path:
+        return self._folder / f"copier-{number}.log"
+
     def start(self) -> None:
-        """One more. It fences those before it."""
-        log = self._folder / f"copier-{len(self._all)}.log"
-        with log.open("wb") as output:
+        """One more. It fences those before it, once it has begun."""
+        with self._log(len(self._all)).open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.kafka.copier", json.dumps(self._work)],
                 cwd=ROOT,
@@ -92,6 +94,13 @@ class Copiers:
         assert process.poll() is None, f"{self._folder} says why"
         return process
 
+    def begun(self) -> bool:
+        """Whether the one that copies has its identity: one that is stopped before that fences
+        its successor when it wakes.
+        """
+        self.check()
+        return b"begins at" in self._log(len(self._all) - 1).read_bytes()
+
     def signal(self, number: signal.Signals) -> subprocess.Popen[bytes]:
         """Send it to the one that copies."""
         process = self.check()
@@ -100,7 +109,7 @@ class Copiers:
 
     def said(self) -> str:
         """What all of them printed."""
-        logs = sorted(self._folder.glob("copier-*.log"))
+        logs = [self._log(number) for number in range(len(self._all))]
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
 
     def end(self) -> None:
@@ -131,7 +140,12 @@ async def copied(cluster: KafkaCluster, target: str) -> int:
 
 
 async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: int) -> None:
-    """Wait until so much more is copied."""
+    """Wait until it has begun, and so much more is copied."""
+
+    async def begun() -> bool:
+        return await in_thread(copiers.begun)
+
+    await until(begun)
     enough = await copied(cluster, target) + more
 
     async def reached() -> bool:

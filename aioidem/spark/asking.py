@@ -1,0 +1,99 @@
+"""One question to one broker, and its answer: for what the producer never asks.
+
+A connection for each question, with the producer's own security, closed behind it.
+
+Invariant: bounded by the configuration's `request_timeout`, and connecting by its own.
+
+Rejected: the producer's connections (they are the sender's, whose questions are of its own plan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import anyio
+
+from aioidem import errors
+from aioidem.config import ProducerConfig
+from aioidem.network.connection import Connection
+from aioidem.network.sasl.client import sasl_client
+from aioidem.network.tls import secured
+from aioidem.network.transport import TcpConnector
+from aioidem.protocol.messages import decode_response, encode_request, response_type
+
+__all__ = ["Place", "ask"]
+
+
+class Place(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+
+async def ask(
+    config: ProducerConfig, place: Place, api_key: int, make: Callable[[Connection], Any]
+) -> Any:
+    """Ask that broker.
+
+    Args:
+        config: how to connect.
+        place: whom.
+        api_key: of the question.
+        make: the question, in a version that the connection's broker speaks.
+
+    Returns:
+        The answer, as kio has it.
+
+    Raises:
+        KafkaConnectionError, KafkaTimeoutError, AuthenticationFailedError,
+        IncompatibleBrokerVersion: there is none.
+    """
+    connection = await Connection.open(
+        secured(TcpConnector(), config),
+        place.host,
+        place.port,
+        client_id=config.client_id,
+        setup_timeout=config.connection_setup_timeout,
+        max_frame_bytes=config.max_frame_bytes,
+        sasl=sasl_client(config),
+    )
+    try:
+        request = make(connection)
+        schema = response_type(api_key, type(request).__version__)
+        if schema is None:
+            raise errors.InternalError(f"no schema for API {api_key}")
+        _, answer = decode_response(schema, await _answer(config, connection, request))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await connection.aclose()
+    return answer
+
+
+async def _answer(config: ProducerConfig, connection: Connection, request: Any) -> bytes:
+    frames: list[bytes] = []
+    causes: list[errors.KafkaError] = []
+    over = anyio.Event()
+
+    def take(_: int, frame: bytes) -> None:
+        frames.append(frame)
+        over.set()
+
+    async def run() -> None:
+        causes.append(await connection.run(take, lambda _written, _read: None))
+        over.set()
+
+    number = connection.next_correlation_id()
+    frame = encode_request(request, correlation_id=number, client_id=config.client_id)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        connection.write(frame, correlation_id=number)
+        with anyio.move_on_after(config.request_timeout):
+            await over.wait()
+        tasks.cancel_scope.cancel()
+    if frames:
+        return frames[0]
+    if causes:
+        raise causes[0]
+    raise errors.KafkaTimeoutError(f"no answer within {config.request_timeout:g} s")

@@ -1,0 +1,165 @@
+"""Transactions that a killed query left open, ended before it is started again.
+
+Readers of committed data wait at an open transaction. The task that left it ends it when it runs
+again; but a restarted query may run that task late, or not at all (it needs fewer tasks), and then
+readers wait for the transaction's timeout. The driver knows neither how many tasks the last batch
+had nor when a query is restarted (Spark's Python API tells neither), so this is a call of its own,
+for before `start()`: it asks the coordinators themselves (ListTransactions, KIP-664) for what is
+open under the query's prefix, and fences each.
+
+Invariants:
+
+* Nothing but open transactions of that query is touched, and nothing is committed or written.
+* Safe whenever it is called: an attempt that still runs is fenced, and Spark tries it again.
+* Bounded: by `_ASK_SECONDS` for asking, by `max.block.ms` for each transaction that is ended.
+
+Rejected: fencing in each batch's planning (a connection to every broker for each batch, for what
+happens once in a restart), the number of tasks in the marker (a task is not told it).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from aioidem import errors
+from aioidem.config import ProducerConfig
+from aioidem.network.connection import Connection
+from aioidem.producer import Producer
+from aioidem.protocol.messages import request_type
+from aioidem.protocol.metadata import metadata_request, metadata_update
+from aioidem.spark.asking import Place, ask
+from aioidem.spark.marker import PREFIX
+from aioidem.spark.options import EXACTLY_ONCE, SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["end_open_transactions", "end_transactions_of", "query_id"]
+
+_METADATA: Final = 3
+_LIST_TRANSACTIONS: Final = 66
+_ONGOING: Final = "Ongoing"
+_ASK_SECONDS: Final = 60.0
+_PAUSE: Final = 0.1
+# Timed out, network, loading, no coordinator, another coordinator.
+_AGAIN: Final = frozenset({7, 13, 14, 15, 16})
+
+logger = logging.getLogger("aioidem.spark")
+
+
+def end_open_transactions(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str]
+) -> tuple[str, ...]:
+    """End what a killed query left open; call it before the query is started again. Blocks.
+
+    Args:
+        spark: reads the checkpoint, wherever it is.
+        checkpoint: the query's `checkpointLocation`.
+        options: those of the query's sink.
+
+    Returns:
+        The transactional ids whose transactions were open; none if the query never ran.
+
+    Raises:
+        ConfigError: an option is illegal, the mode is not exactly-once, or there is something else
+            than a checkpoint.
+        KafkaTimeoutError: not every broker has answered in a minute.
+        IncompatibleBrokerVersion: brokers tell since Kafka 3.0.
+        TransactionalIdAuthorizationFailedError: may not be fenced. Ids that may not be described
+            are not seen at all.
+        KafkaError: the cluster cannot be reached.
+    """
+    sink = SinkOptions.read(options, streaming=True)
+    if sink.mode != EXACTLY_ONCE:
+        raise errors.ConfigError(f"mode: {sink.mode} has no transactions")
+    query = query_id(spark, checkpoint)
+    return () if query is None else anyio.run(end_transactions_of, sink, query)
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id that Spark keeps in a checkpoint; None if it has not written one yet.
+
+    Raises:
+        ConfigError: what is there is none.
+    """
+    from pyspark.errors import AnalysisException
+
+    path = f"{checkpoint.rstrip('/')}/metadata"
+    try:
+        text = "".join(row.value for row in spark.read.text(path).collect())
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    try:
+        found: Any = json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not isinstance(found, str) or not found:
+        raise errors.ConfigError(f"{path}: not the metadata of a query's checkpoint")
+    return found
+
+
+async def end_transactions_of(options: SinkOptions, query: str) -> tuple[str, ...]:
+    """The same, with the query's id."""
+    config = options.config(f"{PREFIX}.{query}")
+    names = await _open(config, f"{PREFIX}.{query}.")
+    for name in names:
+        # Getting the id fences whoever has it, and ends what he left.
+        async with Producer(config=options.config(name)):
+            logger.info("ended the transaction that %s left open", name)
+    return names
+
+
+async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
+    """Transactional ids with that prefix that have an open transaction, of all coordinators."""
+    servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
+    reason: errors.KafkaError | None = None
+    with anyio.move_on_after(_ASK_SECONDS):
+        while True:
+            try:
+                brokers = await _brokers(config, next(servers))
+                found = [name for broker in brokers async for name in _listed(config, broker)]
+                return tuple(sorted({name for name in found if name.startswith(prefix)}))
+            except errors.AuthenticationFailedError:
+                raise
+            except errors.BrokerResponseError as error:
+                if error.errno not in _AGAIN:
+                    raise
+                reason = error
+            except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
+                reason = error
+            await anyio.sleep(_PAUSE)
+    raise errors.KafkaTimeoutError(
+        f"open transactions are not known within {_ASK_SECONDS:g} s: {reason}"
+    )
+
+
+async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:
+    def make(connection: Connection) -> Any:
+        version = connection.versions.choose(_METADATA)
+        return metadata_request(version, (), allow_auto_create=False)
+
+    update = metadata_update(await ask(config, server, _METADATA, make))
+    return [Place(each.host, each.port) for each in update.brokers]
+
+
+async def _listed(config: ProducerConfig, broker: Place) -> AsyncIterator[str]:
+    def make(connection: Connection) -> Any:
+        schema: Any = request_type(_LIST_TRANSACTIONS, 0)
+        if schema is None or _LIST_TRANSACTIONS not in connection.versions.offered:
+            raise errors.IncompatibleBrokerVersion("no ListTransactions: Kafka has it since 3.0")
+        return schema(state_filters=(_ONGOING,))
+
+    answer = await ask(config, broker, _LIST_TRANSACTIONS, make)
+    if answer.error_code:
+        raise errors.broker_error(int(answer.error_code), "open transactions")
+    for each in answer.transaction_states:
+        if each.transaction_state == _ONGOING:
+            yield each.transactional_id
