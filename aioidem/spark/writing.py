@@ -28,7 +28,7 @@ record in flight end UNKNOWN), and a future per row.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -38,9 +38,16 @@ from anyio.from_thread import start_blocking_portal
 
 from aioidem.config import ProducerConfig
 from aioidem.delivery import Delivery
-from aioidem.errors import BufferFullError, KafkaError
+from aioidem.errors import (
+    BufferFullError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 from aioidem.producer import Producer
 from aioidem.spark.marker import (
+    PREFIX,
     Answer,
     IdentityUsedError,
     Marker,
@@ -71,6 +78,12 @@ _ABORT_SECONDS: Final = 10.0
 _ASK_SECONDS: Final = 60.0
 _NEAR: Final = 0.9
 """Of the transaction's timeout: a task that has not begun to commit by then would not be done."""
+_ACLS: Final[Mapping[type[KafkaError], str]] = {
+    TransactionalIdAuthorizationFailed: "WRITE on transactional ids with the prefix {prefix}.",
+    GroupAuthorizationFailedError: "READ on groups with the prefix {prefix}.",
+    TopicAuthorizationFailedError: "WRITE on the topics of the rows, and READ on {marker}",
+}
+"""What the mode exactly-once needs of the cluster's rules."""
 
 
 class SinkTaskError(KafkaError):
@@ -326,8 +339,32 @@ def write_rows(
     Raises:
         SinkTaskError: not every row was acknowledged.
         MarkerError: it is not safe to write.
-        KafkaError: the cluster cannot be reached, or a row cannot be sent as it is.
+        KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. Where it does
+            not allow what the mode needs, a note says which ACL is missing.
     """
+    try:
+        return _written(options, chunks, task)
+    except KafkaError as error:
+        if task is not None:
+            _note_acl(error, options)
+        raise
+
+
+def _note_acl(error: KafkaError, options: SinkOptions) -> None:
+    """Say what to allow, if that is why it failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for kind, needed in _ACLS.items():
+            if isinstance(cause, kind):
+                told = needed.format(prefix=PREFIX, marker=options.marker_topic)
+                error.add_note(f"mode exactly-once needs these ACLs: {told}")
+                return
+        cause = cause.__cause__
+
+
+def _written(
+    options: SinkOptions, chunks: Iterable[Sequence[SinkRow]], task: TaskIdentity | None
+) -> Written:
     with start_blocking_portal("asyncio") as portal:
         # Made in the loop, and closed there whatever happens.
         writer = portal.call(_writer, options, task)
