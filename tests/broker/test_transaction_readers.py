@@ -373,7 +373,7 @@ def test_each_coordinator_lists_its_own() -> None:
     names = [f"id-{number}" for number in range(8)]
     for name in names:
         ready(cluster, name)
-    request = {"state_filters": [], "producer_id_filters": []}
+    request: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
     told = [
         {each.transactional_id for each in cluster.client(n).ask(66, 0, request).transaction_states}
         for n in (0, 1)
