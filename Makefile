@@ -7,6 +7,7 @@ FROM ?= 0
 INPUTS ?= 1000000
 BIN := .venv/bin
 READY := .venv/.ready
+LONG := tests/simulated tests/spark
 
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test check kafka static everyday measured soak soak-transactions mutants audit fuzz
@@ -68,9 +69,10 @@ fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuz
 everyday: $(READY)
 	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 3
 
-# What is measured must have the machine to itself.
+# What takes long, and then what is measured: that must have the machine to itself.
 measured: $(READY)
-	$(BIN)/python -m pytest tests -m "slow and not kafka"
+	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
+	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka"
 
 static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .

@@ -1,11 +1,16 @@
-"""The Spark parts on a real broker: a load through faults, its audit, both sinks side by side."""
+"""The Spark parts on a real broker: a load through faults, its audit, tasks that die around their
+commit, both sinks side by side.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["portal", "spark"]  # fixtures
 
 pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
+
+END_TXN, TXN_OFFSET_COMMIT = 26, 28
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +107,62 @@ def test_the_same_faults_for_both_sinks(
     assert set(counts) == set(range(2 * ROWS))
     again = sum(counts.values()) - 2 * ROWS
     assert (again >= ROWS) if repeated else (again == 0)
+
+
+def connected_to(port: int) -> set[int]:
+    """The processes that have a connection to that port of this machine, but for this one."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ending = f":{port:04X}"
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(ending) and row[3] == "01"}
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if str(file.readlink()) in sockets:
+                found.add(int(file.parts[2]))
+    return found - {os.getpid()}
+
+
+@pytest.mark.parametrize(
+    ("api_key", "answer", "again"),
+    [(TXN_OFFSET_COMMIT, False, True), (END_TXN, False, True), (END_TXN, True, False)],
+    ids=["before", "during", "after"],
+)
+def test_a_task_is_killed_around_its_commit(
+    spark: SparkSession,
+    portal: BlockingPortal,
+    kafka: KafkaCluster,
+    tmp_path: Path,
+    api_key: int,
+    answer: bool,
+    again: bool,
+) -> None:
+    """Its Python process, by SIGKILL: before it asks to commit; when it has asked and the broker
+    has not heard it; when it has. The next attempt writes all rows again, or none.
+    """
+    register(spark)
+    topic = f"killed-{api_key}-{answer}"
+    portal.call(kafka.create_topic, topic, 1)
+    query = Query(spark, kafka.bootstrap_servers, topic, tmp_path)
+    query.feed(tasks=1)
+    killed: list[set[int]] = []
+    written: list[bool] = []
+
+    def kill(seen: FrameSeen) -> Action | None:
+        if seen.api_key == PRODUCE and not seen.answer:
+            written.append(bool(killed))
+        if killed or (seen.api_key, seen.answer) != (api_key, answer):
+            return None
+        killed.append(connected_to(kafka.proxy.port))
+        for process in killed[0]:
+            os.kill(process, signal.SIGKILL)
+        return Cut()
+
+    kafka.proxy.on_request = kafka.proxy.on_answer = kill
+    try:
+        query.run()
+    finally:
+        kafka.proxy.on_request = kafka.proxy.on_answer = None
+    assert [len(each) for each in killed] == [1]
+    assert written.count(False) >= 1
+    assert (written.count(True) >= 1) is again
+    assert values(spark, kafka.bootstrap_servers, topic) == list(range(ROWS))

@@ -29,7 +29,7 @@ def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
 
 
 class Query:
-    """A stream of files: each `feed` is a batch of two tasks."""
+    """A stream of files: each `feed` is a batch, of two tasks unless told otherwise."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
         self._spark = spark
@@ -39,9 +39,11 @@ class Query:
         self.source = str(folder / "source")
         self.checkpoint = folder / "checkpoint"
 
-    def feed(self) -> None:
+    def feed(self, tasks: int = 2) -> None:
         first = self._fed * ROWS
-        frame = self._spark.range(first, first + ROWS, 1, 2).selectExpr("cast(id AS string) value")
+        frame = self._spark.range(first, first + ROWS, 1, tasks).selectExpr(
+            "cast(id AS string) value"
+        )
         frame.write.mode("append").parquet(self.source)
         self._fed += 1
 
