@@ -42,8 +42,8 @@ check: static everyday ## The quick part of it: what to run before each commit
 # Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, while three
 # nodes of one cluster, and Spark beside a broker, want them for themselves.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes --ignore tests/kafka/test_spark.py -n 3 --dist loadgroup
-	$(BIN)/python -m pytest tests/kafka/three_nodes tests/kafka/test_spark.py
+	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes --ignore-glob "*/kafka/test_spark*.py" -n 3 --dist loadgroup
+	$(BIN)/python -m pytest tests/kafka/three_nodes tests/kafka/test_spark*.py
 
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network

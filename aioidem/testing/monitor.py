@@ -58,6 +58,8 @@ _DISOWNED = frozenset({47, 59})
 _BEFORE_APPEND = frozenset(
     {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 53, 59}
     | {74, 75, 76, 87, 89, 90, 100, 103, 129}
+    # What the leader hears of the transaction's coordinator, whom it asks first (KIP-890).
+    | {14, 15, 16, 51, 120}
 )
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,49 @@ def feed(source: Path) -> None:
         (source / f"{number}.json").write_text(lines, encoding="utf-8")
 
 
+def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int]) -> None:
+    """Kill a driver once something is committed; whoever calls loses the answers that say so."""
+    source, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
+    feed(source)
+    words = [str(source), str(checkpoint), servers, topic]
+    driver = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 150
+        while not committed() and driver.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)  # its JVM and its workers too
+        driver.wait(30)
+    assert committed()
+    assert not list((checkpoint / "commits").glob("[0-9]*"))
+
+
+def restart(
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Start it again, from its checkpoint: every event is there once."""
+    words = [str(tmp_path / "events"), str(tmp_path / "checkpoint"), servers, topic]
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    query = importlib.import_module("spark_streaming").start(*words, once=True)
+    assert query.awaitTermination(120)
+    reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
+    reader = reader.option("kafka.bootstrap.servers", servers)
+    rows = reader.option("subscribe", topic).load().selectExpr("cast(key AS string) key").collect()
+    assert Counter(row.key for row in rows) == Counter(
+        f"{number}-{each}" for number in range(FILES) for each in range(EVENTS)
+    )
+
+
 def test_a_killed_driver_is_restarted_from_its_checkpoint(
     spark: SparkSession,
     cluster: EmbeddedCluster,
@@ -40,8 +84,6 @@ def test_a_killed_driver_is_restarted_from_its_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
-    feed(source)
     committed = 0
 
     def lose_the_answer(seen: RequestSeen) -> Action | None:
@@ -52,31 +94,8 @@ def test_a_killed_driver_is_restarted_from_its_checkpoint(
         return Drop(processed=True)
 
     cluster.intercept(lose_the_answer)
-    words = [str(source), str(checkpoint), cluster.bootstrap_servers, topic]
-    driver = subprocess.Popen(
-        [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
     try:
-        until = time.monotonic() + 150
-        while not committed and driver.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
+        kill(cluster.bootstrap_servers, topic, tmp_path, lambda: committed)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)  # its JVM and its workers too
-        driver.wait(30)
         cluster.intercept(None)
-    assert committed
-    assert not list((checkpoint / "commits").glob("[0-9]*"))
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    query = importlib.import_module("spark_streaming").start(*words, once=True)
-    assert query.awaitTermination(120)
-
-    reader = spark.read.format("kafka").option("kafka.isolation.level", "read_committed")
-    reader = reader.option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-    rows = reader.option("subscribe", topic).load().selectExpr("cast(key AS string) key").collect()
-    assert Counter(row.key for row in rows) == Counter(
-        f"{number}-{each}" for number in range(FILES) for each in range(EVENTS)
-    )
+    restart(spark, cluster.bootstrap_servers, topic, tmp_path, monkeypatch)

@@ -238,6 +238,18 @@ def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
     assert wire.found == []
 
 
+@pytest.mark.parametrize("code", [14, 15, 16, 51, 120])
+def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
+    """The leader asks it before it appends (KIP-890). Seed 7987 of the simulated transactions."""
+    wire = Wire()
+    wire.opened()
+    wire.answer(wire.send(1, 4), code)
+    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 2))
+    wire.answer(wire.send(3, 2, tag=2))
+    assert wire.found == []
+
+
 def test_planted_split_of_a_batch_in_doubt() -> None:
     """attack.md 12."""
     wire = Wire()
