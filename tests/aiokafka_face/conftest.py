@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from aioidem.broker import EmbeddedCluster
+
+from .leaks import leaks_of_aiokafka
 
 _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "asyncio": ("asyncio", {"use_uvloop": False}),
@@ -27,3 +30,13 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
     """One broker over TCP."""
     async with EmbeddedCluster(transport="tcp") as running:
         yield running
+
+
+@pytest.fixture
+async def theirs_may_leak(anyio_backend_name: str) -> AsyncIterator[None]:
+    """For tests that run aiokafka's producer, too."""
+    if anyio_backend_name != "asyncio":
+        yield
+        return
+    with leaks_of_aiokafka(asyncio.get_running_loop()):
+        yield

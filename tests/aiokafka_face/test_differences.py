@@ -40,7 +40,7 @@ from .suite import raised
 THEIRS = aiokafka.AIOKafkaProducer
 PAGE = Path(__file__).parents[2] / "docs" / "aiokafka.md"
 PRODUCE = 0
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_leak")]
 
 Script = list[Action | None]
 # Time to start in, and little to deliver in.

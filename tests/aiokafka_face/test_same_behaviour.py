@@ -36,6 +36,7 @@ EACH_CLIENT_AND_LOOP = pytest.mark.parametrize(
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("theirs_may_leak")
 @EACH_CLIENT_AND_LOOP
 @pytest.mark.parametrize("behaviour", [*BEHAVIOURS, *TRANSACTIONAL], ids=name_of)
 async def test_both_do(behaviour: Behaviour, client: Any, cluster: EmbeddedCluster) -> None:
@@ -45,6 +46,7 @@ async def test_both_do(behaviour: Behaviour, client: Any, cluster: EmbeddedClust
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("theirs_may_leak")
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 @pytest.mark.parametrize("behaviour", TRANSACTIONAL, ids=name_of)
 async def test_both_do_on_brokers_before_kafka_4(behaviour: Behaviour, client: Any) -> None:

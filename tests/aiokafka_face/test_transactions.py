@@ -17,7 +17,7 @@ from aioidem.broker.intercept import Action, Drop, Refuse, RequestSeen
 
 from .suite import raised
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_leak")]
 CLASSES = [AIOKafkaProducer, aioidem.integrations.aiokafka.AIOKafkaProducer]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiokafka
@@ -15,6 +13,7 @@ import pytest
 import aioidem
 import aioidem.integrations.aiokafka
 from aioidem.testing import KafkaCluster
+from tests.aiokafka_face.leaks import leaks_of_aiokafka
 from tests.aiokafka_face.suite import BEHAVIOURS, PARTITIONS, Behaviour, World, name_of
 from tests.aiokafka_face.suite_transactions import TRANSACTIONAL
 
@@ -33,25 +32,8 @@ async def cluster(
     anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
 ) -> AsyncIterator[KafkaCluster]:
     async with KafkaCluster(STOCK[0]) as running:
-        yield running
-
-
-@contextmanager
-def nothing_left_by(client: Any) -> Iterator[None]:
-    """A fenced producer of aiokafka leaves tasks whose errors nobody retrieves. Whenever they are
-    collected the loop is told, and the test that runs then would fail for it.
-    """
-    if client is not aiokafka.AIOKafkaProducer:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    told = loop.get_exception_handler()
-    loop.set_exception_handler(lambda _loop, _context: None)
-    try:
-        yield
-        gc.collect()
-    finally:
-        loop.set_exception_handler(told)
+        with leaks_of_aiokafka(asyncio.get_running_loop()):
+            yield running
 
 
 @pytest.mark.anyio
@@ -61,5 +43,4 @@ def nothing_left_by(client: Any) -> Iterator[None]:
 async def test_both_do(behaviour: Behaviour, client: Any, cluster: KafkaCluster) -> None:
     topic = f"drop-in-{next(_numbers)}"
     await cluster.create_topic(topic, partitions=PARTITIONS)
-    with nothing_left_by(client):
-        await behaviour(World(client, cluster.bootstrap_servers, topic))
+    await behaviour(World(client, cluster.bootstrap_servers, topic))

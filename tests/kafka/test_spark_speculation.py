@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,18 +18,24 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from anyio.from_thread import BlockingPortal
 
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import RequestSeen
+from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_process import ProcessGuard, reserve_port
+from tests.spark import speculative
+from tests.spark.conftest import PYSPARK_FORGETS, portal, spark
+from tests.spark.speculative import ROWS, TASKS
+from tests.spark.tools import values
 
-from .speculative import ROWS
-from .tools import values
+from .tools import STOCK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
+__all__ = ["portal", "spark"]  # fixtures
+
+pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
+
 INIT_PRODUCER_ID, SECONDS = 22, 100.0
 DEPLOY = "org.apache.spark.deploy"
 
@@ -54,7 +59,7 @@ class Processes:
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(HERE.parents[1]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
         }
@@ -113,36 +118,33 @@ def master(processes: Processes) -> str:
     return url
 
 
+@pytest.fixture
+def kafka(portal: BlockingPortal) -> Iterator[KafkaCluster]:
+    with portal.wrap_async_context_manager(KafkaCluster(STOCK[0])) as running:
+        yield running
+
+
 def test_a_speculative_attempt_and_the_slow_one_write_each_row_once(
     spark: SparkSession,
-    cluster: EmbeddedCluster,
-    topic: str,
+    portal: BlockingPortal,
+    kafka: KafkaCluster,
     processes: Processes,
     master: str,
     tmp_path: Path,
 ) -> None:
-    identity = f"twice-{topic}"
-    fenced: Counter[str] = Counter()
+    topic = "speculation"
+    portal.call(kafka.create_topic, topic, 2)
+    words = (master, kafka.bootstrap_servers, topic, "twice", str(tmp_path))
+    driver = processes.start("driver", sys.executable, str(speculative.__file__), *words)
 
-    def count(seen: RequestSeen) -> None:
-        if seen.api_key == INIT_PRODUCER_ID:
-            fenced[seen.request.transactional_id.rpartition(".")[2]] += 1
+    def second() -> bool:
+        assert driver.poll() is None, processes.log("driver").read_text()[-3000:]
+        return (tmp_path / "attempt-1").exists()
 
-    cluster.intercept(count)
-    try:
-        words = (master, cluster.bootstrap_servers, topic, identity, str(tmp_path))
-        driver = processes.start("driver", sys.executable, str(HERE / "speculative.py"), *words)
-
-        def second() -> bool:
-            assert driver.poll() is None, processes.log("driver").read_text()[-3000:]
-            return (tmp_path / "attempt-1").exists()
-
-        until(second, "Spark made no second attempt")
-        assert (tmp_path / "attempt-0").exists()
-        (tmp_path / "go").touch()
-        assert driver.wait(SECONDS) == 0, processes.log("driver").read_text()[-3000:]
-    finally:
-        cluster.intercept(None)
-    assert fenced["0"] >= 2, fenced
-    assert values(spark, cluster.bootstrap_servers, topic) == list(range(ROWS))
-    assert cluster.last_stable_offset(topic, 0) == cluster.log_end_offset(topic, 0)
+    until(second, "Spark made no second attempt")
+    assert (tmp_path / "attempt-0").exists()
+    (tmp_path / "go").touch()
+    assert driver.wait(SECONDS) == 0, processes.log("driver").read_text()[-3000:]
+    asked = [seen for seen, _ in kafka.proxy.trace if seen.api_key == INIT_PRODUCER_ID]
+    assert sum(not seen.answer for seen in asked) > TASKS
+    assert values(spark, kafka.bootstrap_servers, topic) == list(range(ROWS))
