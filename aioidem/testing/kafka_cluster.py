@@ -421,9 +421,11 @@ class KafkaCluster:
         wanted = None if brokers is None else frozenset(brokers)
 
         async def reached() -> bool:
-            state = await self._state(topic, partition)
-            return state is not None and frozenset(map(int, state.isr_nodes)) == (
-                frozenset(map(int, state.replica_nodes)) if wanted is None else wanted
+            states = await self._states(topic, partition)
+            return bool(states) and all(
+                frozenset(map(int, state.isr_nodes))
+                == (frozenset(map(int, state.replica_nodes)) if wanted is None else wanted)
+                for state in states
             )
 
         await self._until(reached, f"the replicas of {topic}-{partition} are not in sync as wanted")
@@ -566,7 +568,7 @@ class KafkaCluster:
         """
         metadata = await self._metadata(self._responsive()[0], topic)
         leaders = [
-            (int(each.leader_id), topic, int(each.partition_index))
+            (await self.leader(topic, int(each.partition_index)), topic, int(each.partition_index))
             for each in metadata.topics[0].partitions
         ]
         dumps = split_dumps(await self._dump(leaders))
@@ -865,10 +867,21 @@ class KafkaCluster:
             return None
 
     async def _state(self, topic: str, partition: int) -> Any:
-        """A partition as the first broker that can answer knows it, or None."""
-        for broker in self._responsive():
-            return await self._partition(broker, topic, partition)
-        return None
+        """A partition as some broker knows it that knows its newest leader epoch, or None."""
+        return next(iter(await self._states(topic, partition)), None)
+
+    async def _states(self, topic: str, partition: int) -> list[Any]:
+        """A partition as each broker knows it that can answer and knows its newest leader epoch.
+
+        One that was paused answers as before, until it has caught up.
+        """
+        known = [
+            state
+            for broker in self._responsive()
+            if (state := await self._partition(broker, topic, partition)) is not None
+        ]
+        newest = max((int(state.leader_epoch) for state in known), default=-1)
+        return [state for state in known if int(state.leader_epoch) == newest]
 
     async def _partition(self, broker: KafkaBroker, topic: str, partition: int) -> Any:
         metadata = await self._metadata(broker, topic)

@@ -57,6 +57,8 @@ from .world import answer_lines
 
 __all__ = ["Transactional"]
 
+# A seed has a few hundred requests for them.
+_MOST_ASKED = 20_000
 _COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
 _NAME = "tx"
 # Turns of a loop that a deadline may cost, and what a scheduled broker takes.
@@ -139,6 +141,8 @@ class _Injector(WholeInjector):
         self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
+            if self._asked > _MOST_ASKED:
+                raise RuntimeError("coordinators are asked without end")
             glitch = self._coordination.get(self._asked) or self._struck.pop(seen.api_key, None)
             if glitch is not None:
                 self._whole.trace(f"coordination {self._asked}: {glitch.kind} {glitch.args}")

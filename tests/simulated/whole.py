@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 import random
 import selectors
+import time
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
@@ -91,6 +93,8 @@ _PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean
 _LONGEST_ZOMBIE = 100.0
 _START = START_MS / 1000
 _DEADLOCK = 5000.0
+# asyncio's, of its clock.
+_RESOLUTION = time.get_clock_info("monotonic").resolution
 
 
 def draw_whole(seed: int, backend: str) -> Schedule:
@@ -107,25 +111,38 @@ def draw_whole(seed: int, backend: str) -> Schedule:
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """Never waits: it moves the loop's time instead."""
+    """Never waits: it moves the loop's time instead.
 
-    def __init__(self) -> None:
+    A loop runs a timer that is less than its clock's resolution ahead, and whoever is woken by it
+    and looks at the time would set it again, for ever: so that much passes, too.
+    """
+
+    def __init__(self, next_timer: Callable[[], float]) -> None:
         super().__init__()
         self.now = 0.0
+        self._next_timer = next_timer
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise RuntimeError("every task waits, and for nothing that time brings")
         self.now += max(0.0, timeout)
+        if self.now < self._next_timer() <= self.now + _RESOLUTION:
+            self.now = self._next_timer()
         return super().select(0)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose time jumps to the next timer when nothing else is to be done."""
 
+    _scheduled: list[Any]
+    """asyncio's heap of timers."""
+
     def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
+        self._virtual = _VirtualSelector(self._next_timer)
         super().__init__(self._virtual)
+
+    def _next_timer(self) -> float:
+        return self._scheduled[0].when() if self._scheduled else math.inf
 
     def time(self) -> float:
         """Seconds since the loop was made."""

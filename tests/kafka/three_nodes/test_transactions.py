@@ -71,10 +71,10 @@ async def test_the_coordinator_is_killed_while_nobody_knows_whether_it_has_commi
 ) -> None:
     """A12.95, A12.99: whoever coordinates next knows."""
     topic = "txn-coordinator"
-    coordinator = await cluster.leader(STATE)
-    others = [each for each in range(3) if each != coordinator]
-    await cluster.create_topic(topic, replicas=[[*others, coordinator]], configs=SAFE)
     async with producer_of(cluster, world, transactional_id=topic) as producer:
+        coordinator = await cluster.leader(STATE)
+        others = [each for each in range(3) if each != coordinator]
+        await cluster.create_topic(topic, replicas=[[*others, coordinator]], configs=SAFE)
         for name in ("one", "two"):
             await producer.begin_transaction()
             assert set(await outcomes(send(producer, topic, name, 20))) == ACKED
