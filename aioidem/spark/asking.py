@@ -1,16 +1,19 @@
 """One question to one broker, and its answer: for what the producer never asks.
 
-A connection for each question, with the producer's own security, closed behind it.
+A connection for each question, with the producer's own security, closed behind it. `until_known`
+asks again, with another server to begin with, while brokers are away or busy.
 
-Invariant: bounded by the configuration's `request_timeout`, and connecting by its own.
+Invariants: a question is bounded by the configuration's `request_timeout`, and connecting by its
+own; asking again by a time that is given, and the last reason is in the error.
 
 Rejected: the producer's connections (they are the sender's, whose questions are of its own plan).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -22,7 +25,12 @@ from aioidem.network.tls import secured
 from aioidem.network.transport import TcpConnector
 from aioidem.protocol.messages import decode_response, encode_request, response_type
 
-__all__ = ["Place", "ask"]
+__all__ = ["Place", "ask", "until_known"]
+
+_T = TypeVar("_T")
+_PAUSE: Final = 0.1
+# Timed out, network, loading, no coordinator, another coordinator, a transaction that is not over.
+_AGAIN: Final = frozenset({7, 13, 14, 15, 16, 88})
 
 
 class Place(NamedTuple):
@@ -30,6 +38,39 @@ class Place(NamedTuple):
 
     host: str
     port: int
+
+
+async def until_known(
+    config: ProducerConfig, what: str, timeout: float, find: Callable[[Place], Awaitable[_T]]
+) -> _T:
+    """Find something out, beginning at each server of `bootstrap_servers` in turn.
+
+    Args:
+        config: how to connect.
+        what: for the error.
+        timeout: seconds.
+        find: asks.
+
+    Raises:
+        KafkaTimeoutError: not within `timeout`.
+        AuthenticationFailedError, BrokerResponseError: refused for good.
+    """
+    servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
+    reason: errors.KafkaError | None = None
+    with anyio.move_on_after(timeout):
+        while True:
+            try:
+                return await find(next(servers))
+            except errors.AuthenticationFailedError:
+                raise
+            except errors.BrokerResponseError as error:
+                if error.errno not in _AGAIN:
+                    raise
+                reason = error
+            except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
+                reason = error
+            await anyio.sleep(_PAUSE)
+    raise errors.KafkaTimeoutError(f"{what}: not known within {timeout:g} s: {reason}")
 
 
 async def ask(

@@ -7,7 +7,7 @@ Invariants:
 
 * While a transaction may still change the offset there is no answer (UNSTABLE_OFFSET_COMMIT), and
   it is asked again: an answer given without `require_stable` would be the offset of before.
-* Bounded by `timeout`; the last reason is in the error.
+* Bounded by `timeout`.
 
 Rejected: a consumer for this (aiokafka's does not ask for stable offsets).
 """
@@ -15,10 +15,7 @@ Rejected: a consumer for this (aiokafka's does not ask for stable offsets).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle
 from typing import Any, Final
-
-import anyio
 
 from aioidem import errors
 from aioidem.config import ProducerConfig
@@ -29,7 +26,7 @@ from aioidem.protocol.find_coordinator import (
     coordinator_request,
 )
 from aioidem.protocol.messages import request_type
-from aioidem.spark.asking import Place, ask
+from aioidem.spark.asking import Place, ask, until_known
 from aioidem.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = ["committed_offset"]
@@ -37,9 +34,6 @@ __all__ = ["committed_offset"]
 _FIND_COORDINATOR: Final = 10
 _OFFSET_FETCH: Final = 9
 _VERSION: Final = 7  # the first with require_stable, the last for one group; Kafka 2.5 to 4.x
-_PAUSE: Final = 0.1
-# Timed out, loading, no coordinator, another coordinator, a transaction that is not over.
-_AGAIN: Final = frozenset({7, 13, 14, 15, 16, 88})
 
 
 async def committed_offset(
@@ -52,25 +46,11 @@ async def committed_offset(
         AuthenticationFailedError, BrokerResponseError: refused, for example
         `GroupAuthorizationFailedError`.
     """
-    servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
-    reason: errors.KafkaError | None = None
-    with anyio.move_on_after(timeout):
-        while True:
-            try:
-                coordinator = await _coordinator(config, next(servers), group)
-                return await _fetch(config, coordinator, group, where)
-            except errors.AuthenticationFailedError:
-                raise
-            except errors.BrokerResponseError as error:
-                if error.errno not in _AGAIN:
-                    raise
-                reason = error
-            except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
-                reason = error
-            await anyio.sleep(_PAUSE)
-    raise errors.KafkaTimeoutError(
-        f"the committed offset of {group} is not known within {timeout:g} s: {reason}"
-    )
+
+    async def find(server: Place) -> OffsetAndMetadata | None:
+        return await _fetch(config, await _coordinator(config, server, group), group, where)
+
+    return await until_known(config, f"the committed offset of {group}", timeout, find)
 
 
 async def _coordinator(config: ProducerConfig, server: Place, group: str) -> Place:

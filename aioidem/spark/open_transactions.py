@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
-from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -33,7 +32,7 @@ from aioidem.network.connection import Connection
 from aioidem.producer import Producer
 from aioidem.protocol.messages import request_type
 from aioidem.protocol.metadata import metadata_request, metadata_update
-from aioidem.spark.asking import Place, ask
+from aioidem.spark.asking import Place, ask, until_known
 from aioidem.spark.marker import PREFIX
 from aioidem.spark.options import EXACTLY_ONCE, SinkOptions
 
@@ -46,9 +45,6 @@ _METADATA: Final = 3
 _LIST_TRANSACTIONS: Final = 66
 _ONGOING: Final = "Ongoing"
 _ASK_SECONDS: Final = 60.0
-_PAUSE: Final = 0.1
-# Timed out, network, loading, no coordinator, another coordinator.
-_AGAIN: Final = frozenset({7, 13, 14, 15, 16})
 
 logger = logging.getLogger("aioidem.spark")
 
@@ -71,7 +67,7 @@ def end_open_transactions(
             than a checkpoint.
         KafkaTimeoutError: not every broker has answered in a minute.
         IncompatibleBrokerVersion: brokers tell since Kafka 3.0.
-        TransactionalIdAuthorizationFailedError: may not be fenced. Ids that may not be described
+        TransactionalIdAuthorizationFailed: one may not be fenced. Ids that may not be described
             are not seen at all.
         KafkaError: the cluster cannot be reached.
     """
@@ -119,26 +115,13 @@ async def end_transactions_of(options: SinkOptions, query: str) -> tuple[str, ..
 
 async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
     """Transactional ids with that prefix that have an open transaction, of all coordinators."""
-    servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
-    reason: errors.KafkaError | None = None
-    with anyio.move_on_after(_ASK_SECONDS):
-        while True:
-            try:
-                brokers = await _brokers(config, next(servers))
-                found = [name for broker in brokers async for name in _listed(config, broker)]
-                return tuple(sorted({name for name in found if name.startswith(prefix)}))
-            except errors.AuthenticationFailedError:
-                raise
-            except errors.BrokerResponseError as error:
-                if error.errno not in _AGAIN:
-                    raise
-                reason = error
-            except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
-                reason = error
-            await anyio.sleep(_PAUSE)
-    raise errors.KafkaTimeoutError(
-        f"open transactions are not known within {_ASK_SECONDS:g} s: {reason}"
-    )
+
+    async def find(server: Place) -> set[str]:
+        brokers = await _brokers(config, server)
+        return {name for broker in brokers async for name in _listed(config, broker)}
+
+    found = await until_known(config, "open transactions", _ASK_SECONDS, find)
+    return tuple(sorted(name for name in found if name.startswith(prefix)))
 
 
 async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:

@@ -25,8 +25,8 @@ from aioidem.errors import AuthenticationFailedError, SaslAuthenticationFailed
 from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_process import reserve_port
 
-from .test_security import TRUST, allow, security
-from .tools import History, bounded, check, outcomes
+from .test_security import TOPIC, TRUST, security
+from .tools import History, allow, bounded, check, outcomes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("kerberos")]
 
@@ -142,7 +142,7 @@ async def cluster(
         properties=properties,
         jvm_options=(*JVM, f"-Djava.security.krb5.conf={realm.config}"),
     ) as running:
-        await allow(running, "alice", WRITE, "open-")
+        await allow(running, "alice", (TOPIC, WRITE, "open-"))
         yield running
 
 

@@ -40,6 +40,7 @@ from .tools import (
     OUT_OF_ORDER,
     History,
     SpanCount,
+    allow,
     bounded,
     check,
     outcomes,
@@ -58,8 +59,7 @@ MTLS: Mapping[str, Any] = {
     "ssl_keystore_certificate_chain": ME.chain,
 }
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-CREATE_ACLS = (30, 3)
-TOPIC, PREFIXED = 2, 4
+TOPIC = 2
 WRITE, DESCRIBE = 4, 8
 TOPIC_AUTHORIZATION_FAILED = 29
 
@@ -76,25 +76,10 @@ async def cluster(
 ) -> AsyncIterator[KafkaCluster]:
     sessions = {"PLAIN": 2.0, "SCRAM-SHA-256": 2.0, "OAUTHBEARER": 60.0}
     async with KafkaCluster(security=security(authorize=True, max_session=sessions)) as running:
-        await allow(running, "alice", WRITE, "open-")
+        await allow(running, "alice", (TOPIC, WRITE, "open-"))
         for principal in ("alice", "bob"):
-            await allow(running, principal, DESCRIBE, "shown-")
+            await allow(running, principal, (TOPIC, DESCRIBE, "shown-"))
         yield running
-
-
-async def allow(cluster: KafkaCluster, principal: str, operation: int, prefix: str) -> None:
-    """Let somebody do something with the topics whose names begin so."""
-    rule = {
-        "resource_type": TOPIC,
-        "resource_name": prefix,
-        "resource_pattern_type": PREFIXED,
-        "principal": f"User:{principal}",
-        "host": "*",
-        "operation": operation,
-        "permission_type": 3,
-    }
-    answer = await cluster.ask(*CREATE_ACLS, creations=[rule])
-    assert [int(each.error_code) for each in answer.results] == [0]
 
 
 def password(mechanism: str, name: str = "alice", word: str | None = None) -> Mapping[str, Any]:

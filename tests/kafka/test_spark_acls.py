@@ -5,7 +5,7 @@ No Spark here: what is allowed or not is between a task's producer and the broke
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -26,20 +26,19 @@ from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_security import KafkaSecurity
 from tests.security.tools import Authority
 
-from .tools import bounded
+from .tools import allow, bounded
 from .transactional import committed
 
 pytestmark = pytest.mark.anyio
 
-CREATE_ACLS = (30, 3)
 TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
-READ, WRITE, DESCRIBE = 3, 4, 8
+READ, WRITE = 3, 4
 ROWS, MARKERS = "rows", "markers"
 RULES = {
-    "id": (TRANSACTIONAL_ID, PREFIX, WRITE),
-    "group": (GROUP, PREFIX, READ),
-    "rows": (TOPIC, ROWS, WRITE),
-    "markers": (TOPIC, MARKERS, READ),
+    "id": (TRANSACTIONAL_ID, WRITE, PREFIX),
+    "group": (GROUP, READ, PREFIX),
+    "rows": (TOPIC, WRITE, ROWS),
+    "markers": (TOPIC, READ, MARKERS),
 }
 USERS = {name: f"{name}-secret" for name in ("all", *RULES)}
 
@@ -58,28 +57,10 @@ async def cluster(
     )
     async with KafkaCluster(security=security) as running:
         for user in USERS:
-            await allow(running, user, [rule for name, rule in RULES.items() if name != user])
+            await allow(running, user, *(rule for name, rule in RULES.items() if name != user))
         for topic in (ROWS, MARKERS):
             await running.create_topic(topic)
         yield running
-
-
-async def allow(cluster: KafkaCluster, user: str, rules: Sequence[tuple[int, str, int]]) -> None:
-    """Allow that, on all names with a prefix."""
-    rows = [
-        {
-            "resource_type": kind,
-            "resource_name": prefix,
-            "resource_pattern_type": 4,
-            "principal": f"User:{user}",
-            "host": "*",
-            "operation": operation,
-            "permission_type": 3,
-        }
-        for kind, prefix, operation in rules
-    ]
-    answer = await cluster.ask(*CREATE_ACLS, creations=rows)
-    assert {int(each.error_code) for each in answer.results} == {0}
 
 
 def options(cluster: KafkaCluster, user: str) -> SinkOptions:

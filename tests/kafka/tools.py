@@ -44,6 +44,8 @@ T = TypeVar("T")
 STOCK = ("4.3.1", "3.9.1")
 PRODUCE, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 0, 32, 61
 OUT_OF_ORDER = 45
+_CREATE_ACLS = (30, 3)
+_PREFIXED, _ALLOW = 4, 3
 
 # For a machine that is busy with other things; what must be settled is not waited for, it is told.
 _SLACK = 5.0
@@ -216,6 +218,24 @@ class History:
 
 def _settled_now(row: Row, delivery: Delivery) -> None:  # noqa: ARG001 - a callback
     row.settled = anyio.current_time()
+
+
+async def allow(cluster: KafkaCluster, user: str, *rules: tuple[int, int, str]) -> None:
+    """Let somebody do that, each (kind of resource, operation, prefix of names)."""
+    creations = [
+        {
+            "resource_type": kind,
+            "resource_name": prefix,
+            "resource_pattern_type": _PREFIXED,
+            "principal": f"User:{user}",
+            "host": "*",
+            "operation": operation,
+            "permission_type": _ALLOW,
+        }
+        for kind, operation, prefix in rules
+    ]
+    answer = await cluster.ask(*_CREATE_ACLS, creations=creations)
+    assert {int(each.error_code) for each in answer.results} == {0}
 
 
 async def outcomes(deliveries: Iterable[Delivery]) -> list[DeliveryStatus]:
