@@ -106,6 +106,7 @@ def test_the_same_faults_for_both_sinks(
     counts = Counter(values(spark, kafka.bootstrap_servers, topic))
     assert set(counts) == set(range(2 * ROWS))
     again = sum(counts.values()) - 2 * ROWS
+    print(f"{sink}: of {2 * ROWS} rows {again} were written again")  # noqa: T201 - shown by -s
     assert (again >= ROWS) if repeated else (again == 0)
 
 
