@@ -60,8 +60,13 @@ def end_open_transactions(
 
     Raises:
         SparkUnavailableError: the extra `spark` is not installed.
-        ConfigError: an option is illegal, or there is something else than a checkpoint.
-        KafkaError: see `aioidem.spark.open_transactions`.
+        ConfigError: an option is illegal, the mode is not exactly-once, or there is something else
+            than a checkpoint.
+        KafkaTimeoutError: not every broker has answered in a minute.
+        IncompatibleBrokerVersion: brokers tell since Kafka 3.0.
+        TransactionalIdAuthorizationFailed: one may not be fenced. Ids that may not be described
+            are not seen at all.
+        KafkaError: the cluster cannot be reached.
     """
     from aioidem.spark.session import require_extra
 

@@ -52,25 +52,7 @@ logger = logging.getLogger("aioidem.spark")
 def end_open_transactions(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """End what a killed query left open; call it before the query is started again. Blocks.
-
-    Args:
-        spark: reads the checkpoint, wherever it is.
-        checkpoint: the query's `checkpointLocation`.
-        options: those of the query's sink.
-
-    Returns:
-        The transactional ids whose transactions were open; none if the query never ran.
-
-    Raises:
-        ConfigError: an option is illegal, the mode is not exactly-once, or there is something else
-            than a checkpoint.
-        KafkaTimeoutError: not every broker has answered in a minute.
-        IncompatibleBrokerVersion: brokers tell since Kafka 3.0.
-        TransactionalIdAuthorizationFailed: one may not be fenced. Ids that may not be described
-            are not seen at all.
-        KafkaError: the cluster cannot be reached.
-    """
+    """See `aioidem.spark.end_open_transactions`, which is this where the extra is installed."""
     sink = SinkOptions.read(options, streaming=True)
     if sink.mode != EXACTLY_ONCE:
         raise errors.ConfigError(f"mode: {sink.mode} has no transactions")

@@ -16,9 +16,7 @@ from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Cut, FrameSeen
 from tests.spark.conftest import PYSPARK_FORGETS, in_loop, portal, spark
 from tests.spark.test_exactly_once import (
-    query as task_query,
-)
-from tests.spark.test_exactly_once import (
+    query,
     test_a_group_of_somebody_else_is_left_alone,
     test_a_task_that_fails_halfway_leaves_nothing,
     test_a_task_that_takes_too_long_says_what_to_do,
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "in_loop",
     "portal",
+    "query",
     "spark",
     "test_a_group_of_somebody_else_is_left_alone",
     "test_a_task_that_fails_halfway_leaves_nothing",
@@ -56,8 +55,6 @@ __all__ = [
 ]
 
 pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
-
-query = task_query
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tests.spark.conftest import PYSPARK_FORGETS, portal, spark
 from tests.spark.speculative import ROWS, TASKS
 from tests.spark.tools import values
 
-from .tools import STOCK
+from .tools import STOCK, spawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,17 +63,7 @@ class Processes:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
         }
-        with self.log(name).open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard.watch_group(process.pid)
+        process = spawn(command, self.log(name), self._guard, cwd=self._folder, env=environment)
         self._all.append(process)
         return process
 

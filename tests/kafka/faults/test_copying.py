@@ -27,7 +27,7 @@ from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_process import ProcessGuard
 from tests.kafka.copier import FENCED, PARTITIONS, changed
 from tests.kafka.faults.world import RTT, WORLDS, World, until
-from tests.kafka.tools import bounded
+from tests.kafka.tools import bounded, spawn
 from tests.kafka.transactional import (
     committed,
     decided,
@@ -76,17 +76,9 @@ class Copiers:
 
     def start(self) -> None:
         """One more. It fences those before it, once it has begun."""
-        with self._log(len(self._all)).open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kafka.copier", json.dumps(self._work)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard.watch_group(process.pid)
-        self._all.append(process)
+        command = [sys.executable, "-m", "tests.kafka.copier", json.dumps(self._work)]
+        log = self._log(len(self._all))
+        self._all.append(spawn(command, log, self._guard, cwd=ROOT))
 
     def check(self) -> subprocess.Popen[bytes]:
         """The one that copies, which must not have ended."""
