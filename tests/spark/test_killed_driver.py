@@ -41,6 +41,7 @@ def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int])
     words = [str(source), str(checkpoint), servers, topic]
     driver = subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
+        cwd=tmp_path,  # where Spark keeps artifacts, which a killed driver leaves behind
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -162,9 +162,10 @@ async def test_f20_a_topic_is_deleted_and_made_anew_under_load(
             made = anyio.current_time()
             await settled(history, 50)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
-        # Where topics are named and not identified, the new one's offsets tell first.
+        # Where topics are named and not identified, the new one is the old one that lost its data
+        # until metadata says otherwise, and more than one of its answers may show that.
         losses = producer.statistics().data_loss_events
-        assert losses == 0 if world.version >= "4" else losses <= 1
+        assert losses == 0 or world.version < "4"
     # An answer of the old one may have been on its way for the length of the link.
     rows = history.settle()
     gone = {row.value for row in rows if row.settled is not None and row.settled < made + RTT}
