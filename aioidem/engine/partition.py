@@ -105,6 +105,7 @@ class PartitionState:
         "_resend",
         "_retry",
         "_skipped",
+        "_told",
         "_transactional",
         "acked_offset",
         "acked_ordinal",
@@ -156,6 +157,8 @@ class PartitionState:
         self.bump_wanted = False
         self.acked_offset = -1
         self.acked_ordinal = -1
+        # The newest batch whose offset told of a loss: holes below it are of the same one.
+        self._told = -1
         self.suspicion = Suspicion()
         # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
         self.sequence_cap = sequence_cap
@@ -317,7 +320,7 @@ class PartitionState:
             batch.renumber(identity, base, stamp)
             batch.ordinal = ordinal
         self.next_ordinal = len(self.unresolved)
-        self.acked_ordinal = -1
+        self.acked_ordinal = self._told = -1
 
     def enlist(self, batch: Batch) -> None:
         """A new batch was sealed."""
@@ -364,6 +367,7 @@ class PartitionState:
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
             out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
             self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
+            self._told = batch.ordinal
             if attempt is not None:
                 attempt.knows_us = False  # it is another log, whatever that leader has shown before
         if batch.settled:
@@ -421,7 +425,8 @@ class PartitionState:
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
             return False
-        out.data_loss(self, "a later batch was accepted over a rejected one")
+        if (rejected[-1] if rejected else acked).ordinal > self._told:
+            out.data_loss(self, "a later batch was accepted over a rejected one")
         for batch in rejected:
             self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
         self._skipped = None  # said once is enough

@@ -135,13 +135,15 @@ async def ends(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[st
     ]
 
 
-async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
-    """What the group has committed; waits until no transaction moves it any more."""
+async def group_offset(
+    cluster: KafkaCluster, group: str, topic: str, *, stable: bool = True
+) -> int:
+    """What the group has committed; if stable, waits until no transaction moves it any more."""
     places = [{"name": topic, "partition_indexes": [0]}]
     wanted = {"group_id": group, "topics": places}
     offset = -1
 
-    async def stable() -> bool:
+    async def told() -> bool:
         nonlocal offset
         coordinator = await cluster.leader("__consumer_offsets")  # which has one partition here
         if coordinator < 0 or not cluster.brokers[coordinator].running:
@@ -152,7 +154,7 @@ async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
             group_id=group,
             topics=places,
             groups=[wanted],
-            require_stable=True,
+            require_stable=stable,
         )
         [found] = answer.groups
         if int(found.error_code):
@@ -161,7 +163,7 @@ async def group_offset(cluster: KafkaCluster, group: str, topic: str) -> int:
         offset = int(part.committed_offset)
         return not int(part.error_code)
 
-    await until(stable)
+    await until(told)
     return offset
 
 

@@ -147,12 +147,30 @@ async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: i
     await until(reached)
 
 
+async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
+    """Wait until it has committed twice: the first commit may be of a transaction that the broker's
+    end disturbed, after which a copier renews its epoch. One that is stopped while it does that
+    fences its successor when it wakes, and is fenced itself: to a transaction that is open brokers
+    let InitProducerId with any older epoch of the id do that.
+    """
+    for _ in range(2):
+        place = await group_offset(cluster, copiers.group, copiers.group, stable=False)
+
+        async def moved(place: int = place) -> bool:
+            copiers.check()
+            now = await group_offset(cluster, copiers.group, copiers.group, stable=False)
+            return now != place
+
+        await until(moved)
+
+
 async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: str) -> None:
     """One event, and its end."""
     if event == "kill the copier":
         await in_thread(copiers.signal(signal.SIGKILL).wait, 10)
         await in_thread(copiers.start)
     elif event == "stop the copier":
+        await at_work(cluster, copiers)
         stopped = copiers.signal(signal.SIGSTOP)
         await in_thread(copiers.start)
         await progress(cluster, copiers, target, 1)
