@@ -2,12 +2,25 @@
 
 Public, for tests of code that uses aioidem or any other Kafka client. The checkers need no event
 loop and no particular broker: histories are plain rows, logs are plain records from any reader.
-`FaultProxy` stands in front of any broker; `KafkaCluster` runs real ones.
+`FaultProxy` stands in front of any broker, and what its hooks return (`Cut`, `Hold`, ...) befalls
+the frame they were asked about; `KafkaCluster` runs real brokers. docs/testing.md shows how.
 """
 
 from __future__ import annotations
 
-from aioidem.testing.fault_proxy import FaultProxy
+from aioidem.testing.fault_proxy import (
+    Action,
+    BlackHole,
+    Cut,
+    Delay,
+    Drop,
+    FaultProxy,
+    FrameHook,
+    FrameSeen,
+    Hold,
+    Inspect,
+    Rewrite,
+)
 from aioidem.testing.history import (
     Anomaly,
     Expectations,
@@ -22,18 +35,34 @@ from aioidem.testing.history import (
     make_value,
     parse_value,
 )
-from aioidem.testing.kafka_cluster import KafkaCluster
+from aioidem.testing.kafka_cluster import KafkaCluster, KafkaStartError, KafkaToolError
+from aioidem.testing.kafka_install import KafkaUnavailableError
 from aioidem.testing.kafka_retention import RetentionFace
+from aioidem.testing.kafka_security import KafkaSecurity
 from aioidem.testing.monitor import WireAnswer, WireBatch, WireMonitor
 
 __all__ = [
+    "Action",
     "Anomaly",
+    "BlackHole",
+    "Cut",
+    "Delay",
+    "Drop",
     "Expectations",
     "FaultProxy",
+    "FrameHook",
+    "FrameSeen",
+    "Hold",
+    "Inspect",
     "KafkaCluster",
+    "KafkaSecurity",
+    "KafkaStartError",
+    "KafkaToolError",
+    "KafkaUnavailableError",
     "LogRecord",
     "Outcome",
     "RetentionFace",
+    "Rewrite",
     "Row",
     "ValueId",
     "Violation",

@@ -3,7 +3,8 @@
 The lists are what was collected before this producer was built: behaviours other producers test
 (A), bugs of the Java client (C-J), hazards of KIP-1269 (D2), attacks on this design (attack.md),
 and issues of other clients. An id counts as covered when the name or the docstring of a test has
-it, or when DESIGN.md says in "Known bugs without a test" why there is none.
+it, or when DESIGN.md says in "Known bugs without a test" why there is none. Faults (F) that real
+brokers can suffer have a test on real brokers.
 
 Rejected: searching the files' text. A comment, or this list, would then count.
 """
@@ -57,6 +58,8 @@ UNFILED = [
     f"aiokafka's {place}"
     for place in ("increment_sequence_number", "DUPLICATE_SEQUENCE_NUMBER", "handle_response")
 ]
+# Rows of reliability.md; the others are of the client alone, and tested without a broker.
+FAULTS_ON_KAFKA = {*range(1, 6), *range(7, 15), *range(16, 22), 24, 35}
 EVERYTHING = [
     *BEHAVIOURS,
     *JAVA,
@@ -102,6 +105,18 @@ def named_by_tests() -> dict[str, list[str]]:
     return named
 
 
+def faults_on_kafka() -> set[int]:
+    """The faults that tests on real brokers name, as `test_f13_...` or as F13."""
+    found: set[int] = set()
+    for path in sorted((ROOT / "tests" / "kafka").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                named = re.match(r"test((?:_f\d+)+)_", node.name)
+                found.update(map(int, re.findall(r"\d+", named[1]) if named else ()))
+                found.update(map(int, re.findall(r"\bF(\d+)\b", ast.get_docstring(node) or "")))
+    return found
+
+
 def excused() -> set[str]:
     """The ids that DESIGN.md gives a reason for."""
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
@@ -111,6 +126,10 @@ def excused() -> set[str]:
 def test_every_known_bug_has_a_test_that_names_it_or_a_reason_why_not() -> None:
     missing = set(EVERYTHING) - set(named_by_tests()) - excused()
     assert not missing, sorted(missing)
+
+
+def test_every_fault_that_real_brokers_can_suffer_is_shown_on_them() -> None:
+    assert not sorted(FAULTS_ON_KAFKA - faults_on_kafka())
 
 
 def test_no_reason_is_given_for_what_has_a_test() -> None:
