@@ -79,13 +79,17 @@ public final class JavaProducer {
       room.acquire();
       boolean big = index == number(job, "big");
       int id = index;
-      say("sent " + id);
+      say("sent " + id + " " + System.nanoTime());
       try {
         producer.send(
             new ProducerRecord<>(topic, 0, null, value(id, number(job, big ? "bigsize" : "size"))),
             (metadata, error) -> {
+              long now = System.nanoTime();
               room.release();
-              say(error == null ? "acked " + id + " " + metadata.offset() : failure(id, error));
+              say(
+                  error == null
+                      ? "acked " + id + " " + metadata.offset() + " " + now
+                      : failure(id, error));
             });
       } catch (RuntimeException error) {
         // Raised by the call, it was not queued.

@@ -17,7 +17,9 @@ long, so that some of them are always under way. Then the fault comes, to all of
   client; librdkafka cannot be reached.
 
 In the end every client gets the time it needs, but not more than its own deadline and some
-seconds. What it said of each record is held against the log as Kafka's own tool prints it:
+seconds. Where a fault did not reach a client (no answer of its was lost, no leader it wrote to had
+moved, its sequence numbers began elsewhere), its note says so: that row shows nothing. What it said
+of each record is held against the log as Kafka's own tool prints it:
 
 * lost: acknowledged and not in the log. duplicated: copies too many. reordered: in the log behind
   a record handed over later. hung: not settled within the client's own deadline and twelve
@@ -45,14 +47,17 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 from clients import CLIENTS
 from workers import JAVA, Work, Worker, WorkerError, java_worker, python_worker
 
+from aioidem.protocol.messages import decode_response, response_type
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Cut, Drop, FrameSeen
+from aioidem.testing.fault_proxy import Action, Cut, Drop, FrameSeen, Inspect
+from aioidem.testing.kafka_dump import DumpedBatch
 from aioidem.testing.kafka_install import install_kafka
 from aioidem.testing.kafka_process import ProcessGuard
 
@@ -62,10 +67,13 @@ TOLERANCE = 12.0
 """Seconds beyond a client's deadline: one request timeout, which aioidem's own terms grant."""
 
 _PRODUCE = 0
+_NOT_LEADER = 6
+_LOSSES = 3
 _RTT = 0.05
 _READY_SECONDS = 60.0
 _CLOSING_SECONDS = 10.0
 _DIGITS = 8
+_SEQUENCES = 2**31
 _HEADINGS = (
     *("fault", "client", "sent", "acknowledged", "not written", "unknown", "lost", "duplicated"),
     *("reordered", "hung", "longest wait", "the most frequent failure; notes"),
@@ -74,20 +82,30 @@ _HEADINGS = (
 
 @dataclass(slots=True)
 class Stage:
-    """A cluster with the clients at work."""
+    """A cluster with the clients at work.
+
+    `patience` and `pause`: how long to wait for answers to be lost, and after that. `checks`: what
+    to note of a client in the end, if anything: above all that the fault did not reach it.
+    """
 
     cluster: KafkaCluster
     workers: Mapping[str, Worker]
     down: float
+    topic: Callable[[str], str] = field(default=str)
+    patience: float = 10.0
+    pause: float = 1.0
+    checks: list[Callable[[str], str | None]] = field(default_factory=list)
 
     def topics(self) -> list[str]:
         """The clients' topics."""
         return [self.topic(client) for client in self.workers]
 
-    topic: Callable[[str], str] = field(default=str)
+    def notes(self, client: str) -> list[str]:
+        """What there is to note of a client."""
+        return [note for check in self.checks if (note := check(client)) is not None]
 
-    async def lose_answers(self) -> None:
-        """Each client loses one answer to a Produce request, and its connection."""
+    async def lose_answers(self) -> set[str]:
+        """Each client loses one answer to a Produce request, and its connection; those that did."""
         waiting = set(self.workers)
 
         def cut(seen: FrameSeen) -> Action | None:
@@ -97,29 +115,66 @@ class Stage:
             return Cut(reset=True)
 
         self.cluster.proxy.on_answer = cut
-        with anyio.move_on_after(5.0):
+        with anyio.move_on_after(self.patience):
             await self.cluster.proxy.until(lambda: not waiting)
         self.cluster.proxy.on_answer = None
+        return set(self.workers) - waiting
 
-    def hold_answers(self) -> None:
-        """No answer to a Produce request arrives any more."""
+    def hold_answers(self) -> Counter[str | None]:
+        """No answer to a Produce request arrives any more; returns a count of them, by client."""
+        held: Counter[str | None] = Counter()
 
         def drop(seen: FrameSeen) -> Action | None:
-            return Drop(silent=False) if seen.api_key == _PRODUCE else None
+            if seen.api_key != _PRODUCE:
+                return None
+            held[seen.client_id] += 1
+            return Drop(silent=False)
 
         self.cluster.proxy.on_answer = drop
+        return held
+
+    def count_refusals(self) -> Counter[str | None]:
+        """From now on, how often each client is answered NOT_LEADER."""
+        refused: Counter[str | None] = Counter()
+
+        def look(seen: FrameSeen, payload: bytes) -> None:
+            schema = response_type(_PRODUCE, seen.api_version)
+            if schema is None:
+                raise WorkerError(f"{seen.client_id} is answered in unknown words: {seen}")
+            response: Any = decode_response(schema, payload)[1]
+            refused[seen.client_id] += sum(
+                int(part.error_code) == _NOT_LEADER
+                for topic in response.responses
+                for part in topic.partition_responses
+            )
+
+        def see(seen: FrameSeen) -> Action | None:
+            return Inspect(partial(look, seen)) if seen.api_key == _PRODUCE else None
+
+        for proxy in self.cluster.proxies:
+            proxy.on_answer = see
+        return refused
 
 
 async def lost_response(stage: Stage) -> None:
     """Three answers of each client."""
-    for _ in range(3):
-        await stage.lose_answers()
-        await anyio.sleep(1.0)
+    lost: Counter[str] = Counter()
+
+    def check(client: str) -> str | None:
+        if not lost[client]:
+            return "no answer was lost"
+        return None if lost[client] == _LOSSES else f"{lost[client]} of {_LOSSES} answers were lost"
+
+    stage.checks.append(check)
+    for _ in range(_LOSSES):
+        lost.update(await stage.lose_answers())
+        await anyio.sleep(stage.pause)
 
 
 async def clean_restart(stage: Stage) -> None:
     """With windows full of batches that are appended and not acknowledged."""
-    stage.hold_answers()
+    held = stage.hold_answers()
+    stage.checks.append(lambda client: None if held[client] else "no answer was held back")
     await anyio.sleep(0.5)
     await stage.cluster.terminate()
     stage.cluster.proxy.on_answer = None
@@ -136,11 +191,17 @@ async def broker_down(stage: Stage) -> None:
 async def leader_move(stage: Stage) -> None:
     """Twice, each topic in turn."""
     brokers = len(stage.cluster.brokers)
+    refused = stage.count_refusals()
+    stage.checks.append(
+        lambda client: (
+            f"{refused[client]} x NOT_LEADER" if refused[client] else "never answered NOT_LEADER"
+        )
+    )
     for _ in range(2):
         for topic in stage.topics():
             leader = await stage.cluster.leader(topic)
             await stage.cluster.move_leader(topic, 0, (leader + 1) % brokers)
-        await anyio.sleep(1.0)
+        await anyio.sleep(stage.pause)
 
 
 async def nothing(_stage: Stage) -> None:
@@ -164,7 +225,7 @@ FAULTS = (
     Fault("clean-restart", clean_restart),
     Fault("broker-down", broker_down),
     Fault("oversized", nothing, configs={"max.message.bytes": 20_000}, big=100),
-    Fault("wrap", nothing, sequence=2**31 - 100),
+    Fault("wrap", nothing, sequence=_SEQUENCES - 100),
     Fault("leader-move", leader_move, brokers=3),
 )
 
@@ -193,7 +254,41 @@ class Verdict:
         return not (self.lost or self.duplicated or self.reordered or self.hung or not self.acked)
 
 
-def judge(fault: str, client: str, worker: Worker, log: Sequence[int], deadline: float) -> Verdict:
+def unreached(fault: Fault, worker: Worker, log: Sequence[DumpedBatch]) -> list[str]:
+    """What shows that a fault which lies in the records themselves did not happen."""
+    notes = []
+    if fault.big >= 0:
+        if fault.big not in worker.records:
+            notes.append("the large record was not sent")
+        elif fault.big in numbers(log):
+            notes.append("the topic took the large record")
+    if fault.sequence:
+        first = log[0].base_sequence if log else None
+        if first != fault.sequence:
+            notes.append(f"sequence numbers began at {first}")
+        elif len(worker.records) <= _SEQUENCES - fault.sequence:
+            notes.append("too few records for the numbers to wrap")
+    return notes
+
+
+def numbers(log: Sequence[DumpedBatch]) -> list[int]:
+    """The numbers of the records in a log, in its order."""
+    return [
+        int((record.payload or "")[:_DIGITS])
+        for batch in log
+        if not batch.control
+        for record in batch.records
+    ]
+
+
+def judge(
+    fault: str,
+    client: str,
+    worker: Worker,
+    log: Sequence[int],
+    deadline: float,
+    notes: Sequence[str] = (),
+) -> Verdict:
     """Hold what a client said against the log, a list of records' numbers."""
     records = dict(worker.records)
     now = time.monotonic()
@@ -202,9 +297,9 @@ def judge(fault: str, client: str, worker: Worker, log: Sequence[int], deadline:
     acked = {number for number, each in records.items() if each.outcome == "acked"}
     refused = {number for number, each in records.items() if each.outcome == "not-written"}
     there = Counter(log)
-    notes = []
+    told = list(notes)
     if wrong := len(refused & there.keys()):
-        notes.append(f"{wrong} said to be not written are in the log")
+        told.append(f"{wrong} said to be not written are in the log")
     found = dict(enumerate(log))
     strayed = [
         number
@@ -212,10 +307,10 @@ def judge(fault: str, client: str, worker: Worker, log: Sequence[int], deadline:
         if (at := records[number].offset) >= 0 and found.get(at) != number
     ]
     if strayed:
-        notes.append(f"{len(strayed)} acknowledged at another record's offset")
+        told.append(f"{len(strayed)} acknowledged at another record's offset")
     reasons = Counter(each.reason for each in records.values() if each.reason)
     if reasons:
-        notes.append(_short(reasons.most_common(1)[0][0]))
+        told.append(_short(reasons.most_common(1)[0][0]))
     return Verdict(
         fault=fault,
         client=client,
@@ -232,7 +327,7 @@ def judge(fault: str, client: str, worker: Worker, log: Sequence[int], deadline:
             for number, each in records.items()
         ),
         longest=max(waits.values(), default=0.0),
-        note="; ".join(notes),
+        note="; ".join(told),
     )
 
 
@@ -264,13 +359,10 @@ class Experiment:
         try:
             with ExitStack() as exits:
                 workers = await self._connected(fault, guard, exits, verdicts)
+                stage = Stage(self._cluster, workers, self._flags.down, partial(_topic, fault))
                 if workers:
-                    await self._suffer(fault, workers)
-                for client, worker in workers.items():
-                    log = await self._log(_topic(fault, client))
-                    verdicts.append(judge(fault.name, client, worker, log, self._flags.deadline))
-                    note = verdicts[-1].note
-                    print(f"{fault.name}: {client}: {note or 'no failures'}", file=sys.stderr)
+                    await self._suffer(fault, stage)
+                verdicts += await self._judged(fault, stage)
         finally:
             await anyio.to_thread.run_sync(guard.close)
         return sorted(verdicts, key=lambda each: ALL_CLIENTS.index(each.client))
@@ -298,8 +390,8 @@ class Experiment:
                 tasks.start_soon(connect, client)
         return workers
 
-    async def _suffer(self, fault: Fault, workers: Mapping[str, Worker]) -> None:
-        stage = Stage(self._cluster, workers, self._flags.down, partial(_topic, fault))
+    async def _suffer(self, fault: Fault, stage: Stage) -> None:
+        workers = stage.workers
         for worker in workers.values():
             worker.go()
         await anyio.sleep(self._flags.seconds)
@@ -311,6 +403,27 @@ class Experiment:
         async with anyio.create_task_group() as tasks:
             for worker in workers.values():
                 tasks.start_soon(anyio.to_thread.run_sync, worker.until_closed, limit)
+        for proxy in self._cluster.proxies:
+            proxy.on_answer = None
+
+    async def _judged(self, fault: Fault, stage: Stage) -> list[Verdict]:
+        """A verdict on each client; the logs are read at the same time, each by a tool in Java."""
+        logs: dict[str, Sequence[DumpedBatch]] = {}
+
+        async def read(client: str) -> None:
+            logs[client] = await self._cluster.dump_log(stage.topic(client))
+
+        async with anyio.create_task_group() as tasks:
+            for client in stage.workers:
+                tasks.start_soon(read, client)
+        verdicts = []
+        for client, worker in stage.workers.items():
+            notes = [*stage.notes(client), *unreached(fault, worker, logs[client])]
+            found = numbers(logs[client])
+            verdict = judge(fault.name, client, worker, found, self._flags.deadline, notes)
+            print(f"{fault.name}: {client}: {verdict.note or 'no failures'}", file=sys.stderr)
+            verdicts.append(verdict)
+        return verdicts
 
     def _command(self, fault: Fault, client: str) -> list[str]:
         topic = _topic(fault, client)
@@ -330,15 +443,6 @@ class Experiment:
         if client != JAVA:
             return python_worker(client, work)
         return java_worker(install_kafka(self._flags.kafka), work, {"client.id": JAVA})
-
-    async def _log(self, topic: str) -> list[int]:
-        """The numbers of the records in a topic's log, in its order."""
-        return [
-            int((record.payload or "")[:_DIGITS])
-            for batch in await self._cluster.dump_log(topic)
-            if not batch.control
-            for record in batch.records
-        ]
 
 
 def _topic(fault: Fault, client: str) -> str:

@@ -12,6 +12,9 @@ record acknowledged, and then writes a line for all that happens:
 It is told `go`, to begin sending, and `stop`; the end of its input means `stop` too, so that it
 does not outlive whoever started it. A value's first eight digits are its number.
 
+Java's worker ends `sent` and `acked` with the time, in nanoseconds of its own clock: a rate is then
+not that of whoever reads the lines.
+
 A client other than aioidem does not say whether a record that failed is in the log. Where its error
 is the broker's refusal of the record itself, or raised by the call that should have queued it, that
 is `not-written`; anything else is `unknown`. An offset that it does not name is -1.
@@ -42,6 +45,9 @@ from aioidem.testing.kafka_process import ProcessGuard
 
 HERE = Path(__file__).parent
 JAVA = "Java"
+
+_TIME_AT = {"sent": 0, "acked": 1}
+"""Where a line has its time, behind the record's number."""
 
 
 class WorkerError(Exception):
@@ -93,7 +99,7 @@ class Sent:
     reason: str = ""
 
 
-Listener = Callable[[str, int], None]
+Listener = Callable[[str, int, float | None], None]
 
 
 class Worker:
@@ -102,7 +108,8 @@ class Worker:
     Args:
         command: what to run.
         guard: ends it if nobody else does.
-        listener: called with "sent", "acked" or "failed" and the record's number, in a thread.
+        listener: called with "sent", "acked" or "failed", the record's number, and when that was by
+            the worker's clock, in seconds, if it says so; in a thread.
     """
 
     def __init__(
@@ -168,6 +175,10 @@ class Worker:
         :raises WorkerError: it is not, or it ended.
         """
         if not self._wait(lambda: self._ready or not self._running, timeout) or not self._ready:
+            if not self._running:
+                # It has ended, and what it complained of may not have been read yet.
+                for reader in self._readers:
+                    reader.join(10)
             raise WorkerError("not connected: " + "; ".join(self.trouble[-3:]))
 
     def go(self) -> None:
@@ -223,7 +234,10 @@ class Worker:
                 self._take(verb, rest)
                 self._changed.notify_all()
             if self._listener is not None and verb in {"sent", "acked", "failed"}:
-                self._listener(verb, int(rest.split(" ", 1)[0]))
+                number, *more = rest.split(" ", 2)
+                # A record's offset comes before the time, and its failure comes without one.
+                told = more[_TIME_AT[verb] :] if verb in _TIME_AT else []
+                self._listener(verb, int(number), int(told[0]) / 1e9 if told else None)
         with self._changed:
             self._changed.notify_all()
 
@@ -234,9 +248,9 @@ class Worker:
                 self.version, self._ready = version, True
             case "closed", _:
                 self._closed = True
-            case "sent", [number]:
+            case "sent", [number, *_]:
                 self.records[int(number)] = Sent(now)
-            case "acked", [number, offset]:
+            case "acked", [number, offset, *_]:
                 record = self.records[int(number)]
                 record.ended, record.outcome, record.offset = now, "acked", int(offset)
             case "failed", [number, outcome, reason]:
