@@ -179,7 +179,8 @@ class Worker:
                 # It has ended, and what it complained of may not have been read yet.
                 for reader in self._readers:
                     reader.join(10)
-            raise WorkerError("not connected: " + "; ".join(self.trouble[-3:]))
+            # What was said last comes first: a note is cut at its end.
+            raise WorkerError("not connected: " + "; ".join(reversed(self.trouble[-3:])))
 
     def go(self) -> None:
         """Begin sending."""
@@ -275,7 +276,7 @@ def java_worker(install: KafkaInstall, work: Work, properties: Mapping[str, str]
     :raises WorkerError: there is no compiler, that is, only a JRE.
     """
     if not has_compiler(install):
-        raise WorkerError(f"{install.java} cannot compile: Java's producer needs a JDK")
+        raise WorkerError(f"Java's producer needs a JDK: {install.java} cannot compile")
     job = {
         name: value
         for name, value in asdict(work).items()

@@ -22,6 +22,7 @@ import anyio
 import pytest
 
 from aioidem.testing.fault_proxy import FrameHook, FrameSeen, Inspect
+from aioidem.testing.kafka_dump import DumpedBatch, DumpedRecord
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -324,6 +325,39 @@ async def test_a_row_says_if_its_fault_did_not_happen(
         verdict = judge(fault, client, workers[client], [], 30.0, stage.notes(client))
         assert verdict.note == note
         assert f" {note} |" in table([replace(verdict, sent=1)])[-1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "sent", "sequence", "logged", "note"),
+    [
+        ("oversized", 100, 0, 99, None),
+        ("oversized", 99, 0, 99, "the large record was not sent"),
+        ("oversized", 100, 0, 100, "the topic took the large record"),
+        ("wrap", 101, 2**31 - 100, 1, None),
+        ("wrap", 100, 2**31 - 100, 1, "too few records for the numbers to wrap"),
+        ("wrap", 101, 0, 1, "sequence numbers began at 0"),
+        ("wrap", 101, 0, 0, "sequence numbers began at None"),
+    ],
+)
+def test_a_row_says_if_its_records_were_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    sent: int,
+    sequence: int,
+    logged: int,
+    note: str | None,
+) -> None:
+    """So many records sent, and the last one of the log, if it has any."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from faults import FAULTS, unreached
+    from workers import Sent
+
+    worker = worker_without_records()
+    worker.records = {number: Sent(at=0.0) for number in range(1, sent + 1)}
+    record = DumpedRecord(0, None, f"{logged:08d}", ())
+    batch = DumpedBatch(0, 0, 1, sequence, 1, 0, "none", control=False, records=(record,))
+    [asked] = [each for each in FAULTS if each.name == fault]
+    assert unreached(asked, worker, [batch] if logged else []) == ([note] if note else [])
 
 
 def worker_without_records() -> Any:
