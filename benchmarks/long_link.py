@@ -1,7 +1,7 @@
 """What a window is worth on a long link, for aioidem and, when asked for, other clients.
 
     python benchmarks/long_link.py
-    python benchmarks/long_link.py --kafka --all --late-sealing
+    python benchmarks/long_link.py --kafka --all --late-sealing --duration 10 --markdown
     python benchmarks/long_link.py --aiokafka --rtt 80 --duration 10 --json long_link.json
 
 Every client writes the same records, one after the other, in one run: one partition, idempotence
