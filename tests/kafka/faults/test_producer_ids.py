@@ -24,6 +24,10 @@ from tests.kafka.tools import History, bounded, check, outcomes
 pytestmark = pytest.mark.anyio
 
 INIT_PRODUCER_ID = 22
+SLACK = 5.0
+"""For a machine that is busy with other things; less than `request_timeout` and `max_block` are
+where nobody sets them.
+"""
 TIMED_OUT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 7, 14, 15, 16
 
 
@@ -71,11 +75,12 @@ async def test_f21_no_id_comes_and_starting_ends_in_time(
     cluster: KafkaCluster, world: World, said: int | Action
 ) -> None:
     answer_with(cluster, [said] * 10_000)
+    max_block = 1.0
     began = anyio.current_time()
     with pytest.raises(KafkaTimeoutError, match="no producer id within max_block"):
-        async with producer_of(cluster, world, request_timeout=0.5, max_block=1.0):
+        async with producer_of(cluster, world, request_timeout=0.5, max_block=max_block):
             pytest.fail("it has no id")
-    assert anyio.current_time() - began >= 1.0
+    assert max_block <= anyio.current_time() - began < max_block + SLACK
 
 
 @bounded(60)
