@@ -8,6 +8,7 @@ import pytest
 
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
+from aioidem.testing.fault_proxy import FaultProxy
 from tests.kafka.faults.world import (
     World,
     last_sequences,
@@ -15,13 +16,29 @@ from tests.kafka.faults.world import (
     nothing_noticed,
     producer_of,
 )
-from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
+from tests.kafka.tools import PRODUCE, History, SpanCount, bounded, check, outcomes
 
 pytestmark = pytest.mark.anyio
 
-SIZE, RATE = 10_000, 20_000.0
+SIZE, RATE = 10_000, 10_000.0
+REQUEST_TIMEOUT = 1.0
 # Each that is read mutes its connection: for one second, or for two.
 BATCHES, MUTING_SIZE, ONE_SECOND, TWO_SECONDS = 3, 15_000, 7_500.0, 5_000.0
+
+
+def longest_wait(proxy: FaultProxy, client_id: str) -> float:
+    """How long the slowest of a client's Produce requests was on its way, as the proxy saw it."""
+    begun: dict[tuple[int, int], float] = {}
+    waits = []
+    for seen, _ in proxy.trace:
+        if (seen.client_id, seen.api_key) != (client_id, PRODUCE):
+            continue
+        request = seen.connection, seen.correlation_id
+        if seen.answer:
+            waits.append(seen.at - begun[request])
+        else:
+            begun[request] = seen.at
+    return max(waits)
 
 
 @bounded(60)
@@ -32,7 +49,7 @@ async def test_f24_throttled_for_longer_than_a_request_may_take(
     await cluster.create_topic("f24")
     await limit_bytes(cluster, "f24", RATE)
     async with producer_of(
-        cluster, world, client_id="f24", request_timeout=0.3, retry_backoff=0.05
+        cluster, world, client_id="f24", request_timeout=REQUEST_TIMEOUT, retry_backoff=0.05
     ) as producer:
         history = History(producer, "f24")
         await outcomes(history.send(1))
@@ -41,6 +58,7 @@ async def test_f24_throttled_for_longer_than_a_request_may_take(
         await waiting[2]
         assert max(each.throttled_until for each in producer.statistics().connections) > 0
         assert set(await outcomes(waiting)) == {DeliveryStatus.ACKED}
+        assert longest_wait(cluster.proxy, "f24") > REQUEST_TIMEOUT
         assert cluster.proxy.opened == opened
         assert producer.statistics().batches_retried == 0
         assert nothing_noticed(producer)

@@ -58,6 +58,7 @@ async def test_f11_a_leader_flaps_while_epochs_are_bumped(
     """
     configs = {**SAFE, "max.message.bytes": 1000}
     await cluster.create_topic("f11", replicas=[[0, 1], [0, 1]], configs=configs)
+    taps = [Tap(cluster, broker) for broker in range(2)]
     async with producer_of(cluster, world) as producer:
         histories = [History(producer, "f11", each) for each in range(2)]
         too_large = []
@@ -66,6 +67,7 @@ async def test_f11_a_leader_flaps_while_epochs_are_bumped(
                 too_large += histories[0].send(1, size=2000)
                 await cluster.move_leader("f11", 0, leader)
                 await settled(histories[0], 20)
+        assert NOT_LEADER in {code for tap in taps for code, _ in tap.said}
         assert {each.status for each in too_large} == {DeliveryStatus.NOT_WRITTEN}
         assert said_of(histories) == {
             DeliveryStatus.NOT_WRITTEN: 6,

@@ -11,6 +11,7 @@ from tests.kafka.faults.world import World, fill, load, producer_of, settled
 from tests.kafka.tools import History, bounded, outcomes
 
 from .nodes import (
+    NONE,
     OUT_OF_ORDER,
     SAFE,
     Tap,
@@ -124,13 +125,21 @@ async def test_f16_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Their leaders hear of them at different times, and know no producer."""
+    taps = [Tap(cluster, broker) for broker in range(3)]
+    each_has = 2 * world.window
     async with producer_of(cluster, world) as producer:
         histories = [History(producer, f"f16-{each}") for each in range(6)]
         for history in histories:
-            history.send(2 * world.window)
+            history.send(each_has)
         for history in histories:
             await outcomes(history.deliveries)
-            assert history.offsets() == list(range(2 * world.window))
+            assert history.offsets() == list(range(each_has))
         told = producer.statistics()
         assert (told.data_loss_events, told.epoch_bumps) == (0, 0)
-    await verdict(cluster, "f16-0", histories[:1])
+    said = [each for tap in taps for each in tap.said]
+    # Whoever did not know yet that he leads has appended nothing, and nobody got a batch too early.
+    assert said.count((NONE, True)) == len(histories) * each_has
+    assert {offset for code, offset in said if code != NONE} <= {False}
+    assert OUT_OF_ORDER not in {code for code, _ in said}
+    for number, history in enumerate(histories):
+        assert await verdict(cluster, f"f16-{number}", [history]) == {0: list(range(each_has))}
