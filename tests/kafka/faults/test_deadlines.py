@@ -70,6 +70,7 @@ async def test_f14_deadlines_pass_with_a_full_window_in_flight(
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
         assert producer.statistics().epoch_bumps == 1
         assert producer.statistics().data_loss_events == 0
+    assert spans.max_span() == window
     calls = await check(cluster, [history], topic)
     doubtful = set(range(first, last))
     assert [call for call in calls if call not in doubtful] == [

@@ -76,6 +76,7 @@ async def test_f19_records_are_deleted_under_load_and_while_a_window_is_in_doubt
         assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
         await outcomes(history.send(20))
         assert nothing_noticed(producer)
+    assert spans.max_span() == world.window
     assert history.offsets() == list(range(len(history.deliveries)))
     await check_what_stays(cluster, history, "f19", start)
 
