@@ -4,21 +4,24 @@ A restart leaves a broker one remembered batch per producer. (After SIGKILL as w
 log again it takes a snapshot, which holds one, and loads that.) Resends of older ones come back
 OUT_OF_ORDER, although they are stored. A client that takes that for a gap writes them twice; ours
 asks newest first. With READ it may also ask DescribeProducers where to begin; without, it is
-refused, and must come to the same end.
+refused, and must come to the same end by probing alone.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from aioidem import Producer
+from aioidem.protocol.messages import decode_response, response_type
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Drop
+from aioidem.testing.fault_proxy import Action, Drop, FaultProxy, FrameSeen, Inspect
 
+from .faults.world import forbid_reading
 from .tools import (
     DESCRIBE_PRODUCERS,
     ONE_EACH,
@@ -35,8 +38,7 @@ pytestmark = pytest.mark.anyio
 
 NEWEST, OLDER = STOCK
 WINDOW = 5
-CREATE_ACLS = (30, 3)
-TOPIC, LITERAL, READ, ALL, DENY, ALLOW = 2, 3, 3, 2, 2, 3
+TOPIC_AUTHORIZATION_FAILED = 29
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -52,8 +54,8 @@ class World(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[World(NEWEST, read=True), World(NEWEST, read=False), World(OLDER, read=True)],
-    ids=["newest", "newest-without-read", "older"],
+    params=[World(version, read) for version in (NEWEST, OLDER) for read in (True, False)],
+    ids=["newest", "newest-without-read", "older", "older-without-read"],
 )
 def world(request: pytest.FixtureRequest) -> World:
     asked: World = request.param
@@ -70,21 +72,24 @@ async def cluster(
         yield running
 
 
-async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
-    """Everybody may do anything to the topic but read it."""
-    rule = {
-        "resource_type": TOPIC,
-        "resource_name": topic,
-        "resource_pattern_type": LITERAL,
-        "principal": "User:ANONYMOUS",
-        "host": "*",
-    }
-    rules = [
-        {**rule, "operation": READ, "permission_type": DENY},
-        {**rule, "operation": ALL, "permission_type": ALLOW},
-    ]
-    answer = await cluster.ask(*CREATE_ACLS, creations=rules)
-    assert [int(each.error_code) for each in answer.results] == [0, 0]
+def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
+    """The error code of each of its answers from now on. Beside the proxy's other hook."""
+    codes: list[int] = []
+    other = proxy.on_answer
+
+    def note(version: int, payload: bytes) -> None:
+        schema = response_type(DESCRIBE_PRODUCERS, version)
+        assert schema is not None
+        answer: Any = decode_response(schema, payload)[1]
+        codes.extend(int(part.error_code) for topic in answer.topics for part in topic.partitions)
+
+    def look(seen: FrameSeen) -> Action | None:
+        if seen.api_key == DESCRIBE_PRODUCERS:
+            return Inspect(functools.partial(note, seen.api_version))
+        return None if other is None else other(seen)
+
+    proxy.on_answer = look
+    return codes
 
 
 @pytest.mark.parametrize(
@@ -102,6 +107,7 @@ async def test_f8_doubt_across_a_restart_is_resolved_exactly(
     if not world.read:
         await forbid_reading(cluster, topic)
     spans = SpanCount(cluster.proxy)
+    said = what_describe_producers_says(cluster.proxy)
     async with Producer(cluster.bootstrap_servers, **ONE_EACH) as producer:
         history = History(producer, topic)
         await outcomes(history.send(2 * WINDOW))
@@ -127,6 +133,8 @@ async def test_f8_doubt_across_a_restart_is_resolved_exactly(
     assert (OUT_OF_ORDER in spans.codes) == forgot
     asked = [each for each, _ in cluster.proxy.trace if each.api_key == DESCRIBE_PRODUCERS]
     assert bool(asked) == forgot
+    # Refused each time it is all by probing, else it was told where to begin.
+    assert set(said) == ({0 if world.read else TOPIC_AUTHORIZATION_FAILED} if forgot else set())
     if not forgot:
         assert history.offsets() == list(range(4 * WINDOW))
     assert await check(cluster, [history], topic) == list(range(4 * WINDOW))

@@ -142,12 +142,13 @@ async def test_twenty_are_discovered_and_reached_inside_transactions(patched: Ka
 
 @bounded(60)
 async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaCluster) -> None:
-    """KIP-1269, 1: bounded by the connection-level check."""
+    """KIP-1269, 1: bounded by the connection-level check, and by nothing else: 20 is known."""
     await patched.create_topic("one-in-flight")
-    spans, _ = await send_and_count(
+    spans, window = await send_and_count(
         patched, "one-in-flight", records=30, max_in_flight_requests_per_connection=1
     )
-    assert spans.max_span() == 1
+    assert (spans.max_span(), window) == (1, 20)
+    assert 14 in spans.versions
 
 
 @bounded(60)
@@ -160,24 +161,33 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaClust
     assert 14 in spans.versions
 
 
+@pytest.mark.parametrize("in_flight", [20, 40])
 @bounded(60)
 async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
-    patched: KafkaCluster,
+    patched: KafkaCluster, in_flight: int
 ) -> None:
-    """KIP-1269, 3. (Partition 0 of one topic and 1 of the other, to tell the counts apart.)"""
-    await patched.create_topic("narrow", partitions=1)
-    await patched.create_topic("wide", partitions=2)
-    patched.retention().set("narrow", 5)
+    """KIP-1269, 3, where both share 20 requests; with 40, each reaches its own limit at once.
+    (Partition 0 of one topic and 1 of the other, to tell the counts apart.)
+    """
+    few, many = f"narrow-{in_flight}", f"wide-{in_flight}"
+    await patched.create_topic(few, partitions=1)
+    await patched.create_topic(many, partitions=2)
+    patched.retention().set(few, 5)
     spans = SpanCount(patched.proxy)
     async with producer_of(
-        patched, **ONE_EACH, max_in_flight_requests_per_connection=40
+        patched, **ONE_EACH, max_in_flight_requests_per_connection=in_flight
     ) as producer:
-        narrow, wide = History(producer, "narrow"), History(producer, "wide", 1)
+        narrow, wide = History(producer, few), History(producer, many, 1)
         sent = [each for _ in range(120) for h in (narrow, wide) for each in h.send(1)]
-        await outcomes(sent)
-    assert (spans.max_span(0), spans.max_span(1)) == (5, 20)
-    await check(patched, [narrow], "narrow")
-    await check(patched, [wide], "wide", 1)
+        assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
+        learned = partition_of(producer, few).window, partition_of(producer, many, 1).window
+    assert learned == (5, 20)
+    assert spans.max_span(0) == 5
+    assert 5 < spans.max_span(1) <= 20
+    if in_flight >= 5 + 20:
+        assert spans.max_span(1) == 20
+    assert await check(patched, [narrow], few) == list(range(120))
+    assert await check(patched, [wide], many, 1) == list(range(120))
 
 
 @bounded(90)
@@ -189,18 +199,18 @@ async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5() -> 
         new, old = SpanCount(cluster.proxies[0]), SpanCount(cluster.proxies[1])
         async with producer_of(cluster, **ONE_EACH, metadata_max_age=1.0) as producer:
             history = History(producer, "t")
-            await outcomes(history.send(100))
+            assert set(await outcomes(history.send(100))) == {DeliveryStatus.ACKED}
             assert partition_of(producer, "t").window == 20
             assert (new.max_span(), old.max_span()) == (20, 0)
             during = history.send(100)
             await cluster.move_leader("t", 0, 1)
-            await outcomes([*during, *history.send(100)])
+            assert set(await outcomes([*during, *history.send(100)])) == {DeliveryStatus.ACKED}
             assert partition_of(producer, "t").window == 5
             assert (new.max_span(), old.max_span()) == (20, 5)
             new.forget()  # what it left unanswered was resolved at the other broker
             during = history.send(60)
             await cluster.move_leader("t", 0, 0)
-            await outcomes([*during, *history.send(100)])
+            assert set(await outcomes([*during, *history.send(100)])) == {DeliveryStatus.ACKED}
             assert partition_of(producer, "t").window == 20
         assert (new.max_span(), old.max_span()) == (20, 5)
         assert await check(cluster, [history], "t") == list(range(460))
