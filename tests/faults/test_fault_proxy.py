@@ -102,6 +102,50 @@ async def elapsed(proxy: FaultProxy, world: World) -> float:
         return anyio.current_time() - start
 
 
+@asynccontextmanager
+async def between(**proxy: Any) -> AsyncIterator[tuple[FaultProxy, socket.socket, socket.socket]]:
+    """A proxy, and a plain socket on either side of it: the client's and the broker's. Threads may
+    wait for them.
+    """
+    in_thread = anyio.to_thread.run_sync
+    with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND)
+        async with FaultProxy("127.0.0.1", server.getsockname()[1], **proxy) as running:
+            client = await in_thread(socket.create_connection, ("127.0.0.1", running.port), BOUND)
+            with client:
+                broker, _ = await in_thread(server.accept)
+                with broker:
+                    broker.settimeout(BOUND)
+                    await running.until(lambda: running.connections == 1)
+                    yield running, client, broker
+
+
+def _until_its_end(stream: socket.socket) -> tuple[bytes, bool]:
+    """What arrives until the connection ends, and whether it ends with RST."""
+    arrived = b""
+    try:
+        while data := stream.recv(1000):
+            arrived += data
+    except ConnectionResetError:
+        return arrived, True
+    return arrived, False
+
+
+def _request(number: int) -> bytes:
+    """A frame of an ApiVersions request."""
+    return struct.pack(">ihhih", 10, 18, 0, number, -1)
+
+
+def _answer(number: int) -> bytes:
+    """A frame of the broker's answer to that, for a proxy: not more than its head."""
+    return struct.pack(">ii", 4 + 30, number) + bytes(range(30))
+
+
+def at(number: int, action: Action) -> Callable[[FrameSeen], Action | None]:
+    """A hook that does it to the frame of that number."""
+    return lambda seen: action if seen.correlation_id == number else None
+
+
 # --- the link -------------------------------------------------------------------------------------
 
 
@@ -126,6 +170,14 @@ async def test_the_round_trip_takes_the_rtt_and_half_of_it_each_way() -> None:
         assert far >= 0.1
         w.proxy.set_link()
         assert await elapsed(w.proxy, w) < far
+    async with between(rtt=0.2) as (proxy, client, broker):
+        for direction in ("up", "down"):
+            assert proxy.lane(1, direction).due(7.0, 10) == 7.1
+        for source, sink, data in ((client, broker, _request(1)), (broker, client, _answer(1))):
+            start = anyio.current_time()
+            await anyio.to_thread.run_sync(source.sendall, data)
+            assert await anyio.to_thread.run_sync(sink.recv, 1000) == data
+            assert anyio.current_time() - start >= 0.1 - 0.001  # uvloop's timers count milliseconds
 
 
 async def test_a_delayed_link_is_pipelined() -> None:
@@ -231,6 +283,39 @@ async def test_wherever_a_connection_is_cut_the_record_is_there_once(
         assert w.values() == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("after", [0, 1, 4, 9, -1])
+@pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
+async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: bool) -> None:
+    async with between() as (proxy, client, broker):
+        make, source, sink = (_answer, broker, client) if answer else (_request, client, broker)
+        whole, cut, behind = make(1), make(2), make(3)
+        if answer:
+            proxy.on_answer = at(2, Cut(after))
+        else:
+            proxy.on_request = at(2, Cut(after))
+        source.sendall(whole + cut + behind)
+        arrived, reset = await anyio.to_thread.run_sync(_until_its_end, sink)
+        assert arrived == whole + cut[:after]
+        assert not reset
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
+@pytest.mark.parametrize("how", ["request", "answer", "disconnect"])
+async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: bool) -> None:
+    async with between() as (proxy, client, broker):
+        cut = at(2, Cut(9, reset))
+        if how == "request":
+            proxy.on_request = cut
+            client.sendall(_request(2))
+        elif how == "answer":
+            proxy.on_answer = cut
+            broker.sendall(_answer(2))
+        else:
+            proxy.disconnect(reset=reset)
+        for stream in (client, broker):
+            assert (await anyio.to_thread.run_sync(_until_its_end, stream))[1] == reset
+
+
 async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() -> None:
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
@@ -277,7 +362,7 @@ async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
 
 
 async def test_what_a_client_sent_before_it_closed_still_arrives() -> None:
-    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # ApiVersions
+    request = _request(1)
     arrived: list[bytes] = []
     with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
         reader = threading.Thread(target=_read_all, args=(server, arrived))
