@@ -18,7 +18,7 @@ from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_cluster import KafkaStartError, KafkaToolError
 from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
 
-from .tools import ONE_EACH, History, bounded, check, outcomes
+from .tools import ONE_EACH, STOCK, History, bounded, check, outcomes
 
 pytestmark = pytest.mark.anyio
 
@@ -124,29 +124,50 @@ def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str
         install_kafka(version)
 
 
-def test_a_version_without_its_jars_and_without_network_is_a_typed_error(tmp_path: Path) -> None:
+def installing_without_network(version: str, **environment: str | Path) -> str:
+    """What a new process prints that finds this version's jars, or why it does not."""
     program = (
+        "import sys\n"
         "from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka\n"
         "try:\n"
-        "    install_kafka('4.3.1')\n"
+        "    print(*install_kafka(sys.argv[1]).jars, sep='\\n')\n"
         "except KafkaUnavailableError as error:\n"
-        "    print(error)\n"
+        "    print(error, repr(error.__cause__), sep='\\n')\n"
     )
     nowhere = "http://127.0.0.1:9"
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, version],
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         env={
             **os.environ,
-            "M2_REPO": str(tmp_path),
             **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), nowhere),
             **dict.fromkeys(("NO_PROXY", "no_proxy"), ""),
+            **environment,
         },
     )
-    assert "the first use of a version needs the network" in done.stdout
+    return done.stdout
+
+
+def test_a_version_without_its_jars_and_without_network_is_a_typed_error(tmp_path: Path) -> None:
+    said, cause = installing_without_network("4.3.1", M2_REPO=tmp_path).splitlines()
+    assert "the first use of a version needs the network" in said
+    # It is for the reason it says, and names it: whatever went wrong would get that sentence.
+    assert cause.startswith(("ProxyError(", "ConnectionError("))
+    assert "Connection refused" in cause
+    assert cause in said
+
+
+@pytest.mark.parametrize("version", STOCK)
+def test_a_version_that_was_used_before_needs_no_network(version: str) -> None:
+    jars = [Path(each) for each in installing_without_network(version).splitlines()]
+    assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar"} < {
+        each.name for each in jars
+    }
+    assert tuple(jars) == install_kafka(version).jars
+    assert all(each.is_file() for each in jars)
 
 
 def test_without_java_it_says_what_to_install(

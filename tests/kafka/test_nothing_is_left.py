@@ -45,10 +45,16 @@ def groups_below_us():
         ours |= more
     return {parents[pid][1] for pid in ours - {os.getpid()}} - {os.getpgrp()}
 
+def ports_of(broker):
+    """The proxy's, and those of the broker's own configuration: the controller's is there only."""
+    with open(broker.folder.with_suffix(".properties")) as properties:
+        [line] = [each for each in properties if each.startswith("listeners=")]
+    return broker.proxy.port, *(int(each.rpartition(":")[2]) for each in line.split(","))
+
 def say(cluster, what):
     [broker] = cluster.brokers
-    ports = broker.port, broker.inner_port, broker.proxy.port
-    print("HAVE", *ports, broker.folder.parent, *groups_below_us(), flush=True)
+    ports = ",".join(map(str, ports_of(broker)))
+    print("HAVE", ports, broker.folder.parent, *groups_below_us(), flush=True)
 
 @pytest.mark.anyio
 async def test_it(cluster):
@@ -85,11 +91,12 @@ def test_a_run_that_ends_badly_leaves_nothing(tmp_path: Path, end: str) -> None:
     )
     assert done.returncode not in {0, pytest.ExitCode.USAGE_ERROR}, done.stdout
     [have] = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("HAVE ")]
-    ports, folder, groups = map(int, have[:3]), Path(have[3]), [int(each) for each in have[4:]]
+    ports, folder, groups = have[0].split(","), Path(have[1]), [int(each) for each in have[2:]]
+    assert len(set(ports)) == 4  # the proxy's, the clients', the brokers' own, the controller's
     assert len(groups) >= 3
     assert folder.name.startswith("aioidem-kafka-")
     bound = time.monotonic() + 60
-    left = [*ports]
+    left = [int(each) for each in ports]
     while any(map(alive, groups)) or any(map(listening, left)) or folder.exists():
         assert time.monotonic() < bound, (groups, left, folder)
         os.sched_yield()  # another process's end tells no event
