@@ -25,7 +25,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from aioidem.errors import KafkaError
 
@@ -57,6 +57,11 @@ for folder in folders:
 """
 
 
+# Says to the guard, by the pipe it has as its stdin, who it is, and becomes what it was given.
+# While it has that pipe the guard reads on: there is no moment at which nobody would end it.
+_ENROL: Final = ("/bin/sh", "-c", 'echo "group $$" >&0 && exec "$@" </dev/null', "enrol")
+
+
 class ProcessGuard:
     """Ends what it was told of when it is closed, or when this process is gone."""
 
@@ -79,6 +84,22 @@ class ProcessGuard:
     def watch_group(self, group: int) -> None:
         """Kill it in the end."""
         self._tell(f"group {group}")
+
+    def start(self, command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Run it in a group of its own, which is watched before it runs; its output goes there.
+
+        :raises KafkaError: the guard was closed.
+        """
+        pipe = self._process.stdin
+        if pipe is None or pipe.closed:
+            raise KafkaError("nobody would end it: the guard was closed")
+        return subprocess.Popen(  # noqa: S603 - made by KafkaCluster
+            [*_ENROL, *command],
+            stdin=pipe,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def forget_group(self, group: int) -> None:
         """It is gone."""
@@ -147,14 +168,7 @@ class KafkaProcess:
         self._forget()
         self._stopped = False
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - made by KafkaCluster
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard.watch_group(self._process.pid)
+            self._process = self._guard.start(self._command, log)
 
     def exit_code(self) -> int | None:
         """How it ended; None while it runs or before it was started. Does not block."""
