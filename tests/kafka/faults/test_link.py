@@ -7,6 +7,7 @@ which its first copy was appended, whatever was sent again, and no number may be
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ from tests.kafka.tools import History, SpanCount, bounded, check
 pytestmark = pytest.mark.anyio
 
 QUICK = {"request_timeout": 0.5}
+
+
+def link_producer(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
+    """Its connection would take twice the window, so that the window alone bounds the span."""
+    twice = {"max_in_flight_requests_per_connection": 2 * world.window}
+    return producer_of(cluster, world, **twice, **options)
 
 
 async def all_acknowledged(
@@ -60,7 +67,7 @@ async def test_f1_answers_are_lost_with_their_connections(
     await cluster.create_topic("f1")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
-    async with producer_of(cluster, world) as producer:
+    async with link_producer(cluster, world) as producer:
         history = History(producer, "f1")
         await fill(history, producer, world)
         before = cluster.proxy.opened
@@ -79,7 +86,7 @@ async def test_f2_an_answer_comes_after_its_connection_was_given_up(
     await cluster.create_topic("f2")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
-    async with producer_of(cluster, world, **QUICK) as producer:
+    async with link_producer(cluster, world, **QUICK) as producer:
         history = History(producer, "f2")
         await fill(history, producer, world)
         hold = Hold()
@@ -98,7 +105,7 @@ async def test_f3_f4_frames_are_cut_at_byte_k(
     await cluster.create_topic(way)
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
-    async with producer_of(cluster, world) as producer:
+    async with link_producer(cluster, world) as producer:
         history = History(producer, way)
         await fill(history, producer, world)
         async with load(world, history):
@@ -116,7 +123,7 @@ async def test_f3_the_connection_is_reset_again_and_again(
     await cluster.create_topic("f3-reset")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
-    async with producer_of(cluster, world) as producer:
+    async with link_producer(cluster, world) as producer:
         history = History(producer, "f3-reset")
         await fill(history, producer, world)
         async with load(world, history):
@@ -135,7 +142,7 @@ async def test_f5_a_black_hole_swallows_both_directions(
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
-    async with producer_of(cluster, world, **QUICK) as producer:
+    async with link_producer(cluster, world, **QUICK) as producer:
         history = History(producer, topic)
         await fill(history, producer, world)
         hole = once(BlackHole())
@@ -153,7 +160,7 @@ async def test_f5_the_broker_is_stopped_for_longer_than_a_request_may_take(
     """SIGSTOP: what is written to it waits, and is served after its connection's end."""
     await cluster.create_topic("f5-stopped")
     spans = SpanCount(cluster.proxy)
-    async with producer_of(cluster, world, **QUICK) as producer:
+    async with link_producer(cluster, world, **QUICK) as producer:
         history = History(producer, "f5-stopped")
         await fill(history, producer, world)
         async with load(world, history):

@@ -17,6 +17,7 @@ import anyio
 from aioidem import Producer
 from aioidem.broker.entities import from_ms
 from aioidem.errors import KafkaError
+from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Drop
 from tests.kafka.tools import ONE_EACH, History, SpanCount, outcomes, partition_of
@@ -78,7 +79,7 @@ def producer_of(cluster: KafkaCluster, world: World, **options: Any) -> Producer
 
 async def fill(history: History, producer: Producer, world: World) -> None:
     """Have the window discovered and the gate opened."""
-    await outcomes(history.send(4 * world.window))
+    assert set(await outcomes(history.send(4 * world.window))) == {DeliveryStatus.ACKED}
     topic, partition = history.rows[0].topic, history.rows[0].partition
     assert partition_of(producer, topic, partition).window == world.window
 
