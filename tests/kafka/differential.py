@@ -60,6 +60,7 @@ __all__ = [
     "Side",
     "Step",
     "TopicId",
+    "codes_of",
     "raw_batch",
 ]
 
@@ -366,7 +367,15 @@ class Pair:
     allowed: Sequence[Allowed]
     steps: int = 0
     seen: dict[str, int] = field(default_factory=dict)
+    codes: set[str] = field(default_factory=set)
     unexpected: list[Difference] = field(default_factory=list)
+
+    def start_over(self) -> None:
+        """Count from here on: tests that share two brokers share nothing else, in any order."""
+        self.steps = 0
+        self.seen.clear()
+        self.codes.clear()
+        self.unexpected.clear()
 
     async def do(self, *steps: Step) -> list[Answer]:
         """Send them to both, compare, and return what Kafka answered."""
@@ -421,16 +430,16 @@ class Pair:
         ]
 
     def compare(self, step: Step, real: Answer, ours: Answer) -> None:
-        """Note what differs; `do` has done so."""
+        """Note what differs, and Kafka's error codes; `do` has done so."""
         self.steps += 1
+        theirs = self.real.plain(step, real)
+        self.codes |= codes_of(theirs)
         if isinstance(real, bytes) and isinstance(ours, bytes):
-            # Most are the same to the byte, and need not be taken apart.
+            # Most are the same to the byte, and ours need not be taken apart.
             translated = self.real.translated(real, self.ours)
             if translated[4:] == ours[4:]:
                 return
-        for found in _differences(
-            step, "", self.real.plain(step, real), self.ours.plain(step, ours)
-        ):
+        for found in _differences(step, "", theirs, self.ours.plain(step, ours)):
             self._judge(found)
 
     def _judge(self, found: Difference) -> None:
@@ -539,6 +548,19 @@ def _plain_batch(data: bytes) -> Plain:
 
 
 # -- comparing -------------------------------------------------------------------------------------
+
+
+def codes_of(plain: Plain) -> set[str]:
+    """All error codes in an answer."""
+    match plain:
+        case dict():
+            # In CreateTopics there is one that is a number, of a topic's configs.
+            codes = (each for name, each in plain.items() if name.endswith("error_code"))
+            here = {each for each in codes if isinstance(each, str)}
+            return here.union(*(codes_of(each) for each in plain.values()))
+        case list():
+            return set().union(*(codes_of(each) for each in plain))
+    return set()
 
 
 def _differences(step: Step, path: str, real: Plain, ours: Plain) -> Iterable[Difference]:

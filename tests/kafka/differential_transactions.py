@@ -18,7 +18,7 @@ import anyio
 from aioidem.broker import EmbeddedCluster
 from aioidem.testing import KafkaCluster
 
-from .differential import Allowed, Answer, Pair, Plain, Side, Step, raw_batch
+from .differential import Allowed, Answer, Pair, Plain, Side, Step, codes_of, raw_batch
 from .differential_steps import HOST, KAFKAS, SETTINGS, ZERO, Bench, World
 
 __all__ = ["SCRIPTS", "TRANSACTIONAL_WORLDS", "TransactionalWorld", "transactional_bench"]
@@ -34,8 +34,14 @@ _BUSY: Final = frozenset(
         "not_coordinator",
     }
 )
-_PATIENCE: Final = 5.0
+# What is busy for ever is asked for by `Transactions.stay_busy`: here a slow machine has its time.
+_PATIENCE: Final = 60.0
+_FOR_EVER: Final = frozenset({"concurrent_transactions"})
+_FOR_A_WHILE: Final = 3.0
 _TIMEOUT: Final = timedelta(seconds=60)
+# What takes part in Kafka is not a group, but the partition with its offsets; the random sequences
+# have two groups, which then have a partition each.
+_OFFSETS: Final = {"offsets.topic.num.partitions": "2"}
 _SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
@@ -66,7 +72,6 @@ class Transactions:
 
     def __init__(self, bench: Bench, asked: TransactionalWorld) -> None:
         self.b = bench
-        self.codes: set[str] = set()
         self.modern = asked.level >= 2
         self.newest_end = asked.newest_end
         # The versions of a client of the world's protocol.
@@ -77,11 +82,34 @@ class Transactions:
     async def ask(self, step: Step) -> Plain:
         """Ask both until neither is busy, compare, and return Kafka's answer."""
         pair = self.b.pair
-        real = await self._unbusy(pair.real, step)
-        pair.compare(step, real, await self._unbusy(pair.ours, step))
-        plain = pair.real.plain(step, real)
-        self.codes.update(_codes(plain))
-        return plain
+        real, ours = await self._both(step, self._unbusy)
+        for side, answer in ((pair.real, real), (pair.ours, ours)):
+            busy = codes_of(side.plain(step, answer)) & _BUSY
+            assert not busy, f"{step.label}: {side.name} says {busy} after {_PATIENCE} s"
+        pair.compare(step, real, ours)
+        return pair.real.plain(step, real)
+
+    async def stay_busy(self, step: Step) -> None:
+        """Ask both for a while what is to be answered CONCURRENT_TRANSACTIONS for ever."""
+        pair = self.b.pair
+        real, ours = await self._both(step, self._kept_busy)
+        for side, answer in ((pair.real, real), (pair.ours, ours)):
+            assert codes_of(side.plain(step, answer)) == _FOR_EVER, f"{side.name}: {step.label}"
+        pair.compare(step, real, ours)
+
+    async def _both(
+        self, step: Step, how: Callable[[Side, Step], Awaitable[Answer]]
+    ) -> tuple[Answer, Answer]:
+        answers: dict[str, Answer] = {}
+
+        async def run(side: Side) -> None:
+            answers[side.name] = await how(side, step)
+
+        pair = self.b.pair
+        async with anyio.create_task_group() as tasks:
+            for side in (pair.real, pair.ours):
+                tasks.start_soon(run, side)
+        return answers[pair.real.name], answers[pair.ours.name]
 
     @staticmethod
     async def _unbusy(side: Side, step: Step) -> Answer:
@@ -89,7 +117,17 @@ class Transactions:
         while True:
             [answer] = await side.run([step])
             late = anyio.current_time() > deadline
-            if late or not _codes(side.plain(step, answer)) & _BUSY:
+            if late or not codes_of(side.plain(step, answer)) & _BUSY:
+                return answer
+
+    @staticmethod
+    async def _kept_busy(side: Side, step: Step) -> Answer:
+        # Longer than markers take; a coordinator that only loads says so, and is asked on.
+        deadline = anyio.current_time() + _FOR_A_WHILE
+        while True:
+            [answer] = await side.run([step])
+            codes = codes_of(side.plain(step, answer))
+            if anyio.current_time() > deadline or not codes & _BUSY:
                 return answer
 
     async def decided(self, topic: str, partition: int = 0) -> None:
@@ -299,17 +337,6 @@ def _who(name: str, producer: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _codes(plain: Plain) -> set[str]:
-    """All error codes in an answer."""
-    match plain:
-        case dict():
-            here = {each for name, each in plain.items() if name.endswith("error_code")}
-            return here.union(*(_codes(each) for each in plain.values()))
-        case list():
-            return set().union(*(_codes(each) for each in plain))
-    return set()
-
-
 # -- scripts ---------------------------------------------------------------------------------------
 
 
@@ -419,6 +446,25 @@ async def fencing(t: Transactions) -> None:
             await t.ask(t.commit_offset("fence", other, "gf", 1, topic="fence", version=version))
         await t.ask(t.init("fence", other, version=4))
     await t.look("fence")
+
+
+async def other_epochs_within(t: Transactions) -> None:
+    """A write that is not of the epoch that has a transaction open there."""
+    await t.b.topic("within", 1)
+    await t.start("within")
+    answer = await t.ask(t.init("within"))
+    p = (t.b.pair.real.allocated(0), answer["producer_epoch"])
+    await t.join("within", p, "within")
+    await t.ask(t.write("within", p, 0, topic="within"))
+    older, later = (p[0], p[1] - 1), (p[0], p[1] + 1)
+    for who, called in ((older, "an older epoch"), (later, "a later epoch")):
+        for version in (9, 11):
+            label = f"write of {called} v{version}"
+            await t.ask(t.write("within", who, 5, topic="within", version=version, label=label))
+    await t.ask(t.write("within", p, 1, topic="within"))
+    await t.ask(t.end("within", p, commit=True))
+    await t.decided("within")
+    await t.look("within")
 
 
 async def partitions(t: Transactions) -> None:
@@ -575,7 +621,7 @@ async def the_wrong_generation(t: Transactions) -> None:
             await t.ask(t.commit_offset(name, p, "gw", 1, topic="wrong", version=5))
         else:
             await t.ask(t.write(name, p, 0, topic="wrong", version=12))
-        await t.ask(t.init(name))
+        await t.stay_busy(t.init(name))
 
 
 SCRIPTS: Final[Sequence[Script]] = (
@@ -583,6 +629,7 @@ SCRIPTS: Final[Sequence[Script]] = (
     ends_in_and_out_of_turn,
     identities,
     fencing,
+    other_epochs_within,
     partitions,
     without_state,
     offsets,
@@ -601,7 +648,7 @@ async def transactional_bench(
     world = asked.world
     async with (
         KafkaCluster(
-            world.kafka, properties=SETTINGS | KAFKAS | _SOON, features=asked.features
+            world.kafka, properties=SETTINGS | KAFKAS | _SOON | _OFFSETS, features=asked.features
         ) as kafka,
         EmbeddedCluster(
             produce_versions=world.produce,

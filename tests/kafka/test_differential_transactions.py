@@ -1,11 +1,17 @@
-"""The embedded transaction coordinator is held against Apache Kafka's, in both protocols."""
+"""The embedded transaction coordinator is held against Apache Kafka's, in both protocols.
+
+More of the random ones by hand: ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=5000`` before pytest and
+this file.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 
+from .differential import Pair
 from .differential_transactions import (
     SCRIPTS,
     TRANSACTIONAL_WORLDS,
@@ -14,8 +20,11 @@ from .differential_transactions import (
     transactional_bench,
 )
 from .differential_transactions_allowed import ALLOWED
+from .differential_transactions_random import TransactionalChaos
 from .tools import bounded
 
+SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "500"))
 _SHOWN = 100
 
 pytestmark = pytest.mark.anyio
@@ -38,19 +47,37 @@ async def transactions(
         yield running
 
 
+def found(pair: Pair) -> str:
+    """What differs and is not allowed, as far as it can be shown; it is not shown again."""
+    lines, pair.unexpected = [str(each) for each in pair.unexpected], []
+    return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
+
+
 @bounded(280)
 async def test_both_answer_transactions_alike(transactions: Transactions) -> None:
     pair = transactions.b.pair
+    pair.start_over()
     wrong = []
     for script in SCRIPTS:
         await script(transactions)
-        lines, pair.unexpected = [str(each) for each in pair.unexpected], []
-        if lines:
-            wrong.append("\n".join([script.__name__, *lines[:_SHOWN]]))
+        if differences := found(pair):
+            wrong.append(f"{script.__name__}\n{differences}")
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
-    print(f"Kafka's codes: {sorted(transactions.codes)}")  # noqa: T201
+    print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
     assert not wrong, "\n".join(wrong)
     assert pair.unused() == [], "these do not differ any more: strike them off the table"
+
+
+@bounded(280)
+async def test_both_answer_any_transactions_alike(transactions: Transactions) -> None:
+    print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
+    pair = transactions.b.pair
+    pair.start_over()
+    chaos = TransactionalChaos(transactions, SEED)
+    await chaos.begin()
+    await chaos.run(STEPS)
+    print(f"{pair.world}: {pair.steps} steps, Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
+    assert found(pair) == ""
 
 
 @bounded(200)
