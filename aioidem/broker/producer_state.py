@@ -114,7 +114,14 @@ class ProducerStates:
         )
 
     def verifying(self, header: BatchHeader) -> None:
-        """The coordinator is about to be asked whether the batch may begin a transaction here."""
+        """The coordinator is about to be asked whether the batch may begin a transaction here.
+
+        Raises `RefusedError` INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked, and
+        its sequence says nothing of the present one's.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            raise _too_old(entry, header)
         epoch, lowest = self._verifying.get(header.producer_id, (-1, 0))
         if header.producer_epoch > epoch:
             self._verifying[header.producer_id] = header.producer_epoch, header.base_sequence
@@ -158,11 +165,7 @@ class ProducerStates:
                 raise _out_of_order(header, "not the next sequence", entry.last_sequence)
             return duplicate
         if header.producer_epoch < entry.epoch:
-            raise RefusedError(
-                ErrorCode.invalid_producer_epoch,
-                f"epoch {header.producer_epoch} of producer {header.producer_id} "
-                f"is older than {entry.epoch}",
-            )
+            raise _too_old(entry, header)
         self._check_overtaken(header)
         if header.base_sequence != 0:
             raise _out_of_order(header, "a new epoch begins at 0", entry.last_sequence)
@@ -278,6 +281,14 @@ def _check_range(entry: ProducerEntry, header: BatchHeader, sequence_range: int)
             f"sequence {header.base_sequence} of producer {header.producer_id}: "
             f"{behind} behind the last one",
         )
+
+
+def _too_old(entry: ProducerEntry, header: BatchHeader) -> RefusedError:
+    return RefusedError(
+        ErrorCode.invalid_producer_epoch,
+        f"epoch {header.producer_epoch} of producer {header.producer_id} "
+        f"is older than {entry.epoch}",
+    )
 
 
 def _out_of_order(header: BatchHeader, why: str, last: int) -> RefusedError:

@@ -102,6 +102,17 @@ def test_in_v2_a_late_batch_of_the_last_transaction_takes_no_part_in_the_next(
     assert late.produce_at(1) is STALE
 
 
+def test_an_older_epoch_holds_up_nothing_of_the_present_one(cluster: VirtualCluster) -> None:
+    """As Kafka 4.3.1: such a batch is refused before its sequence counts as the lowest seen."""
+    producer = begun(cluster)
+    late = Transactor(cluster)
+    late.producer_id, late.epoch = producer.producer_id, producer.epoch
+    producer.end(commit=True)
+    assert producer.produce_at(0) is OK
+    assert late.produce_at(0) is STALE
+    assert producer.produce_at(1) is OK
+
+
 def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) -> None:
     producer = ready(cluster)
     known = cluster.state.transactions.find("tx")

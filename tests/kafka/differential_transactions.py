@@ -302,10 +302,12 @@ class Transactions:
         if not self.modern:
             await self.ask(self.add(name, producer, {topic: [0]}))
 
-    async def look(self, topic: str, *, partition: int = 0, offset: int = 0) -> None:
+    async def look(
+        self, topic: str, *, partition: int = 0, offset: int = 0, when: str = ""
+    ) -> None:
         """All that readers and DescribeProducers see."""
         await self.all(
-            self.b.producers(topic, partition, label=f"producers of {topic}"),
+            self.b.producers(topic, partition, label=f"{when}producers of {topic}"),
             *(
                 step
                 for isolation in (0, 1)
@@ -315,14 +317,14 @@ class Transactions:
                         offset,
                         partition,
                         isolation=isolation,
-                        label=f"fetch {topic} from {offset} isolation {isolation}",
+                        label=f"{when}fetch {topic} from {offset} isolation {isolation}",
                     ),
                     self.b.list_offsets(
                         topic,
                         -1,
                         partition,
                         isolation=isolation,
-                        label=f"end of {topic} isolation {isolation}",
+                        label=f"{when}end of {topic} isolation {isolation}",
                     ),
                 )
             ),
@@ -461,10 +463,28 @@ async def other_epochs_within(t: Transactions) -> None:
         for version in (9, 11):
             label = f"write of {called} v{version}"
             await t.ask(t.write("within", who, 5, topic="within", version=version, label=label))
+    # Refused, they hold up nothing: also not the one that is older and begins where it may.
+    await t.ask(t.write("within", older, 0, topic="within", label="write of an older epoch at 0"))
     await t.ask(t.write("within", p, 1, topic="within"))
     await t.ask(t.end("within", p, commit=True))
     await t.decided("within")
     await t.look("within")
+
+
+async def aborted_behind_an_open_one(t: Transactions) -> None:
+    """What is stable ends before a transaction that was aborted, and then behind it."""
+    await t.b.topic("behind", 1)
+    p = await t.start("open")
+    q = await t.start("aborted")
+    for name, who in (("open", p), ("aborted", q)):
+        await t.join(name, who, "behind")
+        await t.ask(t.write(name, who, 0, topic="behind"))
+    await t.ask(t.end("aborted", q, commit=False))
+    await t.b.pair.until(t.listed(q), lambda answer: "'CompleteAbort'" in str(answer))
+    await t.look("behind")
+    await t.ask(t.end("open", p, commit=True))
+    await t.decided("behind")
+    await t.look("behind", when="all ended: ")
 
 
 async def partitions(t: Transactions) -> None:
@@ -630,6 +650,7 @@ SCRIPTS: Final[Sequence[Script]] = (
     identities,
     fencing,
     other_epochs_within,
+    aborted_behind_an_open_one,
     partitions,
     without_state,
     offsets,

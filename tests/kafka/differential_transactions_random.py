@@ -108,7 +108,7 @@ class TransactionalChaos:
         for guess in self._guesses:
             await self._ask(guess, self.t.init(guess.name, timeout=_TIMEOUT), "the end")
             await self._settled(guess)
-        await self._read()
+        await self._read("all ended: ")
         for group in GROUPS:
             await self._offsets(group)
 
@@ -248,9 +248,9 @@ class TransactionalChaos:
                     guess.following[partition] = known["last_sequence"] + 1
         await self.t.look(TOPIC, partition=partition)
 
-    async def _read(self) -> None:
+    async def _read(self, when: str = "") -> None:
         for partition in range(PARTITIONS):
-            await self.t.look(TOPIC, partition=partition)
+            await self.t.look(TOPIC, partition=partition, when=when)
 
     async def _offsets(self, group: str) -> None:
         step = self.t.offsets(group, TOPIC, stable=True)
