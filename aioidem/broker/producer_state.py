@@ -116,8 +116,8 @@ class ProducerStates:
     def verifying(self, header: BatchHeader) -> None:
         """The coordinator is about to be asked whether the batch may begin a transaction here.
 
-        Raises `RefusedError` INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked, and
-        its sequence says nothing of the present one's.
+        Raises `RefusedError` INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked,
+        and its sequence says nothing of the present one's.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:

@@ -371,11 +371,13 @@ class Pair:
     unexpected: list[Difference] = field(default_factory=list)
 
     def start_over(self) -> None:
-        """Count from here on: tests that share two brokers share nothing else, in any order."""
+        """Count from here on: tests that share two brokers share nothing else, in any order.
+
+        What differed and was not reported yet, as while the brokers were made ready, stays.
+        """
         self.steps = 0
         self.seen.clear()
         self.codes.clear()
-        self.unexpected.clear()
 
     async def do(self, *steps: Step) -> list[Answer]:
         """Send them to both, compare, and return what Kafka answered."""

@@ -26,6 +26,8 @@ _BY_THE_WAY: Final = {
 def _log_was_asked(found: Difference) -> bool:
     """Of a write with another epoch, where the script says so or the random sequences may."""
     label, produce = found.step.label, found.step.api == 0
+    if found.ours == "invalid_producer_epoch" and found.real == "invalid_producer_id_mapping":
+        return produce and ("misnamed" in label or "somebody else" in label)
     if "a later epoch" in label:
         return produce and found.path.endswith((".error_code", ".log_start_offset"))
     older = any(each in label for each in ("an older epoch", "somebody else", "again"))
@@ -71,7 +73,8 @@ ALLOWED: Final[Sequence[Allowed]] = (
         "other epochs within a transaction",
         "Where a producer id has a transaction open, 3.9.1 asks the log and not the coordinator,"
         " whatever the epoch; so the answer says where the log starts, a later epoch is out of"
-        " order, and if it begins at 0 it is taken, and the transaction can never be ended.",
+        " order, and if it begins at 0 it is taken, and the transaction can never be ended. Where"
+        " none is open it asks the coordinator even of an older epoch, who may know no such name.",
         _log_was_asked,
         _WORLDS - _NEW,
     ),

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import pytest
 
-from .differential import Pair
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.topology import Broker
+from aioidem.broker.transaction import Identity, Target
+from aioidem.broker.transaction_coordinator import TransactionCoordinator
+
+from .differential import Pair, Side
+from .differential_steps import HOST, Bench
 from .differential_transactions import (
     SCRIPTS,
     TRANSACTIONAL_WORLDS,
@@ -26,6 +33,34 @@ from .tools import bounded
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "500"))
 _SHOWN = 100
+# What Kafka says at any seed, if there are as many steps as by default.
+_ALWAYS = {
+    "invalid_producer_epoch",
+    "invalid_producer_id_mapping",
+    "invalid_txn_state",
+    "none",
+    "operation_not_attempted",
+    "out_of_order_sequence_number",
+    "producer_fenced",
+    "transaction_abortable",
+    "transactional_id_authorization_failed",
+    "unknown_topic_or_partition",
+}
+_BY_SCRIPTS = _ALWAYS | {
+    "invalid_request",
+    "invalid_transaction_timeout",
+    "unknown_member_id",
+    "unstable_offset_commit",
+}
+_BY_SCRIPTS_IN = {
+    "4.3.1": {"invalid_regular_expression"},
+    "4.3.1-v1": {
+        "concurrent_transactions",
+        "invalid_regular_expression",
+        "unsupported_version",
+    },
+    "3.9.1": set[str](),
+}
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +101,7 @@ async def test_both_answer_transactions_alike(transactions: Transactions) -> Non
     print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
     assert not wrong, "\n".join(wrong)
     assert pair.unused() == [], "these do not differ any more: strike them off the table"
+    assert (_BY_SCRIPTS | _BY_SCRIPTS_IN[pair.world]) - pair.codes == set()
 
 
 @bounded(280)
@@ -78,6 +114,61 @@ async def test_both_answer_any_transactions_alike(transactions: Transactions) ->
     await chaos.run(STEPS)
     print(f"{pair.world}: {pair.steps} steps, Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
     assert found(pair) == ""
+    assert STEPS < 500 or _ALWAYS - pair.codes == set()
+
+
+class Careless(TransactionCoordinator):
+    """Commits what is to be aborted: no answer tells, readers do."""
+
+    __slots__ = ()
+
+    def end(
+        self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
+    ) -> Identity:
+        known = self.find(name)
+        commit = commit or (known is not None and known.ongoing)
+        return super().end(broker, name, identity, commit=commit, raises=raises)
+
+
+class Trusting(TransactionCoordinator):
+    """Does not look whether a partition takes part."""
+
+    __slots__ = ()
+
+    def verify(self, name: str, identity: Identity, target: Target) -> None:
+        if isinstance(target, str):
+            super().verify(name, identity, target)
+
+
+@pytest.mark.parametrize("planted", [TransactionCoordinator, Careless, Trusting])
+@pytest.mark.parametrize("asked", TRANSACTIONAL_WORLDS[:2], ids=["v2", "v1"])
+@bounded(60)
+async def test_a_planted_difference_is_found_by_random_transactions(
+    asked: TransactionalWorld, planted: type[TransactionCoordinator]
+) -> None:
+    """Two embedded clusters, one of which has another coordinator."""
+    level: Literal[0, 2] = 2 if asked.level == 2 else 0
+    produce = asked.world.produce
+    async with (
+        EmbeddedCluster(produce_versions=produce, transaction_version=level) as one,
+        EmbeddedCluster(produce_versions=produce, transaction_version=level) as other,
+    ):
+        other.state.transactions = planted(other.state, level)
+        pair = Pair(
+            "planted",
+            Side("real", lambda: (HOST, one.state.running[0].port)),
+            Side("ours", lambda: (HOST, other.state.running[0].port)),
+            (),
+        )
+        made = Bench(asked.world, pair, None, other)
+        await made.get_ready()
+        chaos = TransactionalChaos(Transactions(made, asked), SEED)
+        try:
+            await chaos.begin()
+            await chaos.run(300)
+        finally:
+            await pair.hang_up()
+        assert bool(pair.unexpected) is (planted is not TransactionCoordinator), pair.report()
 
 
 @bounded(200)
