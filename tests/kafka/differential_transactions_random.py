@@ -298,7 +298,8 @@ class TransactionalChaos:
         return self.random.choice(range(PARTITIONS) if anywhere else sorted(fitting))
 
     def _who(self, guess: Guess, *, later: bool = True) -> Who:
-        return self._one_of((82, guess.who), (18, self._somebody(guess, later=later)))
+        who: Who = self._one_of((82, guess.who), (18, self._somebody(guess, later=later)))
+        return who
 
     def _somebody(self, guess: Guess, *, later: bool = True) -> Who:
         """Who the guess is not, or not any more; ``later``: or not yet."""
