@@ -418,6 +418,7 @@ def test_a_loss_that_offsets_show_is_reported_once() -> None:
         rig.ack(rig.outstanding()[0], offset)
     assert rig.core.counters.data_loss_events == 1
 
+
 @pytest.mark.parametrize("order", ["refused, accepted", "accepted, refused"])
 def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> None:
     """F20 without topic ids: the new topic takes a batch that comes after one that it refused."""
@@ -431,7 +432,6 @@ def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> N
     rig.ack(fourth, 51)
     assert rig.core.counters.data_loss_events == 1
     assert (rig.outcomes[3].status, rig.outcomes[4].status) == (ACKED, ACKED)
-
 
 
 # -- permanent refusals of a batch in doubt
