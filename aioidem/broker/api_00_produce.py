@@ -211,7 +211,7 @@ def _store(
     if leader is None:
         raise RefusedError(ErrorCode.not_leader_or_follower, f"broker {broker.id} does not lead it")
     try:
-        support = _ask_coordinator(cluster, partition, leader, header, request, context.api_version)
+        _ask_coordinator(cluster, partition, leader, header, request, context.api_version)
     except RefusedError as refusal:
         if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
             outcome.message = refusal.message
@@ -226,8 +226,7 @@ def _store(
         if refusal.code in (ErrorCode.message_too_large, ErrorCode.corrupt_message):
             outcome.log_start_offset = -1
         raise
-    zero_first = support is Support.IMPLICIT
-    if not _is_duplicate(leader, header, outcome, broker.sequence_range, zero_first):
+    if not _is_duplicate(leader, header, outcome, broker.sequence_range):
         batch = partition.append(data, header, context.wall_ms)
         outcome.base_offset = batch.base_offset
         outcome.log_append_time_ms = batch.log_append_time_ms
@@ -246,17 +245,16 @@ def _ask_coordinator(
     header: BatchHeader,
     request: Entity,
     version: int,
-) -> Support | None:
-    """What the coordinator was asked for; None: the transaction is open here, or there is none."""
+) -> None:
+    """Ask whether the batch may begin a transaction here, unless it is open, or there is none."""
     if header.producer_id < 0 or not header.transactional:
-        return None
+        return
     if leader.producers.in_transaction(header):
-        return None
+        return
     support = Support.of(version, _FIRST_ABORTABLE)
-    leader.producers.verifying(header)
+    leader.producers.verifying(header, zero_first=support is Support.IMPLICIT)
     identity = Identity(header.producer_id, header.producer_epoch)
     admit(cluster, request.transactional_id, identity, partition, support)
-    return support
 
 
 def _is_duplicate(
@@ -264,14 +262,11 @@ def _is_duplicate(
     header: BatchHeader,
     outcome: _Outcome,
     sequence_range: int | None,
-    zero_first: bool,
 ) -> bool:
     """A stored batch gets its first answer, with the stored timestamp for a log append time."""
     if header.producer_id < 0:
         return False
-    original = leader.producers.check(
-        header, require_zero_first=zero_first, sequence_range=sequence_range
-    )
+    original = leader.producers.check(header, sequence_range=sequence_range)
     if original is None:
         return False
     outcome.base_offset = original.base_offset

@@ -12,8 +12,7 @@ Modelled on what Kafka 4.3.1 does, step by step:
 * Unless the broker is one of KIP-758 (``sequence_range``): it remembers the last batch only, which
   gets its offset back; whatever begins less than the range behind the last sequence is
   DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
-* A producer id that is not known may start at any sequence (KIP-360), unless ``require_zero_first``
-  (transactions v2).
+* A producer id that is not known may start at any sequence (KIP-360), in transactions v2 at 0 only.
 * A transaction that is about to begin in a partition holds its lowest sequence seen: one that was
   refused for the coordinator's sake is not overtaken by what follows it (KIP-890).
 * A marker gives its epoch to the producer; in v2 that is a new one, and the next batch begins at 0.
@@ -35,6 +34,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -82,6 +82,15 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
+@dataclass(slots=True)
+class _Verifying:
+    """A producer whose transaction the coordinator was asked about: the lowest sequence seen."""
+
+    epoch: int
+    lowest: int
+    zero_first: bool
+
+
 class ProducerStates:
     """All producers of one replica."""
 
@@ -90,8 +99,8 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # By producer id, before its transaction begins here: epoch and lowest sequence seen.
-        self._verifying: dict[int, tuple[int, int]] = {}
+        # By producer id, before its transaction begins here.
+        self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -113,26 +122,29 @@ class ProducerStates:
             and self.transactions.first_offset(header.producer_id) is not None
         )
 
-    def verifying(self, header: BatchHeader) -> None:
+    def verifying(self, header: BatchHeader, *, zero_first: bool = False) -> None:
         """The coordinator is about to be asked whether the batch may begin a transaction here.
 
-        Raises `RefusedError` INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked,
-        and its sequence says nothing of the present one's.
+        ``zero_first``: in transactions v2, where a producer that is not known must begin at 0; of
+        several such requests the first one's counts, as in Kafka. Raises `RefusedError`
+        INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked, and its sequence says
+        nothing of the present one's.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
             raise _too_old(entry, header)
-        epoch, lowest = self._verifying.get(header.producer_id, (-1, 0))
-        if header.producer_epoch > epoch:
-            self._verifying[header.producer_id] = header.producer_epoch, header.base_sequence
-        elif header.producer_epoch == epoch and header.base_sequence < lowest:
-            self._verifying[header.producer_id] = epoch, header.base_sequence
+        seen = self._verifying.setdefault(
+            header.producer_id, _Verifying(header.producer_epoch, header.base_sequence, zero_first)
+        )
+        if header.producer_epoch > seen.epoch:
+            seen.epoch, seen.lowest = header.producer_epoch, header.base_sequence
+        elif header.producer_epoch == seen.epoch:
+            seen.lowest = min(seen.lowest, header.base_sequence)
 
     def check(
         self,
         header: BatchHeader,
         *,
-        require_zero_first: bool = False,
         sequence_range: int | None = None,
     ) -> RememberedBatch | None:
         """Judge a batch that a client wants appended: the remembered original if it is a duplicate,
@@ -143,7 +155,8 @@ class ProducerStates:
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            if require_zero_first and header.base_sequence != 0:
+            seen = self._verifying.get(header.producer_id)
+            if seen is not None and seen.zero_first and header.base_sequence != 0:
                 raise _out_of_order(header, "no state for this producer, which must begin at 0", -1)
             self._check_overtaken(header)
             return None
@@ -172,9 +185,9 @@ class ProducerStates:
         return None
 
     def _check_overtaken(self, header: BatchHeader) -> None:
-        _, lowest = self._verifying.get(header.producer_id, (-1, header.base_sequence))
-        if header.base_sequence > lowest:
-            raise _out_of_order(header, f"{lowest} was seen and is not here", -1)
+        seen = self._verifying.get(header.producer_id)
+        if seen is not None and header.base_sequence > seen.lowest:
+            raise _out_of_order(header, f"{seen.lowest} was seen and is not here", -1)
 
     def _check_outside(self, header: BatchHeader) -> None:
         if self.transactions.first_offset(header.producer_id) is not None:

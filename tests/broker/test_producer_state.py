@@ -63,10 +63,19 @@ def test_an_unknown_producer_may_begin_at_any_sequence() -> None:
 
 def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
     partition = Partition()
+    partition.states.verifying(partition.header(5), zero_first=True)
     with pytest.raises(RefusedError) as caught:
-        partition.states.check(partition.header(5), require_zero_first=True)
+        partition.states.check(partition.header(5))
     assert caught.value.code == ErrorCode.out_of_order_sequence_number
-    assert partition.states.check(partition.header(0), require_zero_first=True) is None
+    assert partition.states.check(partition.header(0)) is None
+
+
+def test_it_must_not_if_it_first_spoke_v1() -> None:
+    """Differential, seed 3: Kafka notes what a producer speaks when it is first asked about."""
+    partition = Partition()
+    partition.states.verifying(partition.header(7), zero_first=False)
+    partition.states.verifying(partition.header(5), zero_first=True)
+    assert partition.states.check(partition.header(5)) is None
 
 
 def test_a_gap_is_out_of_order() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from aioidem import Producer
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Drop, Hold
@@ -26,6 +27,8 @@ from .nodes import (
 )
 
 pytestmark = pytest.mark.anyio
+
+TRIES = 5
 
 
 @bounded(120)
@@ -125,29 +128,45 @@ async def test_f10_not_leader_comes_after_the_append_where_a_follower_is_stopped
     """The old leader and the new one have the batch, the third is waited for. It is refused with
     its offset, so it is in doubt, and acknowledged by the new leader's memory of it.
     """
+    for number in range(TRIES):
+        if await refused_after_the_append(cluster, world, f"after-{number}"):
+            return
+    pytest.fail("each time the stopped node was counted out before the leader had moved")
+
+
+async def refused_after_the_append(cluster: KafkaCluster, world: World, topic: str) -> bool:
+    """Whether it came to that: a stopped node is waited for three seconds, and may be too few."""
     controller, a, b = await cast(cluster)
-    await cluster.create_topic("after", replicas=[[a, controller, b]], configs=SAFE)
+    await cluster.create_topic(topic, replicas=[[a, controller, b]], configs=SAFE)
     old, new = Tap(cluster, a), Tap(cluster, controller)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "after")
+        history = History(producer, topic)
         await fill(history, producer, world)
         known = len(history.rows)
         await cluster.pause(b)
         sent = history.send(world.window)
         for broker in (a, controller):
-            await appended(cluster, broker, "after", known)
+            await appended(cluster, broker, topic, known)
         old.answers.clear()
-        await cluster.move_leader("after", 0, controller)
-        await old.until(lambda: (NOT_LEADER, True) in old.said)
-
-        async def doubted() -> bool:
-            return partition_of(producer, "after").in_doubt == 1
-
-        await until(doubted)  # the new leader says nothing before the stopped one counts no more
+        new.answer = hold = Hold()
+        await cluster.move_leader(topic, 0, controller)
+        refused, accepted = (NOT_LEADER, True), (NONE, True)
+        await old.until(lambda: refused in old.said or accepted in old.said)
+        came = accepted not in old.said
+        if came:
+            await until(lambda: is_in_doubt(producer, topic))
+        new.answer = None
+        hold.release()
         await outcomes(sent)
-        assert set(new.said) == {(NONE, True)}
+        assert not came or set(new.said) == {accepted}
         assert history.offsets() == list(range(len(history.rows)))
         await cluster.resume(b)
-        await cluster.until_in_sync("after")
+        await cluster.until_in_sync(topic)
         await through(history)
-        await all_there(cluster, "after", producer, history)
+        await all_there(cluster, topic, producer, history)
+    return came
+
+
+async def is_in_doubt(producer: Producer, topic: str) -> bool:
+    """Whether a batch is."""
+    return partition_of(producer, topic).in_doubt > 0
