@@ -22,7 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -85,7 +85,14 @@ class ProcessGuard:
         """Kill it in the end."""
         self._tell(f"group {group}")
 
-    def start(self, command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        command: Sequence[str],
+        log: IO[bytes],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         """Run it in a group of its own, which is watched before it runs; its output goes there.
 
         :raises KafkaError: the guard was closed.
@@ -99,6 +106,8 @@ class ProcessGuard:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            cwd=cwd,
+            env=env,
         )
 
     def forget_group(self, group: int) -> None:

@@ -67,6 +67,7 @@ __all__ = [
 CLOSED: Final = "the broker closed the connection"
 SILENCE: Final = "no answer"
 HANGING: Final = "no answer, and the connection stays open"
+_SHOWN: Final = 100
 
 _API_VERSIONS: Final = 18
 _INIT_PRODUCER_ID: Final = 22
@@ -422,6 +423,11 @@ class Pair:
     def report(self) -> str:
         """All that should not differ, and does."""
         return "\n".join(map(str, self.unexpected))
+
+    def found(self) -> str:
+        """The same, as far as it can be shown; it is not shown again."""
+        lines, self.unexpected = [str(each) for each in self.unexpected], []
+        return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
 
     def unused(self) -> list[str]:
         """Allowed differences that were not seen, although they belong to this world."""

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.anyio
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "3000"))
-_SHOWN = 40
 # What Kafka says at any seed, if there are as many steps as by default.
 _ALWAYS = {
     "corrupt_message",
@@ -57,12 +56,6 @@ async def brokers(
         yield running
 
 
-def found(pair: Pair) -> str:
-    """What differs and is not allowed, as far as it can be shown; it is not shown again."""
-    lines, pair.unexpected = [str(each) for each in pair.unexpected], []
-    return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
-
-
 @bounded(280)
 async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
     pair = brokers.pair
@@ -70,7 +63,7 @@ async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
     wrong = []
     for script in SCRIPTS:
         await script(brokers)
-        if differences := found(pair):
+        if differences := pair.found():
             wrong.append(f"{script.__name__}\n{differences}")
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
     assert not wrong, "\n".join(wrong)
@@ -86,7 +79,7 @@ async def test_both_answer_anything_alike(brokers: Bench) -> None:
     await chaos.begin()
     await chaos.run(STEPS)
     print(f"{pair.world}: Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
-    assert found(pair) == ""
+    assert pair.found() == ""
     by_id = {"unknown_topic_id"} if brokers.world.produce >= 13 else set()
     assert STEPS < 3000 or (_ALWAYS | by_id) - pair.codes == set()
 

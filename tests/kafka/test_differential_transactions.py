@@ -32,7 +32,6 @@ from .tools import bounded
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "500"))
-_SHOWN = 100
 # What Kafka says at any seed, if there are as many steps as by default.
 _ALWAYS = {
     "invalid_producer_epoch",
@@ -82,12 +81,6 @@ async def transactions(
         yield running
 
 
-def found(pair: Pair) -> str:
-    """What differs and is not allowed, as far as it can be shown; it is not shown again."""
-    lines, pair.unexpected = [str(each) for each in pair.unexpected], []
-    return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
-
-
 @bounded(280)
 async def test_both_answer_transactions_alike(transactions: Transactions) -> None:
     pair = transactions.b.pair
@@ -95,7 +88,7 @@ async def test_both_answer_transactions_alike(transactions: Transactions) -> Non
     wrong = []
     for script in SCRIPTS:
         await script(transactions)
-        if differences := found(pair):
+        if differences := pair.found():
             wrong.append(f"{script.__name__}\n{differences}")
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
     print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
@@ -113,7 +106,7 @@ async def test_both_answer_any_transactions_alike(transactions: Transactions) ->
     await chaos.begin()
     await chaos.run(STEPS)
     print(f"{pair.world}: {pair.steps} steps, Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
-    assert found(pair) == ""
+    assert pair.found() == ""
     assert STEPS < 500 or _ALWAYS - pair.codes == set()
 
 

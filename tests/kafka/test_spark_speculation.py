@@ -27,7 +27,7 @@ from tests.spark.conftest import PYSPARK_FORGETS, portal, spark
 from tests.spark.speculative import ROWS, TASKS
 from tests.spark.tools import values
 
-from .tools import STOCK, spawn
+from .tools import STOCK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,8 @@ class Processes:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
         }
-        process = spawn(command, self.log(name), self._guard, cwd=self._folder, env=environment)
+        with self.log(name).open("wb") as log:
+            process = self._guard.start(command, log, cwd=self._folder, env=environment)
         self._all.append(process)
         return process
 

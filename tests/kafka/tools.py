@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import subprocess
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
@@ -39,7 +37,6 @@ from aioidem.testing import (
 )
 from aioidem.testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect
 from aioidem.testing.kafka_dump import DumpedBatch
-from aioidem.testing.kafka_process import ProcessGuard
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -221,25 +218,6 @@ class History:
 
 def _settled_now(row: Row, delivery: Delivery) -> None:  # noqa: ARG001 - a callback
     row.settled = anyio.current_time()
-
-
-def spawn(
-    command: Sequence[str], log: Path, guard: ProcessGuard, **options: Any
-) -> subprocess.Popen[bytes]:
-    """A process in a session of its own that says what it has to say to a file, and that the guard
-    ends where nobody else does. ``options`` are Popen's. Belongs into a thread.
-    """
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **options,
-        )
-    guard.watch_group(process.pid)
-    return process
 
 
 async def allow(cluster: KafkaCluster, user: str, *rules: tuple[int, int, str]) -> None:

@@ -27,7 +27,7 @@ from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_process import ProcessGuard
 from tests.kafka.copier import FENCED, PARTITIONS, changed
 from tests.kafka.faults.world import RTT, WORLDS, World, until
-from tests.kafka.tools import bounded, spawn
+from tests.kafka.tools import bounded
 from tests.kafka.transactional import (
     committed,
     decided,
@@ -77,8 +77,8 @@ class Copiers:
     def start(self) -> None:
         """One more. It fences those before it, once it has begun."""
         command = [sys.executable, "-m", "tests.kafka.copier", json.dumps(self._work)]
-        log = self._log(len(self._all))
-        self._all.append(spawn(command, log, self._guard, cwd=ROOT))
+        with self._log(len(self._all)).open("wb") as log:
+            self._all.append(self._guard.start(command, log, cwd=ROOT))
 
     def check(self) -> subprocess.Popen[bytes]:
         """The one that copies, which must not have ended."""
