@@ -2,8 +2,9 @@
 
 `TaskWriter` has the steps of a task:
 
-1. `open`: start the producer. Exactly-once: that fences every other attempt at these rows, and ends
-   the transaction it may have left.
+1. `open`: start the producer, as soon as there is a row or it is certain that there is none.
+   Exactly-once: that fences every other attempt at these rows, and ends the transaction it may have
+   left.
 2. `begin`: True if the rows are to be written, False if an earlier attempt has done so. Exactly
    once: the marker says so, and only now, with the twin fenced in 1, is it true and stays true.
 3. `write`: a few rows at a time, each queued; raises as soon as one of them has failed.
@@ -17,6 +18,9 @@ Invariants:
   written twice. Exactly-once: it was aborted, or the marker is there and the rows are skipped.
 * Exactly-once is atomic per task. A batch that fails for good leaves the tasks that finished.
 * Rows of one partition are written in the order the task has them.
+* An attempt whose rows cannot be computed fences nobody: Spark fails it and starts its successor
+  without waiting for its Python, which may still be connecting. One that fails after its first rows
+  while it is still opening can fence its successor yet; that costs one of `spark.task.maxFailures`.
 * Memory is the producer's buffer: `write` waits for room. No outcome is kept but counts.
 * Spark's iterator is read by the thread Spark called; the producer's loop runs in another one, so
   that answers are read and deadlines kept while Spark works on the next rows.
@@ -30,6 +34,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import anyio
@@ -365,6 +370,7 @@ def _note_acl(error: KafkaError, options: SinkOptions) -> None:
 def _written(
     options: SinkOptions, chunks: Iterable[Sequence[SinkRow]], task: TaskIdentity | None
 ) -> Written:
+    chunks = _begun(chunks)
     with start_blocking_portal("asyncio") as portal:
         # Made in the loop, and closed there whatever happens.
         writer = portal.call(_writer, options, task)
@@ -381,6 +387,12 @@ def _written(
         finally:
             portal.call(_close, writer, failed)
     return written
+
+
+def _begun(chunks: Iterable[Sequence[SinkRow]]) -> Iterable[Sequence[SinkRow]]:
+    """The same chunks, once the first of them is there. Raises what computing it did."""
+    rest = iter(chunks)
+    return chain(list(islice(rest, 1)), rest)
 
 
 async def _writer(options: SinkOptions, task: TaskIdentity | None) -> TaskWriter:

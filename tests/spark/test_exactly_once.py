@@ -131,6 +131,26 @@ def test_a_task_that_fails_halfway_leaves_nothing(
     assert committed(cluster, topic) == list(range(10))
 
 
+def test_an_attempt_whose_rows_cannot_be_computed_fences_nobody(
+    cluster: EmbeddedCluster, topic: str, query: str
+) -> None:
+    """Spark has started the next attempt before this one has ended."""
+    sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
+
+    def broken() -> Iterator[Sequence[SinkRow]]:
+        yield from ()
+        raise ZeroDivisionError
+
+    def twice() -> Iterator[Sequence[SinkRow]]:
+        yield numbered(topic, 5)
+        with pytest.raises(ZeroDivisionError):
+            write_rows(sink, broken(), task)
+        yield numbered(topic, 5, 5)
+
+    assert write_rows(sink, twice(), task) == Written(10)
+    assert committed(cluster, topic) == list(range(10))
+
+
 def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, query: str) -> None:
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     assert write_rows(sink, [], task) == Written(0)
