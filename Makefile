@@ -39,11 +39,11 @@ test: check measured kafka ## Everything that can be checked on one machine
 
 check: static everyday ## The quick part of it: what to run before each commit
 
-# Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, while three
-# nodes of one cluster, and Spark beside a broker, want them for themselves.
+# Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, but only two
+# of what is bigger, three nodes of one cluster or Spark beside a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
 	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes --ignore-glob "*/kafka/test_spark*.py" -n 3 --dist loadgroup
-	$(BIN)/python -m pytest tests/kafka/three_nodes tests/kafka/test_spark*.py
+	$(BIN)/python -m pytest tests/kafka/three_nodes tests/kafka/test_spark*.py -n 2 --dist loadgroup
 
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
