@@ -65,9 +65,9 @@ fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuz
 		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
-# Most of these tests wait for something most of their time: three at once suit two cores.
+# Most of these tests wait for something most of their time: four at once suit two cores.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 3
+	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 4
 
 # What takes long, and then what is measured: that must have the machine to itself.
 measured: $(READY)
