@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,8 @@ from aioidem.errors import KafkaError
 __all__ = ["KafkaProcess", "ProcessGuard", "reserve_port"]
 
 _GUARD_SECONDS: Final = 15.0
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.001
 _GUARD: Final = """
 import os, shutil, signal, sys, time
 groups, folders = set(), []
@@ -184,12 +187,17 @@ class KafkaProcess:
         return None if self._process is None else self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To its whole group, if it runs."""
+        """To its whole group, if it runs; returns from SIGSTOP when all its threads stand still.
+
+        :raises KafkaError: they do not.
+        """
         if self._process is not None and self.running:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
             if number in {signal.SIGSTOP, signal.SIGCONT}:
                 self._stopped = number == signal.SIGSTOP
+            if number == signal.SIGSTOP:
+                _wait_until_stopped(self._process.pid)
 
     def wait(self, timeout: float) -> None:
         """Return when it has ended.
@@ -213,6 +221,23 @@ class KafkaProcess:
         with suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """Return when a child has stopped or ended, without taking that from who waits for its end.
+
+    kill(2) returns when the signal is pending: one thread takes it, when it is next scheduled, and
+    the others run on until it does. The parent is told when the last one has stopped.
+    """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return
+    what = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+    until = time.monotonic() + _STOP_SECONDS
+    with suppress(ChildProcessError):
+        while os.waitid(os.P_PID, pid, what) is None:
+            if time.monotonic() > until:
+                raise KafkaError(f"process {pid} does not stop")
+            time.sleep(_POLL_SECONDS)
 
 
 def reserve_port(host: str = "127.0.0.1") -> int:

@@ -1,12 +1,15 @@
-"""A process that is started under a guard dies with us, at whatever moment we are killed."""
+"""A process that is started under a guard: it dies with us, and stands still when it is to."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard
 
 # The first thing that happens once the child has been started is that we are killed.
 PROGRAM = """
@@ -37,3 +40,37 @@ def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None
         assert os.read(reader, 1000) == b""
     finally:
         os.close(reader)
+
+
+# Its threads are always about to run: something to wait for.
+BUSY = """
+import os, threading
+for _ in range(8):
+    threading.Thread(target=lambda: [os.sched_yield() for _ in iter(int, 1)]).start()
+print("up", flush=True)
+"""
+
+
+def test_every_thread_stands_still_when_sigstop_has_been_sent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    guard = ProcessGuard()
+    process = KafkaProcess([sys.executable, "-c", BUSY], tmp_path / "log", guard)
+    reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        process.start()
+        assert select.select([reader], [], [], 30)[0]
+        tasks = Path(f"/proc/{process.pid}/task")
+        for _ in range(50):
+            process.send_signal(signal.SIGSTOP)
+            states = [(each / "stat").read_text().rpartition(")")[2][1] for each in tasks.iterdir()]
+            assert process.paused
+            assert set(states) == {"T"}, states
+            process.send_signal(signal.SIGCONT)
+            assert not process.paused
+        process.send_signal(signal.SIGSTOP)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        os.close(reader)
+        guard.close()
+    assert process.exit_code() == -9
