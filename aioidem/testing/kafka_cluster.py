@@ -291,7 +291,10 @@ class KafkaCluster:
         await self.start(broker)
 
     async def pause(self, broker: int = 0) -> None:
-        """SIGSTOP: it answers nothing, and its connections stay open."""
+        """SIGSTOP: it answers nothing from here on, and its connections stay open.
+
+        :raises KafkaError: its process does not stop.
+        """
         await self._signal(broker, signal.SIGSTOP)
 
     async def resume(self, broker: int = 0) -> None:
