@@ -74,12 +74,14 @@ measured: $(READY)
 	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka"
 
-static: $(READY) ## Style, types and import contracts
+static: $(READY) ## Style, types, import contracts and declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/deptry aioidem --optional-dependencies-dev-groups dev
+	$(BIN)/deptry .
 
 # Quiet, so that logs carry results and not download chatter. The stamp is last: an interrupted
 # install is taken up again.

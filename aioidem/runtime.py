@@ -17,13 +17,27 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
-import sniffio
 
 from aioidem.errors import InternalError
 
-__all__ = ["BackgroundTask", "loop_clock"]
+__all__ = ["BackgroundTask", "loop_clock", "on_asyncio"]
 
 logger = logging.getLogger("aioidem")
+
+
+def on_asyncio() -> bool:
+    """Whether the caller runs on asyncio's loop (uvloop's is one) and not on trio's.
+
+    Asks anyio, which has the two, by the one thing of it that is public and tells them apart: what
+    anyio believes is what the rest of the producer runs on, in trio's guest mode too.
+
+    Raises:
+        InternalError: no supported event loop is running.
+    """
+    try:
+        return anyio.get_cancelled_exc_class() is asyncio.CancelledError
+    except (RuntimeError, ImportError) as error:  # no loop, or one that anyio does not know
+        raise InternalError("no event loop of asyncio or trio is running here") from error
 
 
 def loop_clock() -> Callable[[], float]:
@@ -35,14 +49,11 @@ def loop_clock() -> Callable[[], float]:
     Raises:
         InternalError: no supported event loop is running.
     """
-    library = sniffio.current_async_library()
-    if library == "asyncio":
+    if on_asyncio():
         return asyncio.get_running_loop().time
-    if library == "trio":
-        import trio
+    import trio
 
-        return trio.current_time
-    raise InternalError(f"no clock on {library}")
+    return trio.current_time
 
 
 class BackgroundTask:
@@ -62,7 +73,6 @@ class BackgroundTask:
         self._scope = anyio.CancelScope()
         self._finished = anyio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._library = ""
         self._trio_token: object = None
 
     def start(self, name: str) -> None:
@@ -71,16 +81,13 @@ class BackgroundTask:
         Raises:
             InternalError: no supported event loop is running.
         """
-        self._library = sniffio.current_async_library()
-        if self._library == "asyncio":
+        if on_asyncio():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
-        elif self._library == "trio":
-            import trio
+            return
+        import trio
 
-            self._trio_token = trio.lowlevel.current_trio_token()
-            trio.lowlevel.spawn_system_task(self._run, name=name)
-        else:
-            raise InternalError(f"no background task on {self._library}")
+        self._trio_token = trio.lowlevel.current_trio_token()
+        trio.lowlevel.spawn_system_task(self._run, name=name)
 
     async def _run(self) -> None:
         try:

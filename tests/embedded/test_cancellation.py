@@ -15,7 +15,6 @@ from typing import Any, Literal
 import anyio
 import anyio.lowlevel
 import pytest
-import sniffio
 
 from aioidem import Delivery, DeliveryStatus, Producer
 from aioidem.broker import EmbeddedCluster
@@ -245,10 +244,10 @@ async def test_send_many_cancelled_halfway_sends_what_was_queued_and_no_more(
 
 @bounded(10)
 async def test_a_task_of_asyncio_cancelled_the_native_way_keeps_the_same_promise(
-    transport: Transport,
+    transport: Transport, anyio_backend_name: str
 ) -> None:
     """`Task.cancel` and `wait_for`, as applications that know nothing of anyio use them."""
-    if sniffio.current_async_library() != "asyncio":
+    if anyio_backend_name != "asyncio":
         return
     async with running(transport, **ONE_RECORD) as (cluster, producer):
         before = asyncio.ensure_future(producer.send("t", b"never"))

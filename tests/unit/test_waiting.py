@@ -7,7 +7,6 @@ import asyncio
 import anyio
 import anyio.lowlevel
 import pytest
-import sniffio
 
 from aioidem.waiting import Wakeup, new_signal
 
@@ -18,9 +17,8 @@ async def passes(count: int = 5) -> None:
 
 
 @pytest.mark.anyio
-async def test_it_is_anyios_event_but_on_asyncio() -> None:
-    on_asyncio = sniffio.current_async_library() == "asyncio"
-    assert isinstance(new_signal(), anyio.Event) != on_asyncio
+async def test_it_is_anyios_event_but_on_asyncio(anyio_backend_name: str) -> None:
+    assert isinstance(new_signal(), anyio.Event) != (anyio_backend_name == "asyncio")
 
 
 @pytest.mark.anyio
