@@ -10,7 +10,7 @@ READY := .venv/.ready
 LONG := tests/simulated tests/spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test check kafka static everyday measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test check kafka static declared everyday measured soak soak-transactions mutants audit fuzz
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -37,7 +37,7 @@ bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 
 test: check measured kafka ## Everything that can be checked on one machine
 
-check: static everyday ## The quick part of it: what to run before each commit
+check: static declared everyday ## The quick part of it: what to run before each commit
 
 # Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, but only two
 # of what is bigger, three nodes of one cluster or Spark beside a broker.
@@ -74,12 +74,14 @@ measured: $(READY)
 	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka"
 
-static: $(READY) ## Style, types, import contracts and declared dependencies
+static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
+
+declared: $(READY) ## Imports against declared dependencies
 	$(BIN)/deptry aioidem --optional-dependencies-dev-groups dev
 	$(BIN)/deptry .
 
