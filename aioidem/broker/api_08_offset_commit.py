@@ -1,7 +1,7 @@
 """OffsetCommit (v2 to v10): remember a group's offsets, by name or (v10) by topic id.
 
-For readers with a manual assignment: nobody can join a group, so anyone may commit who names
-neither a member nor a generation (see `broker.group_coordinator`).
+Whoever names neither a member nor a generation may commit for a group without members; a member
+must be of the group's generation, and stays one by it (see `broker.group_coordinator`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: in
     if code is not ErrorCode.none:
         return code
     try:
-        cluster.groups.admit(
+        group = cluster.groups.admit(
             request.group_id,
             request.generation_id_or_member_epoch,
             request.member_id,
@@ -63,6 +63,7 @@ def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: in
         )
     except RefusedError as refusal:
         return refusal.code
+    cluster.rebalances.committed(group, request.member_id)
     return ErrorCode.none
 
 

@@ -124,6 +124,35 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = _table(
         "Replicas of a topic created without a number.",
     ),
     Definition(
+        "group.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        # Kafka's is 3000, which is for groups of many members; its quickstart has 0, too.
+        "0",
+        _between(0, _INT_MAX),
+        "How long the first member of an empty group waits for others.",
+    ),
+    Definition(
+        "group.max.session.timeout.ms",
+        ConfigType.INT,
+        "1800000",
+        _between(0, _INT_MAX),
+        "Longest session timeout a member may ask for.",
+    ),
+    Definition(
+        "group.max.size",
+        ConfigType.INT,
+        str(_INT_MAX),
+        _between(1, _INT_MAX),
+        "Most members of a group.",
+    ),
+    Definition(
+        "group.min.session.timeout.ms",
+        ConfigType.INT,
+        "6000",
+        _between(0, _INT_MAX),
+        "Shortest session timeout a member may ask for.",
+    ),
+    Definition(
         "log.message.timestamp.type",
         ConfigType.STRING,
         "CreateTime",

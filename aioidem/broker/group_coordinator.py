@@ -1,69 +1,107 @@
-"""What groups committed, within transactions (KIP-98, KIP-447) and without.
+"""All groups of the cluster: which there are, who may commit for them, and what was committed.
 
-For readers with a manual assignment: nobody can join a group, so a group has members only if
-`set_members` says so, for a client whose group metadata must be refused.
+What Kafka keeps in ``__consumer_offsets`` is kept here for the whole cluster, replicated by
+definition: a coordinator that stops or moves forgets nothing but who waits. Which broker answers
+for a group is the cluster's `ClusterState.coordinator_of`. How members come and go is
+`broker.group_rebalance`'s.
 
-Invariants
-    A transaction's offsets are pending until its marker; an abort forgets them.
-    Of two commits the one that was asked for later stays, whenever its transaction ends.
+A group exists from the first commit or join on. Nothing expires: neither offsets nor groups.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from aioidem.broker.batch import RefusedError
+from aioidem.broker.group import Group, GroupState
+from aioidem.broker.group_member import Joining, Member
+from aioidem.broker.group_offsets import Committed, TopicPartition
+from aioidem.broker.timer import Timer
 from aioidem.broker.transaction import Identity
+
+if TYPE_CHECKING:
+    from aioidem.broker.state import ClusterState
 
 __all__ = ["Committed", "GroupCoordinator", "TopicPartition"]
 
-TopicPartition: TypeAlias = tuple[str, int]
 _FIRST_WITH_GROUP_NOT_FOUND = 9
 
 
-class Committed(NamedTuple):
-    """A committed offset; ``order`` counts all commits that were asked for."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str | None
-    order: int = 0
-
-
-class _Group:
-    __slots__ = ("generation", "members", "offsets", "pending")
-
-    def __init__(self) -> None:
-        self.generation = 0
-        self.members: dict[str, str | None] = {}
-        self.offsets: dict[TopicPartition, Committed] = {}
-        # By producer: what its open transaction commits.
-        self.pending: dict[Identity, dict[TopicPartition, Committed]] = {}
-
-
 class GroupCoordinator:
-    """All groups of the cluster."""
+    """Of the whole cluster."""
 
-    __slots__ = ("_groups", "_order")
+    __slots__ = ("_cluster", "_groups")
 
-    def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
-        self._order = count(1)
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._groups: dict[str, Group] = {}
 
     def __repr__(self) -> str:
         return f"<GroupCoordinator groups={list(self._groups)}>"
 
+    def find(self, group_id: str) -> Group | None:
+        """None for one that nobody has joined or committed for."""
+        return self._groups.get(group_id)
+
+    def make(self, group_id: str) -> Group:
+        """The group, which is empty if it is new."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, self._cluster)
+        return group
+
+    def all(self) -> list[Group]:
+        """That there are."""
+        return list(self._groups.values())
+
+    def delete(self, group_id: str) -> None:
+        """Forget an empty group and its offsets.
+
+        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._known(group_id)
+        if group.state is not GroupState.EMPTY:
+            raise RefusedError(ErrorCode.non_empty_group, f"{group.state.value}")
+        for member_id in list(group.given):
+            group.take_back(member_id)
+        group.step(GroupState.DEAD)
+        del self._groups[group_id]
+
     def set_members(
         self, group_id: str, generation: int, members: Mapping[str, str | None]
     ) -> None:
-        """Let the group be at that generation, with these members (id -> instance id or None)."""
-        group = self._groups.setdefault(group_id, _Group())
+        """Let the group be at that generation, with these members (id -> instance id or None).
+
+        Nobody has to answer for them: they send no heartbeats and never expire.
+        """
+        group = self.make(group_id)
+        for member_id in list(group.members):
+            group.remove(member_id)
+        for member_id, instance_id in members.items():
+            asked = Joining(
+                member_id,
+                instance_id,
+                client_id="",
+                protocol_type="consumer",
+                protocols=(("range", b""),),
+                session=math.inf,
+                rebalance=0.0,
+                needs_known_id=False,
+                may_skip=False,
+            )
+            group.add(Member(member_id, asked, Timer(self._cluster)), asked)
+        if group.state is not GroupState.PREPARING:
+            group.step(GroupState.PREPARING)
+        group.begin_generation()
+        if members:
+            group.step(GroupState.STABLE)
         group.generation = generation
-        group.members = dict(members)
+
+    # -- offsets -----------------------------------------------------------------------------------
 
     def admit(
         self,
@@ -73,29 +111,33 @@ class GroupCoordinator:
         instance_id: str | None,
         *,
         offset_commit_version: int | None,
-    ) -> None:
+    ) -> Group:
         """Refuse who may not commit for the group; a group nobody knows is made by the first.
 
         ``offset_commit_version``: None for a commit within a transaction. Raises `RefusedError`
-        with ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+        with ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or, not
+        within a transaction, REBALANCE_IN_PROGRESS.
         """
+        transactional = offset_commit_version is None
         group = self._groups.get(group_id)
         if group is None:
             if generation >= 0:
                 found_out = (offset_commit_version or 0) >= _FIRST_WITH_GROUP_NOT_FOUND
                 code = ErrorCode.group_id_not_found if found_out else ErrorCode.illegal_generation
                 raise RefusedError(code, f"no group {group_id!r}")
-            self._groups[group_id] = _Group()
-        elif generation < 0 and not group.members:
-            return
-        elif generation >= 0 or member_id or instance_id is not None:
-            _check_member(group, member_id, instance_id)
-            if generation != group.generation:
-                raise RefusedError(
-                    ErrorCode.illegal_generation, f"{generation}, not {group.generation}"
-                )
-        elif offset_commit_version is not None:
+            return self.make(group_id)
+        if generation < 0 and group.state is GroupState.EMPTY:
+            return group
+        if generation >= 0 or member_id or instance_id is not None:
+            group.member(member_id, instance_id)
+            group.check_generation(generation)
+        elif not transactional and group.state is not GroupState.EMPTY:
             raise RefusedError(ErrorCode.unknown_member_id, "the group has members")
+        if not transactional and group.state is GroupState.COMPLETING:
+            raise RefusedError(
+                ErrorCode.rebalance_in_progress, "the new generation has no assignment yet"
+            )
+        return group
 
     def commit(
         self,
@@ -105,53 +147,46 @@ class GroupCoordinator:
         producer: Identity | None = None,
     ) -> None:
         """Remember an offset; with a producer, until its transaction ends, as pending."""
-        group = self._groups.setdefault(group_id, _Group())
-        offset = offset._replace(order=next(self._order))
-        if producer is None:
-            group.offsets[where] = offset
-        else:
-            group.pending.setdefault(producer, {})[where] = offset
+        self.make(group_id).offsets.commit(where, offset, producer)
 
     def in_transaction(self, group_id: str, producer: Identity) -> bool:
         """Whether the producer has a transaction open here: then nobody else is asked."""
         group = self._groups.get(group_id)
-        return group is not None and producer in group.pending
+        return group is not None and producer in group.offsets.pending
 
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
         """The marker of that producer's transaction reached the group."""
         group = self._groups.get(group_id)
-        if group is None:
-            return
-        for producer in [each for each in group.pending if each.producer_id == producer_id]:
-            for where, offset in group.pending.pop(producer).items():
-                known = group.offsets.get(where)
-                if commit and (known is None or known.order < offset.order):
-                    group.offsets[where] = offset
+        if group is not None:
+            group.offsets.end_transaction(producer_id, commit=commit)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, Committed]:
         """By topic and partition; empty for a group nobody knows."""
         group = self._groups.get(group_id)
-        return {} if group is None else group.offsets
+        return {} if group is None else group.offsets.committed
 
     def unstable(self, group_id: str, where: TopicPartition) -> bool:
         """Whether an open transaction commits an offset there."""
         group = self._groups.get(group_id)
-        return group is not None and any(where in each for each in group.pending.values())
+        return group is not None and group.offsets.unstable(where)
+
+    def losing_offsets(self, group_id: str) -> Group:
+        """A group some of whose offsets may be deleted.
+
+        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._known(group_id)
+        if not group.may_lose_offsets:
+            raise RefusedError(ErrorCode.non_empty_group, f"{group.state.value}")
+        return group
 
     def forget_topic(self, name: str) -> None:
         """Its offsets go with it."""
         for group in self._groups.values():
-            for offsets in (group.offsets, *group.pending.values()):
-                for where in [each for each in offsets if each[0] == name]:
-                    del offsets[where]
+            group.offsets.forget_topic(name)
 
-
-def _check_member(group: _Group, member_id: str, instance_id: str | None) -> None:
-    if instance_id is not None:
-        known = {i: m for m, i in group.members.items() if i is not None}.get(instance_id)
-        if known is not None and known != member_id:
-            raise RefusedError(ErrorCode.fenced_instance_id, f"{instance_id!r} is {known!r} now")
-    if member_id not in group.members or (
-        instance_id is not None and instance_id not in group.members.values()
-    ):
-        raise RefusedError(ErrorCode.unknown_member_id, f"no member {member_id!r}")
+    def _known(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise RefusedError(ErrorCode.group_id_not_found, f"no group {group_id!r}")
+        return group

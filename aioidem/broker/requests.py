@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -37,6 +37,7 @@ __all__ = [
     "Override",
     "Pending",
     "ProduceItem",
+    "Promised",
     "Reply",
 ]
 
@@ -86,7 +87,33 @@ class Never:
     close: bool = False
 
 
-Reply: TypeAlias = Now | Later | Never
+class Promised:
+    """Answer when something else in the cluster decides it: a member of the same group, or time.
+
+    ``build`` makes the answer of what `keep` is told, which may be before the request is parked.
+    """
+
+    __slots__ = ("_build", "_give", "_response")
+
+    def __init__(self, build: Callable[[Mapping[str, Any]], Entity]) -> None:
+        self._build = build
+        self._give: Callable[[Entity], None] | None = None
+        self._response: Entity | None = None
+
+    def keep(self, values: Mapping[str, Any]) -> None:
+        """Answer; to be called once."""
+        self._response = self._build(values)
+        if self._give is not None:
+            self._give(self._response)
+
+    def when_kept(self, give: Callable[[Entity], None]) -> None:
+        """Where the answer is to go, at once if there is one already."""
+        self._give = give
+        if self._response is not None:
+            give(self._response)
+
+
+Reply: TypeAlias = Now | Later | Never | Promised
 
 
 class ProduceItem:

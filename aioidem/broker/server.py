@@ -365,7 +365,7 @@ class EmbeddedCluster:
 
     def move_coordinator(self, key: str, broker_id: int) -> None:
         """Let that broker coordinate it; the old one answers NOT_COORDINATOR from now on."""
-        self._change(lambda: self._state.coordinators.update({key: broker_id}))
+        self._change(lambda: self._state.move_coordinator(key, broker_id))
 
     def fail_coordinator(self, key: str, code: int | None) -> None:
         """Answer what is asked of that coordinator by an error code; None: end.

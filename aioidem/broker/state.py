@@ -36,6 +36,8 @@ from aioidem.broker import dispatch
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.configs import DEFAULT_RETAIN
 from aioidem.broker.entities import Entity
+from aioidem.broker.group_coordinator import GroupCoordinator
+from aioidem.broker.group_rebalance import Rebalances
 from aioidem.broker.intercept import (
     Action,
     AfterAppend,
@@ -63,6 +65,7 @@ from aioidem.broker.requests import (
     Override,
     Pending,
     ProduceItem,
+    Promised,
 )
 from aioidem.broker.security import BrokerSecurity, SaslSession
 from aioidem.broker.spans import Verdict
@@ -132,6 +135,8 @@ class ClusterState(Topology):
         self._wall_offset_ms = 0.0
         self._next_check: float | None = None
         self.transactions = TransactionCoordinator(self, transaction_version)
+        self.groups = GroupCoordinator(self)
+        self.rebalances = Rebalances(self)
 
     # -- time and traffic ------------------------------------------------------------------------
 
@@ -213,7 +218,11 @@ class ClusterState(Topology):
 
     def later(self, seconds: float, act: Callable[[float], None]) -> None:
         """Call ``act(now)`` in so many seconds."""
-        self._schedule(self._now + seconds, lambda now, _nothing: act(now), None)
+        self.at(self._now + seconds, act)
+
+    def at(self, due: float, act: Callable[[float], None]) -> None:
+        """Call ``act(now)`` then."""
+        self._schedule(due, lambda now, _nothing: act(now), None)
 
     @property
     def connections(self) -> list[Connection]:
@@ -261,6 +270,7 @@ class ClusterState(Topology):
         over before the connections go.
         """
         broker = self.brokers[broker_id]
+        coordinated = [g for g in self.groups.all() if self.coordinator_of(g.name) is broker]
         broker.online = False
         for partition in self.partitions():
             partition.broker_stopped(broker_id)
@@ -273,6 +283,16 @@ class ClusterState(Topology):
             self._break(connection)
         for partition in self.partitions():
             self.wake(partition)
+        for group in coordinated:
+            self.rebalances.move(group)
+
+    def move_coordinator(self, key: str, broker_id: int) -> None:
+        """Let that broker coordinate a transactional id or a group from now on."""
+        before = self.coordinator_of(key)
+        self.coordinators[key] = broker_id
+        group = self.groups.find(key)
+        if group is not None and self.coordinator_of(key) is not before:
+            self.rebalances.move(group)
 
     def start_broker(self, broker_id: int, *, clean: bool) -> None:
         """Start it again; ``clean`` is how it was stopped.
@@ -397,6 +417,12 @@ class ClusterState(Topology):
                 self._unanswered(now, pending)
                 if close:
                     self._break(pending.connection)
+            case Promised():
+                reply.when_kept(lambda response: self._keep(pending, response))
+
+    def _keep(self, pending: Pending, response: Entity) -> None:
+        if not pending.connection.doomed:
+            self._answer(self._now, pending, response)
 
     def _park(self, pending: Pending, delayed: Delayed) -> None:
         delayed.pending = pending

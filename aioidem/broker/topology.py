@@ -32,7 +32,6 @@ from aioidem.broker.configs import (
     TopicSettings,
     validate,
 )
-from aioidem.broker.group_coordinator import GroupCoordinator
 from aioidem.broker.partition import Partition, Topic
 
 __all__ = ["FIRST_RETAINING_VERSION", "Broker", "Topology"]
@@ -112,7 +111,6 @@ class Topology:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[UUID, Topic] = {}
         self.configs: dict[str, str] = dict(configs or {})
-        self.groups = GroupCoordinator()
         self.coordinators: dict[str, int] = {}
         self.coordinator_faults: dict[str, ErrorCode] = {}
         self._next_pid_block = 0
@@ -146,7 +144,7 @@ class Topology:
         overrides = dict(configs or {})
         validate(TOPIC_CONFIGS, overrides.items(), retains=retains)
         plan = self._place(partitions, replication, assignments)
-        topic_id = UUID(int=self._random.getrandbits(128), version=4)
+        topic_id = self.new_uuid()
         values = {k: v for k, v in overrides.items() if v is not None}
         topic = Topic(name, topic_id, TopicSettings.of(values, self.configs))
         topic.overrides = values
@@ -184,6 +182,10 @@ class Topology:
         broker.pids = broker.pids[1:]
         return taken
 
+    def new_uuid(self) -> UUID:
+        """The next one of the seed's."""
+        return UUID(int=self._random.getrandbits(128), version=4)
+
     def coordinator_of(self, key: str) -> Broker | None:
         """The running broker that coordinates this group or transactional id.
 
@@ -201,6 +203,10 @@ class Topology:
             return fault
         here = self.coordinator_of(key) is broker
         return ErrorCode.none if here else ErrorCode.not_coordinator
+
+    def group_error(self, group_id: str, broker: Broker) -> ErrorCode:
+        """As `coordinator_error`, where a group must have a name."""
+        return self.coordinator_error(group_id, broker) if group_id else ErrorCode.invalid_group_id
 
     @staticmethod
     def announced(broker: Broker) -> list[tuple[int, int, int]]:

@@ -159,6 +159,34 @@ def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
     return who
 
 
+def member(cluster: VirtualCluster) -> dict[str, Any]:
+    """The one member of group g, which is stable and coordinated by broker 0."""
+    cluster.state.coordinators["g"] = 0
+    client = cluster.client()
+    joined = client.ask(11, 3, join_request(""))
+    place = {"group_id": "g", "member_id": joined.member_id, "generation_id": joined.generation_id}
+    client.ask(14, 0, place | {"assignments": []})
+    return place
+
+
+def join_request(member_id: str) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "member_id": member_id,
+        "session_timeout": timedelta(seconds=30),
+        "rebalance_timeout": timedelta(seconds=60),
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+
+
+def empty_group(cluster: VirtualCluster) -> str:
+    """A group that has committed an offset, coordinated by broker 0."""
+    cluster.state.coordinators["g"] = 0
+    cluster.client().ask(8, 2, commit_request(cluster, 2))
+    return "g"
+
+
 REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
     1: fetch_request,
     2: lambda _cluster: offsets_request(-1),
@@ -166,6 +194,25 @@ REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
     8: lambda cluster: commit_request(cluster, 2),
     9: committed_request,
     10: lambda _cluster: {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
+    11: lambda cluster: join_request(member(cluster)["member_id"]),
+    12: member,
+    13: lambda cluster: (
+        (place := member(cluster))
+        | {"members": [{"member_id": place["member_id"], "group_instance_id": None}]}
+    ),
+    14: lambda cluster: (
+        member(cluster) | {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    ),
+    15: lambda cluster: {
+        "groups": [member(cluster)["group_id"]],
+        "include_authorized_operations": True,
+    },
+    16: lambda cluster: {"states_filter": [empty_group(cluster)], "types_filter": ["classic"]},
+    42: lambda cluster: {"groups_names": [empty_group(cluster)]},
+    47: lambda cluster: {
+        "group_id": empty_group(cluster),
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}],
+    },
     18: lambda _cluster: {
         "client_software_name": "virtual",
         "client_software_version": "1.0",
