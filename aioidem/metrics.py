@@ -10,6 +10,7 @@ from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
 from aioidem.engine import ProducerCore
 from aioidem.engine.links import Link, LinkState
 from aioidem.engine.partition import PartitionState
+from aioidem.engine.window_limit import window_reason
 
 __all__ = [
     "ConnectionStatistics",
@@ -28,7 +29,10 @@ class PartitionStatistics:
     topic: str
     partition: int
     window: int
-    """Batches the leader is known to deduplicate: the limit of the span."""
+    """Batches the leader is known to deduplicate: the limit of the span (KIP-1269)."""
+    window_reason: str
+    """Why the window is what it is, in words: what the leader says, why it was not asked, or the
+    option that binds instead. For people; its wording may change."""
     span: int
     """Batches from the oldest unresolved one to the newest sent, inclusive."""
     max_span: int
@@ -64,6 +68,10 @@ class ConnectionStatistics:
     rtt: float | None
     """Smoothed seconds from a request to its answer; None before the first."""
     produce_version: int
+    window_discovery: str
+    """What is known of the broker and Produce v14, whose answers name windows: "answers in v14",
+    "not offered", "not granted" (DESCRIBE_CONFIGS), "held back" (it did not answer v14, and is
+    tried again), or a passing state. For people; its wording may change."""
     throttled_until: float
     """On the event loop's clock; 0.0 when never throttled."""
 
@@ -125,6 +133,7 @@ def _partition(core: ProducerCore, state: PartitionState) -> PartitionStatistics
         topic=state.topic,
         partition=state.partition,
         window=state.window.limit,
+        window_reason=window_reason(state, core.link_of(state), core.config),
         span=state.span,
         max_span=state.window.max_span,
         in_flight=state.outstanding,
@@ -148,5 +157,6 @@ def _connection(core: ProducerCore, link: Link) -> ConnectionStatistics:
         in_flight=link.window.outstanding,
         rtt=link.rtt,
         produce_version=link.produce_version,
+        window_discovery=link.discovery.state.value,
         throttled_until=link.throttled_until,
     )

@@ -29,7 +29,7 @@ from aioidem.protocol.producer_id import (
 from aioidem.protocol.producers import producers_answer, producers_request
 from aioidem.protocol.read_back import MAX_VERSION as READ_BACK_VERSION
 from aioidem.protocol.read_back import read_back_answer, read_back_request
-from aioidem.protocol.topic_config import names_retain_config, topic_config_request
+from aioidem.protocol.topic_config import topic_config, topic_config_request
 from aioidem.protocol.versions import ApiKey
 
 __all__ = ["Question", "question"]
@@ -75,7 +75,7 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
             return Question(
                 ApiKey.DESCRIBE_CONFIGS,
                 lambda version: topic_config_request(version, topic),
-                names_retain_config,
+                topic_config,
                 core.on_topic_config,
             )
         case steps.DescribeBrokerConfig(_, _, node_id):

@@ -228,6 +228,8 @@ class Sender:
                     record.sink.settle(settlement, index)
         for event in core.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
+        for note in core.take_notes():
+            logger.info("%s: %s", self._config.client_id, note)
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
 

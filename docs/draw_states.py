@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aioidem.engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
+from aioidem.engine.discovery import DISCOVERY_TRANSITIONS
 from aioidem.engine.idempotence import IDENTITY_TRANSITIONS
 from aioidem.engine.links import LINK_TRANSITIONS
 from aioidem.engine.recovery import RECOVERY_TRANSITIONS
@@ -28,6 +29,7 @@ TABLES: dict[str, Table] = {
     "recovery": RECOVERY_TRANSITIONS,
     "identity": IDENTITY_TRANSITIONS,
     "link": LINK_TRANSITIONS,
+    "discovery": DISCOVERY_TRANSITIONS,
     "transaction": TRANSACTION_TRANSITIONS,
 }
 

@@ -18,21 +18,18 @@ from collections.abc import Callable, Iterable, Iterator
 from aioidem import errors
 from aioidem.config import ProducerConfig
 from aioidem.engine import steps
+from aioidem.engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem.engine.links import (
-    PRODUCE_WITH_WINDOW,
     Link,
     LinkEvent,
     LinkState,
     Node,
     Outstanding,
     RequestKind,
-    WindowDiscovery,
 )
 from aioidem.protocol.metadata import BrokerAddress
 
 __all__ = ["Connections"]
-
-_V14_STRIKES = 2
 
 _MOST_NODES = 1000
 """Nodes kept though metadata names them no more. Without a bound, a broker that invents new ones
@@ -59,8 +56,7 @@ class Connections:
             self._add(-number, host, port)
 
     def _add(self, node_id: int, host: str, port: int) -> None:
-        base, maximum = self._config.reconnect_backoff, self._config.reconnect_backoff_max
-        self.nodes[node_id] = Node(node_id, host, port, base, maximum, self._random)
+        self.nodes[node_id] = Node(node_id, host, port, self._config, self._random)
 
     def learn(self, brokers: Iterable[BrokerAddress]) -> None:
         """Take in addresses from metadata, which are all that are known now."""
@@ -122,6 +118,7 @@ class Connections:
             node.node_id,
             self._config.max_in_flight_requests_per_connection,
             now,
+            node.discovery,
         )
         link.knows_producers = not node.question_lost
         self._next_link_id += 1
@@ -132,34 +129,15 @@ class Connections:
     # -- life ---------------------------------------------------------------------------------
 
     def opened(self, link: Link, produce_version: int, now: float) -> None:
-        """A link is up; v14 is held back until the broker has shown that it means KIP-1269's."""
+        """A link is up; `produce_version` is the highest that is spoken on both sides."""
         link.move(LinkEvent.OPENED)
         link.last_progress = now
         self._refused = 0
         node = self.nodes[link.node_id]
         node.backoff.reset()
         node.last_error = None
-        link.produce_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
-        mode = self._config.window_discovery
-        offered = produce_version >= PRODUCE_WITH_WINDOW and not node.v14_refused
-        if not offered or not self._config.enable_idempotence or mode == "off":
-            link.discovery = WindowDiscovery.NO
-        elif mode == "on":
-            self.speak_v14(link)
-
-    def speak_v14(self, link: Link) -> None:
-        """From here on this link may learn windows, unless the broker refused v14 before."""
-        if self.nodes[link.node_id].v14_refused:
-            link.discovery = WindowDiscovery.NO
-            return
-        link.discovery = WindowDiscovery.YES
-        link.produce_version = PRODUCE_WITH_WINDOW
-
-    def refuse_v14(self, link: Link) -> None:
-        """The broker refuses v14, or answers it undecodably: v13 on this and every later link."""
-        link.produce_version = min(link.produce_version, PRODUCE_WITH_WINDOW - 1)
-        link.discovery = WindowDiscovery.NO
-        self.nodes[link.node_id].v14_refused = True
+        link.plain_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
+        link.discovery.opened(produce_version)
 
     def overdue(self, now: float) -> list[tuple[Link, str]]:
         """Links whose oldest request has timed out, with the reason."""
@@ -203,27 +181,16 @@ class Connections:
         if isinstance(error, errors.AuthenticationFailedError):
             # Certificates are read anew each time: what they are refused for may heal.
             self._refused += not isinstance(error, errors.SslAuthenticationError)
-        self._count_strike(node, link)
         if not never_up:
+            owed = link.outstanding.values()
+            link.discovery.lost(
+                v14_unanswered=any(r.version >= PRODUCE_WITH_WINDOW for r in owed), now=now
+            )
             node.question_lost = any(
                 request.kind is RequestKind.DESCRIBE_PRODUCERS
                 for request in link.outstanding.values()
             )
         return list(link.outstanding.values())
-
-    def _count_strike(self, node: Node, link: Link) -> None:
-        """A broker that hangs up on our first v14 request may not speak KIP-1269's v14; one that
-        leaves the question for its config unanswered must not hold up a third connection.
-        """
-        unanswered = link.discovery is WindowDiscovery.ASKING or (
-            link.answered_at is None
-            and any(request.version >= PRODUCE_WITH_WINDOW for request in link.outstanding.values())
-        )
-        if link.discovery is WindowDiscovery.YES and link.answered_at is not None:
-            node.strikes = 0
-        if unanswered:
-            node.strikes += 1
-            node.v14_refused = node.v14_refused or node.strikes >= _V14_STRIKES
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
         """The refusal the cluster will not take back, if it is one.

@@ -35,15 +35,9 @@ from aioidem.engine.classify import classify
 from aioidem.engine.cluster import NO_LEADER, ClusterView, TopicView
 from aioidem.engine.connections import Connections
 from aioidem.engine.coordinator import CallKind
+from aioidem.engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem.engine.idempotence import IdentityLedger, IdentityState, ProducerIdentity
-from aioidem.engine.links import (
-    PRODUCE_WITH_WINDOW,
-    Entry,
-    Link,
-    Outstanding,
-    RequestKind,
-    WindowDiscovery,
-)
+from aioidem.engine.links import Entry, Link, Outstanding, RequestKind
 from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.partition import SEQUENCE_CAP, PartitionState, Route
 from aioidem.engine.read_back import written_batches
@@ -69,6 +63,7 @@ from aioidem.protocol.produce import PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem.protocol.producers import ProducersAnswer
 from aioidem.protocol.read_back import ReadBackAnswer
+from aioidem.protocol.topic_config import TopicConfig
 from aioidem.protocol.txn_offset_commit import TxnOffsetCommitAnswer
 from aioidem.records import BATCH_OVERHEAD
 from aioidem.structs import DeliveryStatus
@@ -89,6 +84,7 @@ _SUSPECT_WARNING = (
 )
 
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
+_UNSUPPORTED_VERSION = 35
 _PRODUCE_WITH_TOPIC_IDS = 13
 _LAST_PRODUCE_OF_V1 = 11
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
@@ -172,6 +168,7 @@ class ProducerCore:
         # Batches as they are sent, for whoever observes: None while nobody does.
         self.dispatched: list[Entry] | None = None
         self._events: deque[str] = deque(maxlen=1000)
+        self._notes: deque[str] = deque(maxlen=1000)
         self._steps: list[steps.Step] = []
         self._next_link_id = 1
         self._next_token = 1
@@ -511,6 +508,12 @@ class ProducerCore:
         self._events.clear()
         return events
 
+    def take_notes(self) -> list[str]:
+        """What an operator may want to know, and need not act on: how windows are found."""
+        notes = list(self._notes)
+        self._notes.clear()
+        return notes
+
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Why no broker can be reached, once every bootstrap address was tried in vain."""
         if self.metadata.refreshed_at is not None:
@@ -751,25 +754,22 @@ class ProducerCore:
             return None
         if not state.follow(Route(link.link_id, view.leader_id, view.leader_epoch)):
             return None
-        self._discover(link, state.topic, now)
+        self._discover(link, state, now)
         self._ask_about_itself(link, now)
         if state.in_doubt and self._awaits_memory(link):
             # Whether a resend can be a duplicate depends on how long this broker remembers us.
             return None
-        if link.discovery is WindowDiscovery.ASKING:
-            # Once per connection, and only where v14 is offered. A first batch sent in v13
-            # meanwhile would be acknowledged without naming the window: one more trip at 5.
-            return None
-        return link
+        return None if link.discovery.holds_up else link
 
-    def _discover(self, link: Link, topic: str, now: float) -> None:
-        """Under `window_discovery="auto"`: ask once per connection whether the broker names the
-        window's config.
-        """
-        if link.discovery is WindowDiscovery.UNASKED and link.admits(now):
-            link.discovery = WindowDiscovery.ASKING
-            request = self._register(link, RequestKind.DESCRIBE_CONFIGS, now)
-            self._steps.append(steps.DescribeTopicConfig(link.link_id, request.token, topic))
+    def _discover(self, link: Link, state: PartitionState, now: float) -> None:
+        """Find out whether the broker may be spoken to in Produce v14, when that is due."""
+        discovery = link.discovery
+        if discovery.due(now) and link.admits(now) and discovery.begin():
+            request = self._register(link, RequestKind.DESCRIBE_CONFIGS, now, state)
+            self._steps.append(steps.DescribeTopicConfig(link.link_id, request.token, state.topic))
+        finding = discovery.take_finding()
+        if finding is not None:
+            (self._events if finding.warning else self._notes).append(finding.text)
 
     def _ask_about_itself(self, link: Link, now: float) -> None:
         """Once per connection: when does this broker forget producers (KIP-854)?"""
@@ -1009,7 +1009,7 @@ class ProducerCore:
         if link is None:
             return
         if version >= PRODUCE_WITH_WINDOW:
-            self.connections.refuse_v14(link)
+            link.discovery.refused("its answer in v14 could not be decoded", now)
         self._drop(link, error, now)
 
     def on_produce_answer(
@@ -1023,6 +1023,8 @@ class ProducerCore:
         if link is None or request is None:
             return None
         link.throttle(answer.throttle_ms, now)
+        if request.version >= PRODUCE_WITH_WINDOW:
+            self._hear_v14(link, answer, now)
         if answer.leaders:
             # Of those that lead what was asked about: a broker could name new ones each time.
             named = {part.leader_id for part in answer.partitions}
@@ -1042,7 +1044,7 @@ class ProducerCore:
             if entry is None:
                 odd += 1
             else:
-                self._on_partition_answer(entry, link, request, part, now)
+                self._on_partition_answer(entry, request, part, now)
         for state, batch in left.values():
             if self.transactions is not None:
                 self.transactions.on_produced(None)
@@ -1057,8 +1059,14 @@ class ProducerCore:
         self._drop(link, error, now)
         return error
 
+    def _hear_v14(self, link: Link, answer: ProduceAnswer, now: float) -> None:
+        if any(part.error_code == _UNSUPPORTED_VERSION for part in answer.partitions):
+            link.discovery.refused("it answered UNSUPPORTED_VERSION", now)
+        else:
+            link.discovery.answered()
+
     def _on_partition_answer(
-        self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
+        self, entry: Entry, request: Outstanding, part: PartitionAnswer, now: float
     ) -> None:
         state, batch = entry
         if self.transactions is not None:
@@ -1069,8 +1077,7 @@ class ProducerCore:
         disposition = classify(
             part.error_code, part.base_offset, trust_base_offset=self.config.trust_base_offset
         )
-        if part.error_code == 35 and request.version >= PRODUCE_WITH_WINDOW:
-            self.connections.refuse_v14(link)
+        if part.error_code == _UNSUPPORTED_VERSION and request.version >= PRODUCE_WITH_WINDOW:
             disposition = disposition._replace(action=classify(5, -1).action)
         if self.transactions is not None and self.transactions.finishing(part.error_code):
             disposition = disposition._replace(action=classify(51, -1).action)
@@ -1089,17 +1096,15 @@ class ProducerCore:
             and (view.leader_id, view.leader_epoch) == (route.leader_id, route.leader_epoch)
         )
 
-    def on_topic_config(self, link_id: int, token: int, named: bool, now: float) -> None:
-        """DescribeConfigs was answered: whether the broker names
-        `producer.state.batches.to.retain`.
-        """
+    def on_topic_config(self, link_id: int, token: int, answer: TopicConfig, now: float) -> None:
+        """DescribeConfigs of a topic was answered."""
         link = self.connections.links.get(link_id)
-        if link is None or link.take(token, now) is None:
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None or request.subject is None:
             return
-        if named:
-            self.connections.speak_v14(link)
-        else:
-            link.discovery = WindowDiscovery.NO
+        link.discovery.described(
+            answer.error_code, named=answer.names_window, topic=request.subject.topic, now=now
+        )
 
     def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
         """A broker told what it tells of itself."""
@@ -1244,7 +1249,7 @@ class ProducerCore:
         if link is None or request is None:
             return
         if request.kind is RequestKind.DESCRIBE_CONFIGS:
-            link.discovery = WindowDiscovery.NO
+            link.discovery.unsupported()
         elif request.kind is RequestKind.DESCRIBE_PRODUCERS:
             link.knows_producers = False
             self._lose_request(request, written=False, now=now)
@@ -1334,6 +1339,10 @@ class ProducerCore:
             self.transactions.on_topic_gone(name)
         elif self.idempotent and self.identity.current == before:
             self.identity.bump()  # unless what was given up has brought one already
+
+    def link_of(self, state: PartitionState) -> Link | None:
+        """The connection that a partition is written on, if it is open."""
+        return None if state.route is None else self.connections.links.get(state.route.link_id)
 
     @property
     def current_identity(self) -> ProducerIdentity | None:

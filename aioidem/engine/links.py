@@ -3,7 +3,8 @@ address.
 
 A link is a life cycle (a table) and a list of requests outstanding, oldest first, because Kafka
 answers one connection in order. Everything that is true only of one connection hangs on it: the
-Produce version in use, what was learned of the broker's window config, throttling, goodput, RTT.
+Produce version in use, throttling, goodput, RTT. What is learned of Produce v14 outlives it
+(`discovery`).
 
 Invariants: link ids are never reused, so an answer or an event of a closed connection can not be
 taken for one of its successor. A link that is gone has nothing outstanding: whatever was is in
@@ -22,8 +23,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
+from aioidem.config import ProducerConfig
 from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Batch
+from aioidem.engine.discovery import PRODUCE_WITH_WINDOW, Discovery
 from aioidem.engine.goodput import Goodput
 from aioidem.engine.lifecycle import transition
 from aioidem.engine.partition import PartitionState
@@ -38,11 +41,7 @@ __all__ = [
     "Node",
     "Outstanding",
     "RequestKind",
-    "WindowDiscovery",
 ]
-
-PRODUCE_WITH_WINDOW = 14
-"""The Produce version that names the broker's window (KIP-1269)."""
 
 MAX_THROTTLE = 300.0
 """Seconds; a throttle_time beyond it is taken as this much."""
@@ -131,15 +130,6 @@ class Outstanding:
         self.subject = subject
 
 
-class WindowDiscovery(enum.Enum):
-    """Whether this connection may speak Produce v14."""
-
-    UNASKED = "unasked"
-    ASKING = "asking"
-    YES = "yes"
-    NO = "no"
-
-
 class Link:
     """One connection."""
 
@@ -156,21 +146,29 @@ class Link:
         "may_read",
         "node_id",
         "outstanding",
-        "produce_version",
+        "plain_version",
         "rtt",
         "state",
         "throttled_until",
         "window",
     )
 
-    def __init__(self, link_id: int, node_id: int, max_in_flight: int, now: float) -> None:
+    def __init__(
+        self,
+        link_id: int,
+        node_id: int,
+        max_in_flight: int,
+        now: float,
+        discovery: Discovery,
+    ) -> None:
         self.link_id = link_id
         self.node_id = node_id
         self.state = LinkState.CONNECTING
         self.window = ConnectionWindow(max_in_flight)
         self.outstanding: OrderedDict[int, Outstanding] = OrderedDict()
-        self.produce_version = 0
-        self.discovery = WindowDiscovery.UNASKED
+        # The Produce version below v14 that both sides speak, and the node's word on v14.
+        self.plain_version = 0
+        self.discovery = discovery
         self.throttled_until = 0.0
         self.last_progress = now
         self.goodput = Goodput()
@@ -183,6 +181,11 @@ class Link:
         # Whether DescribeProducers and Fetch are worth asking here: until one was refused.
         self.knows_producers = True
         self.may_read = True
+
+    @property
+    def produce_version(self) -> int:
+        """The Produce version to write in now."""
+        return PRODUCE_WITH_WINDOW if self.discovery.speaks else self.plain_version
 
     def move(self, event: LinkEvent) -> None:
         """Take one step of the life cycle.
@@ -266,6 +269,7 @@ class Node:
 
     __slots__ = (
         "backoff",
+        "discovery",
         "host",
         "last_error",
         "link",
@@ -273,8 +277,6 @@ class Node:
         "port",
         "question_lost",
         "retry_at",
-        "strikes",
-        "v14_refused",
     )
 
     def __init__(
@@ -282,21 +284,17 @@ class Node:
         node_id: int,
         host: str,
         port: int,
-        base: float,
-        maximum: float,
+        config: ProducerConfig,
         random: Callable[[], float],
     ) -> None:
         self.node_id = node_id
         self.host = host
         self.port = port
         self.link: Link | None = None
-        self.backoff = Backoff(base, maximum, random)
+        self.backoff = Backoff(config.reconnect_backoff, config.reconnect_backoff_max, random)
+        self.discovery = Discovery(f"broker {node_id}", config, random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
-        # KIP-1269 is in no release yet: a broker that answers v14 undecodably, refuses it, or drops
-        # the connection twice on the first v14 request is spoken to in v13 for good.
-        self.v14_refused = False
-        self.strikes = 0
         # Its last connection ended over DescribeProducers: an answer above the frame cap, or none
         # at all. The next one does without that hint, or doubt would never be resolved.
         self.question_lost = False

@@ -36,20 +36,24 @@ MAX_BATCHES_RETAINED = 1000
 class PartitionWindow:
     """How many batches past the oldest unresolved one (inclusive) a partition may have sent."""
 
-    __slots__ = ("limit", "max_span")
+    __slots__ = ("heard", "limit", "max_span")
 
     def __init__(self) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
+        # Whether the present leader has said it, or nothing.
+        self.heard = False
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
         """Take the leader's word from a successful answer; `None` when the field was absent."""
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
         self.limit = max(1, min(value, MAX_BATCHES_RETAINED))
+        self.heard = True
 
     def reset(self) -> None:
         """Fall back to what every broker can deduplicate: on reconnect and on leader change."""
         self.limit = DEFAULT_BATCHES_RETAINED
+        self.heard = False
 
     def admits(self, span: int) -> bool:
         """Whether a batch may be sent for the first time when the span with it is `span`."""

@@ -79,11 +79,11 @@ def statistics(topic: str = "t", window: int = 7, max_span: int = 6) -> Producer
     partition = PartitionStatistics(
         topic=topic, partition=0, window=window, span=0, max_span=max_span, in_flight=0, in_doubt=0,
         pending_records=0, leader=0, leader_epoch=0, producer_epoch=0, next_sequence=0,
-        acked_offset=0,
+        acked_offset=0, window_reason="",
     )  # fmt: skip
     connection = ConnectionStatistics(
         node_id=0, host="h", port=1, connected=True, in_flight=0, rtt=0.125, produce_version=13,
-        throttled_until=0.0,
+        throttled_until=0.0, window_discovery="answers in v14",
     )  # fmt: skip
     return ProducerStatistics(
         producer_id=1, producer_epoch=0, records_queued=0, records_acked=0, records_not_written=0,

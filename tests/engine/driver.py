@@ -24,6 +24,8 @@ from uuid import UUID, uuid5
 from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
 from aioidem.engine.accumulator import PendingRecord, Settlement
+from aioidem.engine.discovery import Discovery
+from aioidem.engine.links import Link
 from aioidem.engine.partition import PartitionState
 from aioidem.engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem.engine.transactions import Outcome as TransactionOutcome
@@ -37,6 +39,7 @@ from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUp
 from aioidem.protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
 from aioidem.protocol.producers import ProducersAnswer
+from aioidem.protocol.topic_config import TopicConfig
 from aioidem.protocol.txn_offset_commit import GroupMember, TxnOffset, TxnOffsetCommitAnswer
 from aioidem.records import read_batches, record_size_bound
 from aioidem.structs import DeliveryStatus
@@ -239,6 +242,7 @@ class Rig:
         self.hold: tuple[type[Any], ...] = ()
         self.held: list[Any] = []
         self.names_config = True
+        self.config_error = NONE
         self.next_offset = 0
         # READ is not granted, unless the test says what DescribeProducers tells.
         self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
@@ -372,7 +376,7 @@ class Rig:
                 self.next_pid += 1
                 self.grant(step, self.next_pid, 0)
             case steps.DescribeTopicConfig(link_id, token, _):
-                self.core.on_topic_config(link_id, token, self.names_config, self.now)
+                self.core.on_topic_config(link_id, token, self.described(), self.now)
             case steps.DescribeBrokerConfig(link_id, token, _):
                 self.core.on_broker_config(link_id, token, BrokerFacts(), self.now)
             case steps.AskProducers(link_id, token, _, _):
@@ -380,6 +384,10 @@ class Rig:
             case _:
                 assert isinstance(step, CALLS), f"a step that this rig does not know: {step}"
                 self.answer_call(step, poll=False)
+
+    def described(self) -> TopicConfig:
+        """What brokers say of a topic's configs."""
+        return TopicConfig(self.config_error, self.names_config and not self.config_error)
 
     def _open(self, step: steps.OpenLink) -> None:
         end = self.links[step.link_id] = LinkEnd(step)
@@ -794,6 +802,12 @@ class Rig:
         assert counters.records_acked == self.statuses.count(ACKED)
         assert counters.records_not_written == self.statuses.count(NOT_WRITTEN)
         assert counters.records_unknown == self.statuses.count(UNKNOWN)
+
+
+def made_link() -> Link:
+    """A link to broker 1 that nothing has happened to."""
+    config = ProducerConfig.build("b1:9092")
+    return Link(1, 1, 5, 0.0, Discovery("broker 1", config, random.Random(1).random))
 
 
 def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:

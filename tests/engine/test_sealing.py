@@ -13,13 +13,12 @@ from aioidem.engine.accumulator import PendingRecord
 from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Batch
 from aioidem.engine.idempotence import ProducerIdentity
-from aioidem.engine.links import Link
 from aioidem.engine.partition import PartitionState
 from aioidem.engine.sealing import Sealer
 from aioidem.engine.topics import TopicState
 from aioidem.records import Codec, read_batches, record_size_bound
 
-from .driver import Outcome
+from .driver import Outcome, made_link
 
 
 class Bench:
@@ -29,7 +28,7 @@ class Bench:
         self.config = ProducerConfig.build("b:1", **options)  # type: ignore[arg-type]
         self.sealer = Sealer(self.config)
         self.topic = TopicState("t", self.config.batch_size, lambda: 0.5)
-        self.link = Link(1, 1, 5, 0.0)
+        self.link = made_link()
         backoff = Backoff(0.1, 1.0, lambda: 0.5)
         self.state = PartitionState("t", 0, None, idempotent=True, retry=backoff, pause=30.0)
         self.state.ledger.adopt(ProducerIdentity(77, 3))

@@ -22,6 +22,7 @@ from aioidem.engine.batch import (
     Evidence,
     Persistence,
 )
+from aioidem.engine.discovery import DISCOVERY_TRANSITIONS, DiscoveryEvent, DiscoveryState
 from aioidem.engine.idempotence import (
     IDENTITY_TRANSITIONS,
     IdentityEvent,
@@ -29,7 +30,7 @@ from aioidem.engine.idempotence import (
     IdentityState,
     ProducerIdentity,
 )
-from aioidem.engine.links import LINK_TRANSITIONS, Link, LinkEvent, LinkState
+from aioidem.engine.links import LINK_TRANSITIONS, LinkEvent, LinkState
 from aioidem.engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent, Rung
 from aioidem.engine.transactions import (
     TRANSACTION_TRANSITIONS,
@@ -38,11 +39,14 @@ from aioidem.engine.transactions import (
 )
 from aioidem.errors import InternalError
 
+from .driver import made_link
+
 TABLES: dict[str, tuple[dict[Any, Any], type[Enum], type[Enum]]] = {
     "batch": (BATCH_TRANSITIONS, BatchState, BatchEvent),
     "persistence": (PERSISTENCE_TRANSITIONS, Persistence, Evidence),
     "identity": (IDENTITY_TRANSITIONS, IdentityState, IdentityEvent),
     "link": (LINK_TRANSITIONS, LinkState, LinkEvent),
+    "discovery": (DISCOVERY_TRANSITIONS, DiscoveryState, DiscoveryEvent),
     "recovery": (RECOVERY_TRANSITIONS, Rung, RecoveryEvent),
     "transaction": (TRANSACTION_TRANSITIONS, TransactionState, TransactionEvent),
 }
@@ -100,7 +104,7 @@ def test_every_persistence_pair_is_in_the_table_or_raises(
     ("state", "event"), list(itertools.product(LinkState, LinkEvent)), ids=lambda v: v.value
 )
 def test_every_link_pair_is_in_the_table_or_raises(state: LinkState, event: LinkEvent) -> None:
-    link = Link(1, 1, 5, 0.0)
+    link = made_link()
     in_table(link, "state", lambda: link.move(event), state, LINK_TRANSITIONS.get((state, event)))
 
 

@@ -39,7 +39,7 @@ from aioidem.protocol.producer_id import producer_id_answer
 from aioidem.protocol.producers import producers_answer
 from aioidem.protocol.read_back import read_back_answer
 from aioidem.protocol.sasl import authenticate_answer, check_handshake
-from aioidem.protocol.topic_config import names_retain_config
+from aioidem.protocol.topic_config import topic_config
 from aioidem.protocol.versions import ApiKey, VersionNegotiation
 from aioidem.records import Codec, read_batches
 from aioidem.records.compression import decompress
@@ -158,7 +158,7 @@ def _producer_id(response: Any) -> None:
 
 
 def _configs(response: Any) -> None:
-    names_retain_config(response)
+    topic_config(response)
     facts = broker_facts(response)
     assert facts.expiration is None or facts.expiration > 0
     assert facts.sequence_cap is None or facts.sequence_cap > 0
