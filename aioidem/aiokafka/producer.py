@@ -32,7 +32,6 @@ from aioidem.errors import (
     ConfigError,
     ProducerClosed,
     RecordError,
-    UnknownTopicOrPartitionError,
 )
 from aioidem.partitioner import DefaultPartitioner, Partitioner
 from aioidem.producer.native import Producer
@@ -290,7 +289,7 @@ class AIOKafkaProducer:
         with self._translation:
             if value is None and key is None:
                 raise RecordError("need at least one: key or value")
-            await self._await_partition(topic, partition)
+            block_until = await self._await_partition(topic, partition)
             delivery = await self._core.enqueue(
                 topic,
                 value if self._value_serializer is None else self._value_serializer(value),
@@ -298,6 +297,7 @@ class AIOKafkaProducer:
                 headers=headers or (),
                 partition=partition,
                 timestamp_ms=None if timestamp_ms is None else whole_milliseconds(timestamp_ms),
+                block_until=block_until,
             )
         return record_future(self._loop, delivery, self._translation)
 
@@ -345,7 +345,7 @@ class AIOKafkaProducer:
             raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
         with self._translation:
             records = batch.records()
-            await self._await_partition(topic, partition)
+            block_until = await self._await_partition(topic, partition)
             place = self._choose(topic) if partition is None else partition
             if not records:
                 if self._config.transactional_id is not None:
@@ -353,7 +353,11 @@ class AIOKafkaProducer:
                 batch.sent()
                 return done_future(self._loop, _nowhere(topic, place), self._translation)
             deliveries = await self._core.enqueue_batch(
-                topic, records, partition=place, size=batch.size() if batch.closed() else None
+                topic,
+                records,
+                partition=place,
+                size=batch.size() if batch.closed() else None,
+                block_until=block_until,
             )
             batch.sent()
         return batch_future(self._loop, deliveries, self._translation)
@@ -367,17 +371,16 @@ class AIOKafkaProducer:
         with self._translation:
             return await self._core.partitions_for(topic)
 
-    async def _await_partition(self, topic: str, partition: int | None) -> None:
+    async def _await_partition(self, topic: str, partition: int | None) -> float | None:
+        """Wait until it is known; until when the call may then wait for room."""
         if self._core.knows(topic, partition):
-            return
+            return None
         given: object = partition
         if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
             raise TypeError(f"partition must be int or None, not {type(given).__name__}")
-        known = await self._core.partitions_for(topic)
-        if partition is not None and partition not in known:
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} has no partition {partition!r}, but {len(known)} from 0 on"
-            )
+        block_until = self._core.block_until()
+        await self._core.await_partition(topic, partition, block_until)
+        return block_until
 
     def _choose(self, topic: str) -> int:
         cluster = self._client.cluster

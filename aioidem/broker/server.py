@@ -214,6 +214,18 @@ class EmbeddedCluster:
         except RefusedError as refusal:
             raise _public(refusal) from None
 
+    def add_partitions(self, name: str, count: int) -> None:
+        """Let a topic have `count` partitions from now on, as CreatePartitions would.
+
+        Raises the error that it answers, e.g. `InvalidPartitionsError` for too few.
+        """
+        self._pump()
+        try:
+            self._state.add_partitions(self._topic(name), count)
+        except RefusedError as refusal:
+            raise _public(refusal) from None
+        self._pump()
+
     def delete_topic(self, name: str) -> None:
         """Delete it. Raises `UnknownTopicOrPartitionError`."""
         self._pump()

@@ -154,6 +154,24 @@ class Topology:
             self.topics_by_id[topic_id] = topic
         return topic
 
+    def add_partitions(
+        self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
+    ) -> None:
+        """Give a topic as many partitions as `count` says, as CreatePartitions would (KIP-195).
+
+        The new ones are placed as those of a new topic with the replication of the first one,
+        unless `assignments` places all of them. Raises `RefusedError` when it has so many already.
+        """
+        there = len(topic.partitions)
+        if count <= there:
+            raise RefusedError(
+                ErrorCode.invalid_partitions, f"The topic has {there} partitions already."
+            )
+        plan = self._place(count, len(topic.partitions[0].replicas), assignments)
+        topic.partitions += [
+            Partition(topic, index, plan[index], self._retain) for index in range(there, count)
+        ]
+
     def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Replace all of a topic's configs, which the caller has validated."""
         topic.overrides = dict(overrides)

@@ -195,9 +195,18 @@ class ProducerCore:
             self.metadata.want()
         return state
 
-    def append(self, topic_name: str, record: PendingRecord, now: float) -> None:
+    def append(
+        self,
+        topic_name: str,
+        record: PendingRecord,
+        now: float,
+        block_until: float | None = None,
+    ) -> None:
         """Queue a record whose bytes were taken from `budget` already. From here on it will be
         settled.
+
+        `block_until`: when the caller's `max_block` ends, which may have begun before; None: it
+        begins now.
 
         Raises:
             KafkaError: the fatal error this producer ended with, or `RecordError` for what its
@@ -214,9 +223,10 @@ class ProducerCore:
         topic = self.topic(topic_name)
         record.deadline = now + self.config.delivery_timeout
         record.generation = self.generation
-        if topic.unassigned or not self._assign(topic, record, now):
-            wait_until = min(now + self.config.max_block, record.deadline)
-            topic.unassigned.append((wait_until, record))
+        if not self._assign(topic, record, now):
+            if block_until is None:
+                block_until = now + self.config.max_block
+            topic.wait(min(block_until, record.deadline), self.metadata.requests, record)
             self.metadata.want()
         self._unsettled[self.generation] = self._unsettled.get(self.generation, 0) + 1
 
@@ -306,8 +316,7 @@ class ProducerCore:
         for state in [*self.partitions.values(), *self._retired]:
             state.abandon(error, self)
         for topic in self.topics.values():
-            records = [record for _, record in topic.unassigned]
-            topic.unassigned.clear()
+            records = [each.record for each in topic.take_unassigned()]
             self._refuse(topic.name, records, copy.copy(error))
 
     def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
@@ -365,8 +374,7 @@ class ProducerCore:
             if state.active:
                 state.abort(error, doubt, self)
         for topic in self.topics.values():
-            records = [record for _, record in topic.unassigned]
-            topic.unassigned.clear()
+            records = [each.record for each in topic.take_unassigned()]
             self._refuse(topic.name, records, copy.copy(error))
 
     def _call_coordinator(self, now: float) -> None:
@@ -596,7 +604,8 @@ class ProducerCore:
         """Why a record got no partition in time."""
         if self.cluster.partitions(topic.name) is not None:
             return errors.UnknownTopicOrPartitionError(
-                f"topic {topic.name!r} has no such partition (waited max.block)"
+                f"topic {topic.name!r}: the partition is not known, and no metadata came within "
+                f"max_block ({self.config.max_block:g} s) that was asked for after the record"
             )
         if topic.error_code:
             return errors.broker_error(topic.error_code, f"topic {topic.name!r} (waited max.block)")
@@ -895,8 +904,9 @@ class ProducerCore:
         yield from self.connections.wakes(now)
         yield from self._retry_wakes(now)
         for topic in self.topics.values():
-            if topic.unassigned:
-                yield topic.unassigned[0][0]
+            end = topic.next_end()
+            if end is not None:
+                yield end
         for state in [*active, *self._retired]:
             yield from self._partition_wakes(state, now)
 
@@ -1284,11 +1294,14 @@ class ProducerCore:
                 f"{printable(self.cluster.cluster_id or '')}: is this the same cluster?"
             )
         self.connections.learn(self.cluster.brokers.values())
+        told = {topic.name for topic in asked if not topic.error_code and topic.partitions}
         for name in result.recreated:
             self._recreate(name)
         for name, state in self.topics.items():
             state.error_code = result.failed.get(name, 0)
             state.refused = None
+            if name in told:
+                state.described_by = self.metadata.requests
             if state.error_code and state.error_code not in _RETRIABLE_TOPIC_ERRORS:
                 self._fail_topic(state)
         for state in self.topics.values():
@@ -1304,18 +1317,33 @@ class ProducerCore:
     def _fail_topic(self, topic: TopicState) -> None:
         error = errors.broker_error(topic.error_code, f"topic {topic.name!r}")
         topic.refused = error
-        records = [record for _, record in topic.unassigned]
-        topic.unassigned.clear()
+        records = [each.record for each in topic.take_unassigned()]
         self._refuse(topic.name, records, copy.copy(error))
 
     def _assign_waiting(self, topic: TopicState, now: float) -> None:
-        waiting, topic.unassigned = topic.unassigned, deque()
-        for until, record in waiting:
+        missing: dict[int, list[PendingRecord]] = {}
+        for each in topic.take_unassigned():
             try:
-                if not self._assign(topic, record, now):
-                    topic.unassigned.append((until, record))
+                if self._assign(topic, each.record, now):
+                    continue
             except errors.RecordError as error:
-                self._refuse(topic.name, [record], error)
+                self._refuse(topic.name, [each.record], error)
+                continue
+            partition = each.record.partition
+            if partition is not None and topic.described_by > each.asked:
+                missing.setdefault(partition, []).append(each.record)
+            else:
+                topic.wait(*each)
+        for partition, records in missing.items():
+            self._refuse(topic.name, records, self.missing_partition(topic.name, partition))
+
+    def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
+        """A known topic does not have a partition."""
+        count = len(self.cluster.partitions(topic) or ())
+        has = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
+        return errors.UnknownTopicOrPartitionError(
+            f"topic {topic!r} has {has}; there is no partition {partition}"
+        )
 
     def _recreate(self, name: str) -> None:
         """A topic was deleted and made anew: the old id's doubts are never asked about, the new id
@@ -1331,6 +1359,11 @@ class ProducerCore:
             old.abandon(errors.UnknownTopicId("the topic was deleted and recreated"), self)
             if old.outstanding:
                 self._retired.append(old)
+            if old.partition not in view.partitions:
+                # Fewer than before: what may go elsewhere does, the rest is refused with this.
+                for record in queued:
+                    self.topics[name].wait(record.deadline, 0, record)
+                continue
             fresh = self.partition(name, old.partition)
             fresh.topic_id = view.topic_id
             for record in queued:

@@ -16,7 +16,15 @@ __all__ = ["MetadataRefresher"]
 class MetadataRefresher:
     """Decides when the next Metadata request is due."""
 
-    __slots__ = ("_backoff", "_max_age", "_next_at", "in_flight", "refreshed_at", "wanted")
+    __slots__ = (
+        "_backoff",
+        "_max_age",
+        "_next_at",
+        "in_flight",
+        "refreshed_at",
+        "requests",
+        "wanted",
+    )
 
     def __init__(self, max_age: float, backoff: Backoff) -> None:
         self._max_age = max_age
@@ -24,6 +32,8 @@ class MetadataRefresher:
         self._next_at = 0.0
         self.wanted = True
         self.in_flight = False
+        # How many were sent: what is told by the n-th was asked before anything that came after it.
+        self.requests = 0
         self.refreshed_at: float | None = None
 
     def want(self) -> None:
@@ -45,6 +55,7 @@ class MetadataRefresher:
 
     def sent(self) -> None:
         """A request went out."""
+        self.requests += 1
         self.in_flight = True
         self.wanted = False
 

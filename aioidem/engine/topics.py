@@ -2,23 +2,41 @@
 may have.
 
 Records of a topic that metadata does not know yet wait here, in call order, and move to their
-partitions the moment it does. They wait `max.block` at most; then they end NOT_WRITTEN with what
-the cluster last said of the topic.
+partitions the moment it does. Each waits until the end of its caller's `max_block` at most; then it
+ends NOT_WRITTEN with what the cluster last said of the topic.
+
+A record for a partition that its topic lacks waits here too, for one answer to a Metadata request
+that was sent after the record came: partitions may have been added since the last one. An older
+answer proves nothing, and a younger one that lacks the partition ends the record.
+
+Rejected: waiting `max_block` for the partition, as Java does. A wrong number is the common case,
+and a minute of silence is no way to hear of it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aioidem.engine.accumulator import PendingRecord
 from aioidem.engine.sticky import StickyPartitioner
 from aioidem.errors import KafkaError
 
-__all__ = ["TopicState"]
+__all__ = ["TopicState", "Unassigned"]
 
 CEILING_MEMORY = 3600.0
 """Seconds for which a MESSAGE_TOO_LARGE bounds the batches of its topic."""
+
+
+class Unassigned(NamedTuple):
+    """A record that waits for its partition."""
+
+    until: float
+    """When it is given up."""
+    asked: int
+    """Metadata requests sent before it came: only the answer to a later one can refuse it."""
+    record: PendingRecord
 
 
 class TopicState:
@@ -27,6 +45,8 @@ class TopicState:
     __slots__ = (
         "_ceiling",
         "_ceiling_until",
+        "_first_end",
+        "described_by",
         "error_code",
         "name",
         "refused",
@@ -38,7 +58,11 @@ class TopicState:
     def __init__(self, name: str, switch_after: int, random: Callable[[], float]) -> None:
         self.name = name
         self.sticky = StickyPartitioner(switch_after, random)
-        self.unassigned: deque[tuple[float, PendingRecord]] = deque()
+        self.unassigned: deque[Unassigned] = deque()
+        # No record in it is given up before this.
+        self._first_end = 0.0
+        # The number of the last Metadata request whose answer told of its partitions.
+        self.described_by = 0
         # Callers who wait to hear of its partitions.
         self.waiting = 0
         self.error_code = 0
@@ -62,9 +86,28 @@ class TopicState:
             return default
         return min(default, self._ceiling)
 
+    def wait(self, until: float, asked: int, record: PendingRecord) -> None:
+        """Let a record wait for its partition, until a time at most; see `Unassigned`."""
+        if not self.unassigned or until < self._first_end:
+            self._first_end = until
+        self.unassigned.append(Unassigned(until, asked, record))
+
+    def next_end(self) -> float | None:
+        """When the next record must be given up, at the earliest; None while none waits."""
+        return self._first_end if self.unassigned else None
+
     def expire(self, now: float) -> list[PendingRecord]:
         """Take out the records that waited for the topic too long."""
-        expired = []
-        while self.unassigned and self.unassigned[0][0] <= now:
-            expired.append(self.unassigned.popleft()[1])
-        return expired
+        # Their ends are not in order: a caller that waited for room before has less time left.
+        if not self.unassigned or now < self._first_end:
+            return []
+        waiting = self.take_unassigned()
+        for each in waiting:
+            if each.until > now:
+                self.wait(*each)
+        return [each.record for each in waiting if each.until <= now]
+
+    def take_unassigned(self) -> deque[Unassigned]:
+        """Take out everything that waits."""
+        taken, self.unassigned = self.unassigned, deque()
+        return taken

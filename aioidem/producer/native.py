@@ -183,7 +183,10 @@ class Producer(TransactionCalls):
         """
         if self._closed:
             if self._background is not None and self._pid == os.getpid():
-                await self._background.wait()
+                with anyio.move_on_after(timeout):
+                    await self._background.wait()
+                    return
+                await self._end()  # sooner than the other call meant to
             return
         self._check_process()
         self._closed = True
@@ -298,26 +301,36 @@ class Producer(TransactionCalls):
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        block_until: float | None = None,
     ) -> Delivery:
         """`send` without its second half: wait for room, queue the record, return its `Delivery`.
 
-        `timestamp_ms`: milliseconds since the epoch. All else, and what is raised, as for `send`.
+        `timestamp_ms`: milliseconds since the epoch. `block_until`: when `max_block` ends for the
+        caller, on the loop's clock (see `block_until`); None: it begins now. All else, and what is
+        raised, as for `send`.
         """
         record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._core.budget.try_take(record.size):
-            await self._wait_for_bytes(record.size, topic, partition)
-        self._queue(topic, record)
+            block_until = await self._wait_for_bytes(record.size, topic, partition, block_until)
+        self._queue(topic, record, block_until)
         return delivery
 
     async def enqueue_batch(
-        self, topic: str, records: Sequence[NewRecord], *, partition: int, size: int | None
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        *,
+        partition: int,
+        size: int | None,
+        block_until: float | None = None,
     ) -> Deliveries:
         """Wait for room and queue records of one partition, with nothing in between them.
 
         `size`: they make a batch of their own, of so many bytes before compression with its header;
         None lets them share batches with others. A batch larger than the topic allows is split all
-        the same. What is raised is as for `send`, and then nothing was queued.
+        the same. `block_until`: as for `enqueue`. What is raised is as for `send`, and then nothing
+        was queued.
         """
         group = None if size is None else RecordGroup(size)
         deliveries = Deliveries()
@@ -332,10 +345,10 @@ class Producer(TransactionCalls):
         await anyio.lowlevel.checkpoint_if_cancelled()
         total = sum(record.size for record in pending)
         if not self._core.budget.try_take(total):
-            await self._wait_for_bytes(total, topic, partition)
+            block_until = await self._wait_for_bytes(total, topic, partition, block_until)
         try:
             while pending:
-                self._queue(topic, pending.popleft())
+                self._queue(topic, pending.popleft(), block_until)
         finally:
             self._core.budget.release(sum(record.size for record in pending))
         return deliveries
@@ -395,9 +408,10 @@ class Producer(TransactionCalls):
                 record, delivery = self._record(
                     topic, value, key, headers, partition, timestamp_ms, deliveries
                 )
+                block_until = None
                 if not self._core.budget.try_take(record.size):
-                    await self._wait_for_bytes(record.size, topic, partition)
-                self._queue(topic, record)
+                    block_until = await self._wait_for_bytes(record.size, topic, partition)
+                self._queue(topic, record, block_until)
                 deliveries.add(delivery)
         except (errors.KafkaError, TypeError) as error:
             if not deliveries:
@@ -450,30 +464,40 @@ class Producer(TransactionCalls):
             delivery,
         )
 
-    def _queue(self, topic: str, record: PendingRecord) -> None:
+    def _queue(self, topic: str, record: PendingRecord, block_until: float | None = None) -> None:
         try:
-            self._core.append(topic, record, self._clock())
+            self._core.append(topic, record, self._clock(), block_until)
         except errors.KafkaError:
             self._core.budget.release(record.size)
             raise
         self._sender.wakeup.set()
 
-    async def _wait_for_bytes(self, size: int, topic: str, partition: int | None) -> None:
-        if self._observer is None:
-            await self._granted(size)
-            return
-        began = self._clock()
-        try:
-            await self._granted(size)
-        finally:
-            self._observer.on_waited(topic, partition, self._clock() - began)
+    def block_until(self) -> float:
+        """When `max_block` ends for a call that begins now, on the loop's clock.
 
-    async def _granted(self, size: int) -> None:
+        Whatever a call waits for one after the other, it waits until then.
+        """
+        return self._clock() + self.config.max_block
+
+    async def _wait_for_bytes(
+        self, size: int, topic: str, partition: int | None, block_until: float | None = None
+    ) -> float:
+        """Wait for room; until when the call may go on waiting for other things."""
+        began = self._clock()
+        until = began + self.config.max_block if block_until is None else block_until
+        try:
+            await self._granted(size, until)
+        finally:
+            if self._observer is not None:
+                self._observer.on_waited(topic, partition, self._clock() - began)
+        return until
+
+    async def _granted(self, size: int, until: float) -> None:
         budget = self._core.budget
         event = anyio.Event()
         waiter = budget.wait(size, event.set)
         try:
-            with anyio.move_on_after(self.config.max_block):
+            with anyio.CancelScope(deadline=until):
                 await event.wait()
                 # Cancelled since the room was granted: the record is not queued yet, so not sent.
                 await anyio.lowlevel.checkpoint_if_cancelled()
@@ -555,27 +579,55 @@ class Producer(TransactionCalls):
         self._check_open()
         validate_topic(topic)
         core = self._core
-        state = core.topic(topic)
         if core.cluster.partitions(topic) is None:
             core.metadata.want()
+        await self._told(topic, lambda: core.cluster.partitions(topic) is not None, None)
+        return set(core.cluster.partitions(topic) or ())
+
+    async def await_partition(
+        self, topic: str, partition: int | None, block_until: float | None = None
+    ) -> None:
+        """Wait until a topic's partitions are known, and the one given is one of them.
+
+        `block_until`: as for `enqueue`.
+
+        Raises:
+            UnknownTopicOrPartitionError: metadata that was asked for in this call lacks it.
+            KafkaError: as `partitions_for`.
+        """
+        self._check_open()
+        validate_topic(topic)
+        if self.knows(topic, partition):
+            return
+        core = self._core
+        core.metadata.want()
+        state, asked = core.topic(topic), core.metadata.requests
+        await self._told(
+            topic,
+            lambda: self.knows(topic, partition) or state.described_by > asked,
+            block_until,
+        )
+        if partition is not None and not self.knows(topic, partition):
+            raise core.missing_partition(topic, partition)
+
+    async def _told(
+        self, topic: str, condition: Callable[[], bool], block_until: float | None
+    ) -> None:
+        """Wait until metadata has told something of a topic; raise if it does not."""
+        state = self._core.topic(topic)
         self._sender.wakeup.set()
         state.waiting += 1
         try:
-            with anyio.move_on_after(self.config.max_block):
+            until = self.block_until() if block_until is None else block_until
+            with anyio.CancelScope(deadline=until):
                 await self._sender.until(
-                    lambda: (
-                        core.cluster.partitions(topic) is not None
-                        or state.refused is not None
-                        or self._ended
-                    )
+                    lambda: condition() or state.refused is not None or self._ended
                 )
         finally:
             state.waiting -= 1
-        partitions = core.cluster.partitions(topic)
-        if partitions is not None:
-            return set(partitions)
-        self._check_open()
-        raise state.refused or core.unassigned_error(state)
+        if not condition():
+            self._check_open()
+            raise state.refused or self._core.unassigned_error(state)
 
     @property
     def cluster(self) -> ClusterView:
@@ -602,17 +654,9 @@ class Producer(TransactionCalls):
             )
 
     def knows(self, topic: str, partition: int | None = None) -> bool:
-        """Whether the topic's partitions are known and, if one is given, it is one of them. If it
-        is not, they are asked for again.
-        """
+        """Whether the topic's partitions are known and, if one is given, it is one of them."""
         known = self._core.cluster.partitions(topic)
-        if known is None:
-            return False
-        if partition is None or partition in known:
-            return True
-        self._core.metadata.want()
-        self._sender.wakeup.set()
-        return False
+        return known is not None and (partition is None or partition in known)
 
     def statistics(self) -> ProducerStatistics:
         """What the producer is doing right now."""

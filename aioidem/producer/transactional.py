@@ -147,13 +147,19 @@ class TransactionCalls(ABC):
     async def transaction(self, timeout: float | None = None) -> AsyncIterator[None]:
         """`async with producer.transaction():` begins one, commits it at the end of the block, and
         aborts it if the block raises or it cannot be committed. Raises as those calls do.
+
+        `timeout`: seconds for the end of the block, a commit and an abort after it together.
         """
         await self.begin_transaction()
+        limit = self.config.max_block if timeout is None else timeout
+        ends: float | None = None
         try:
             yield
-            await self.commit_transaction(timeout)
+            ends = anyio.current_time() + limit
+            await self.commit_transaction(limit)
         except Exception:
-            await self._leave_transaction(timeout)
+            left = limit if ends is None else max(0.0, ends - anyio.current_time())
+            await self._leave_transaction(left)
             raise
         except BaseException:  # cancelled: what is waited for must be shielded, and so be short
             with anyio.move_on_after(_BEFORE_LEAVING, shield=True):

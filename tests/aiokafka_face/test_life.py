@@ -369,3 +369,15 @@ def test_a_forked_child_is_told_at_once() -> None:
         timeout=30,
     )
     assert done.stdout.strip() == "7 [b'parent 1', b'parent 2']", done.stderr
+
+
+async def test_a_partition_that_was_just_added_is_found(cluster: EmbeddedCluster) -> None:
+    """Metadata that was asked for before the call does not refuse it."""
+    cluster.create_topic("t", partitions=1)
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        assert await producer.partitions_for("t") == {0}
+        cluster.add_partitions("t", 3)
+        assert (await producer.send_and_wait("t", b"x", partition=2)).partition == 2
+        error = await raised(producer.send("t", b"x", partition=3))
+        assert isinstance(error, errors.UnknownTopicOrPartitionError)
+        assert "topic 't' has 3 partitions (0 to 2); there is no partition 3" in str(error)

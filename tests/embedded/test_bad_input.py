@@ -200,10 +200,9 @@ async def test_a_record_larger_than_the_buffer_is_refused_and_does_not_wait_for_
 async def test_a_partition_that_the_topic_does_not_have_fails_without_a_sequence(
     transport: Transport,
 ) -> None:
-    """A topic may grow, so it is waited for, for max_block."""
     async with running(transport) as producer:
         with pytest.raises(
-            errors.UnknownTopicOrPartitionError, match="no such partition"
+            errors.UnknownTopicOrPartitionError, match="there is no partition 1"
         ) as caught:
             await producer.send("t", b"x", partition=1)
         assert caught.value.status is DeliveryStatus.NOT_WRITTEN

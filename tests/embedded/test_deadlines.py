@@ -15,7 +15,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from aioidem import DeliveryStatus, Producer, errors
+from aioidem import AIOKafkaProducer, DeliveryStatus, Producer, errors
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.intercept import Action, Drop, Interceptor, RequestSeen
 from aioidem.broker.memory import MemoryStream, stream_pair
@@ -371,3 +371,107 @@ async def test_start_ends_when_a_bootstrap_request_is_never_answered(
         with Stopwatch() as watch, pytest.raises(error):
             await producer.start()
         assert watch.took == pytest.approx(after, abs=SLACK)
+
+
+# --- one deadline for a call ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room_after", [0.5, 1.9])
+@bounded(100)
+async def test_room_and_metadata_are_waited_for_within_one_max_block(room_after: float) -> None:
+    """Not one after the other: what the one takes, the other does not get."""
+    options: dict[str, Any] = ONE_RECORD | {"max_block": 2.0, "delivery_timeout": 60.0}
+    async with running(lambda _: None, **options) as (cluster, producer):
+        cluster.state.configs["auto.create.topics.enable"] = "false"
+        cluster.hold_high_watermark("t")
+        first = producer.send_nowait("t", bytes(1000))
+        with Stopwatch() as watch:
+            async with anyio.create_task_group() as tasks:
+
+                async def make_room() -> None:
+                    await virtual_time(room_after)
+                    cluster.release_high_watermark("t")
+
+                tasks.start_soon(make_room)
+                with pytest.raises(errors.UnknownTopicOrPartitionError) as caught:
+                    await producer.send("nowhere", bytes(1000))
+        assert watch.took == pytest.approx(2.0, abs=0.001)
+        assert caught.value.status is DeliveryStatus.NOT_WRITTEN
+        assert (await first).has_offset
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@bounded(100)
+async def test_the_end_of_a_transactional_block_takes_one_timeout(version: Literal[0, 2]) -> None:
+    """Its commit fails after 1.5 s, and the abort after it gets the half second that is left."""
+    options = LIMITS | {"delivery_timeout": 1.5, "request_timeout": 1.0, "transactional_id": "x"}
+    async with EmbeddedCluster(
+        rtt=0.02, transport="memory", transaction_version=version
+    ) as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster, **options) as producer:
+            async with producer.transaction():
+                await producer.send("t", b"known by name and connected")
+
+            async def doomed() -> None:
+                async with producer.transaction(timeout=2.0):
+                    cluster.intercept(black_hole)
+                    producer.send_nowait("t", b"x")
+
+            with Stopwatch() as watch, pytest.raises(errors.AbortableTransactionError):
+                await doomed()
+            assert watch.took == pytest.approx(2.0, abs=0.001)
+            cluster.intercept(None)
+
+
+@bounded(100)
+async def test_a_second_close_keeps_its_own_timeout() -> None:
+    """It does not wait for the first one, which may wait until the last deadline."""
+    async with running(swallow) as (_, producer):
+        delivery = producer.send_nowait("t", b"x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.close)
+            await virtual_time(1.0)
+            with Stopwatch() as watch:
+                await producer.close(timeout=2.0)
+            assert watch.took == pytest.approx(2.0, abs=SLACK)
+            assert isinstance(delivery.exception(), errors.ProducerClosed)
+
+
+@bounded(100)
+async def test_the_delivery_timeout_begins_when_the_record_is_queued() -> None:
+    """As Java's, from `send()` returning on: the wait for room is `max_block`'s."""
+    async with running(swallow, **ONE_RECORD) as (_, producer):
+        first = producer.send_nowait("t", bytes(1000))
+        await virtual_time(DELIVERY - 4.0)
+        with Stopwatch() as watch, pytest.raises(errors.DeliveryTimeoutError):
+            await producer.send("t", bytes(1000))
+        assert watch.took == pytest.approx(4.0 + DELIVERY, abs=SLACK)
+        assert first.exception() is not None
+
+
+@bounded(100)
+async def test_the_drop_in_waits_for_metadata_and_room_within_one_max_block_ms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with EmbeddedCluster(brokers=2, transport="memory", auto_create_topics=False) as cluster:
+        monkeypatch.setattr("aioidem.producer.native.TcpConnector", lambda: cluster.connector)
+        cluster.create_topic("t", partitions=2)
+        await cluster.stop_broker(1)
+        async with AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, max_block_ms=2000, buffer_memory=1200
+        ) as producer:
+            first = await producer.send("t", bytes(1000), partition=1)  # without a leader
+            with Stopwatch() as watch:
+                async with anyio.create_task_group() as tasks:
+
+                    async def make_topic() -> None:
+                        await virtual_time(0.5)
+                        cluster.create_topic("late")
+
+                    tasks.start_soon(make_topic)
+                    with pytest.raises(errors.KafkaTimeoutError, match="no room"):
+                        await producer.send("late", bytes(1000))
+            assert watch.took == pytest.approx(2.0, abs=0.001)
+            await cluster.start_broker(1)
+            await first

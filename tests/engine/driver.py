@@ -274,6 +274,7 @@ class Rig:
         size: int = 150,
         key: bytes | None = None,
         poll: bool = True,
+        block_until: float | None = None,
     ) -> list[Outcome]:
         """Append records of about `size` bytes (one fills a batch at the rig's batch_size of 200)
         and let the engine act.
@@ -286,7 +287,7 @@ class Rig:
             assert self.core.budget.try_take(room)
             record = PendingRecord(key, value, (), 1_700_000_000_000, partition, room, outcome)
             try:
-                self.core.append(topic, record, self.now)
+                self.core.append(topic, record, self.now, block_until)
             except KafkaError:
                 self.core.budget.release(room)
                 raise

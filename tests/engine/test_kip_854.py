@@ -137,10 +137,16 @@ class DatedCore(ProducerCore):
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
         return super().poll(now, self.wall_ms(now) if wall_ms is None else wall_ms)
 
-    def append(self, topic: str, record: PendingRecord, now: float) -> None:
+    def append(
+        self,
+        topic_name: str,
+        record: PendingRecord,
+        now: float,
+        block_until: float | None = None,
+    ) -> None:
         if self.stamp_ms is not None:
             record.timestamp_ms = self.stamp_ms
-        super().append(topic, record, now)
+        super().append(topic_name, record, now, block_until)
 
     def wall_ms(self, now: float) -> float:
         return 1_700_000_000_000 + (self.age + now - 1000.0) * 1000.0

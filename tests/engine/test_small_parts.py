@@ -212,10 +212,17 @@ def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
     """A7.63."""
     topic = TopicState("t", 100, lambda: 0.5)
     first, second = record(), record()
-    topic.unassigned.extend([(10.0, first), (11.0, second)])
-    assert topic.expire(9.9) == []
+    third = record()
+    assert topic.next_end() is None
+    topic.wait(10.0, 0, first)
+    topic.wait(11.0, 0, second)
+    topic.wait(9.5, 0, third)  # its caller had waited for room before
+    assert topic.next_end() == 9.5
+    assert topic.expire(9.4) == []
+    assert topic.expire(9.5) == [third]
     assert topic.expire(10.0) == [first]
     assert topic.expire(99.0) == [second]
+    assert topic.next_end() is None
 
 
 def test_a_refused_size_bounds_the_topic_for_an_hour() -> None:

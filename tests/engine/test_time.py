@@ -30,6 +30,7 @@ from .driver import (
     wait_until,
 )
 
+LEADER_NOT_AVAILABLE = 5
 SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 # -- expiry
@@ -325,18 +326,65 @@ def test_a_topic_that_appears_takes_the_records_in_call_order() -> None:
     assert rig.statuses == [ACKED] * 5
 
 
-def test_a_partition_out_of_range_is_waited_for() -> None:
-    """A7.63, A7.65."""
+def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> None:
+    """A7.63, A7.65. One that has been added since is found by the same answer."""
     rig = Rig(max_block=10.0).start()
-    (soon,) = rig.send(partition=1)
-    (never,) = rig.send(partition=9)
+    rig.leaders[T, 1] = (1, 0)
+    (soon,) = rig.send(partition=1, poll=False)
+    (never,) = rig.send(partition=9, poll=False)
     (other,) = rig.send(partition=0)
+    assert len(rig.outstanding()) == 1, "it holds nobody up"
+    rig.ack_all()
+    assert other.status is ACKED
+    rig.tick(0.2)
+    assert never.status is NOT_WRITTEN
+    assert "topic 't' has 2 partitions (0 to 1); there is no partition 9" in str(never.error)
+    rig.ack_all()
+    assert soon.status is ACKED
+
+
+def test_metadata_that_was_asked_for_before_a_record_came_refuses_no_partition() -> None:
+    rig = Rig(max_block=10.0).start()
+    rig.hold = (steps.FetchMetadata,)
+    rig.core.refresh_metadata()
+    rig.tick(1.0)
+    [asked] = rig.held
+    (record,) = rig.send(partition=9)
+    rig.answer_metadata(asked)
+    rig.tick(1.0)
+    assert record.status is PENDING
+    rig.leaders[T, 9] = (1, 0)
+    rig.answer_metadata(rig.held.pop())
+    rig.poll()
+    rig.ack_all()
+    assert record.status is ACKED
+
+
+def test_metadata_that_cannot_tell_of_the_topic_refuses_no_partition() -> None:
+    """An error for the topic, or no word of it, says nothing of its partitions."""
+    rig = Rig(max_block=10.0).start()
+    rig.topic_errors[T] = LEADER_NOT_AVAILABLE
+    (record,) = rig.send(partition=1)
+    rig.tick(5.0)
+    assert record.status is PENDING
+    del rig.topic_errors[T]
     rig.leaders[T, 1] = (1, 0)
     rig.tick(3.0)
     rig.ack_all()
-    assert (soon.status, other.status) == (ACKED, ACKED)
-    rig.tick(10.0)
-    assert never.status is NOT_WRITTEN
+    assert record.status is ACKED
+
+
+def test_what_a_caller_has_waited_before_counts_for_its_topic_too() -> None:
+    """One deadline for a call: `max_block` does not begin anew when there is room."""
+    rig = Rig(max_block=10.0).start()
+    began = rig.now
+    (first,) = rig.send(topic="nowhere")
+    (late,) = rig.send(topic="nowhere", block_until=began + 3.0)
+    wait_until(rig, lambda: late.status is NOT_WRITTEN)
+    assert rig.now - began == pytest.approx(3.0, abs=0.01)
+    assert first.status is PENDING
+    wait_until(rig, lambda: first.status is NOT_WRITTEN)
+    assert rig.now - began == pytest.approx(10.0, abs=0.01)
 
 
 def test_a_topic_refused_for_good_fails_its_records_at_once() -> None:
