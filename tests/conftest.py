@@ -11,10 +11,12 @@ ResourceWarning, and warnings are errors here.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import socket
 import stat
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from typing import Any
 import pytest
 from blockbuster import BlockBuster
 from hypothesis import settings
+
+from tests.fake_maven import FakeMaven
 
 # What tests share asserts, too: without this a failure there shows no values.
 pytest.register_assert_rewrite(
@@ -52,6 +56,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Run each ``@pytest.mark.anyio`` test on every event loop aioidem promises."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
+
+
+@pytest.fixture
+def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven]:
+    """An empty Maven repository in the place of Maven Central, and no jars found before."""
+    made = FakeMaven(tmp_path / "central")
+    made.folder.mkdir()
+    with made.serve():
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", made.url)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        yield made
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # what jgo forgets is not to be found by a later test
 
 
 @pytest.fixture(scope="session")

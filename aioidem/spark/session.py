@@ -3,12 +3,15 @@
 Invariants:
 
 * Nothing of Spark is imported before `require_extra` has found it.
-* The versions of pyspark and of its Kafka connector are one: the connector is named by the version
-  of pyspark that is installed.
+* The versions of pyspark, of the Spark it starts (`SPARK_HOME` may name another) and of its Kafka
+  connector are one: the connector is named by the version of pyspark that is installed.
+* The connector's jars are found by `aioidem.jars` before a JVM starts, and handed over; what Spark
+  has of them itself is left out.
 * Java is the one that Spark itself would take (`JAVA_HOME`, else the `PATH`), and it is tried with
   the module that Spark needs, which a JRE cut down to size may lack.
 
-Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use).
+Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); having
+Spark resolve the connector (`spark.jars.packages`), which asks Maven's local repository first.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aioidem.errors import KafkaError
+from aioidem.jars import JarsUnavailableError, resolve_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SparkUnavailableError",
     "job_failure",
-    "kafka_package",
+    "kafka_jars",
     "open_session",
     "require_extra",
     "require_java",
+    "require_one_spark",
 ]
 
 MINIMUM_JAVA: Final = 17
@@ -43,7 +48,9 @@ _NEEDED: Final = ("pyspark", "pyarrow")
 _JAVA_SECONDS: Final = 30.0
 # Spark starts its own with this module added; without it, it does not start.
 _MODULE: Final = "jdk.incubator.vector"
+_JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
+_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
@@ -113,16 +120,52 @@ def _major(told: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def kafka_package() -> str:
-    """Maven coordinates of Spark's own Kafka source, of the version of pyspark that is installed.
+def kafka_jars() -> tuple[Path, ...]:
+    """The jars of Spark's own Kafka source that Spark lacks, downloaded on first use.
 
     Raises:
-        SparkUnavailableError: see `require_extra`.
+        SparkUnavailableError: see `require_extra`; or they cannot be had for this version.
     """
     require_extra()
     import pyspark
 
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    version = pyspark.__version__
+    theirs = [each.name for each in require_one_spark().glob("*.jar")]
+
+    def present(artifact: str) -> bool:
+        start = f"{artifact}-"
+        return any(each.startswith(start) and each[len(start)].isdigit() for each in theirs)
+
+    try:
+        return resolve_jars([_CONNECTOR.format(version)], present=present)
+    except JarsUnavailableError as error:
+        raise SparkUnavailableError(
+            f"Spark's Kafka source for pyspark {version}: {error.args[0]}"
+            f" (or install a pyspark that has one, or name jars of your own as {_JARS})"
+        ) from error
+
+
+def require_one_spark() -> Path:
+    """The folder of the jars of the Spark that pyspark starts.
+
+    Raises:
+        SparkUnavailableError: `SPARK_HOME` names a Spark of another version than pyspark's.
+    """
+    import pyspark
+
+    told = os.environ.get("SPARK_HOME")
+    if not told:
+        return Path(pyspark.__file__).parent / "jars"
+    jars = Path(told) / "jars"
+    core = next((each.stem for each in jars.glob("spark-core_2.13-*.jar")), None)
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    if core is None or not core.startswith(f"spark-core_2.13-{minor}."):
+        theirs = "no Spark of Scala 2.13" if core is None else f"Spark {core.split('-', 2)[2]}"
+        raise SparkUnavailableError(
+            f"SPARK_HOME is {told}, where there is {theirs}, and pyspark is of version"
+            f" {pyspark.__version__}: unset SPARK_HOME, or install the pyspark that belongs to it"
+        )
+    return jars
 
 
 @contextmanager
@@ -143,7 +186,7 @@ def open_session(
         settings: Spark properties, over the ones chosen here.
 
     Raises:
-        SparkUnavailableError: the extra is missing, or Java.
+        SparkUnavailableError: the extra is missing, or Java, or the jars of the Kafka source.
     """
     require_extra()
     from pyspark.errors import PySparkRuntimeError
@@ -157,6 +200,7 @@ def open_session(
         yield active
         return
     require_java()
+    require_one_spark()
     spark = _start(_chosen(name, master, kafka, settings or {}))
     try:
         yield spark
@@ -175,8 +219,8 @@ def _chosen(
         **({"spark.master": master} if master is not None else {}),
         **settings,
     }
-    if kafka and _PACKAGES not in chosen and "spark.jars" not in chosen:
-        chosen[_PACKAGES] = kafka_package()
+    if kafka and _PACKAGES not in chosen and _JARS not in chosen:
+        chosen[_JARS] = ",".join(each.as_uri() for each in kafka_jars())
     return chosen
 
 

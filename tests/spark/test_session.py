@@ -12,9 +12,11 @@ from aioidem.cli.plan import one_line
 from aioidem.spark.session import (
     SparkUnavailableError,
     job_failure,
-    kafka_package,
+    kafka_jars,
     require_java,
+    require_one_spark,
 )
+from tests.fake_maven import JGO_FORGETS, FakeMaven
 
 WANTED = "Spark needs a JDK of version 17 or newer in JAVA_HOME or on the PATH"
 
@@ -92,10 +94,49 @@ def test_a_missing_extra_is_one_line(library: str, code: str) -> None:
     assert line.endswith(f": needs {library}: pip install aioidem[spark]")
 
 
+@pytest.mark.filterwarnings(*JGO_FORGETS)
+@pytest.mark.usefixtures("maven")
 def test_the_connector_is_of_pyspark_s_own_version() -> None:
     import pyspark
 
-    assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    with pytest.raises(SparkUnavailableError) as caught:
+        kafka_jars()
+    version = pyspark.__version__
+    line = one_line(caught.value)
+    assert line.startswith(f"Spark's Kafka source for pyspark {version}: ")
+    assert f"org.apache.spark:spark-sql-kafka-0-10_2.13:pom:{version} is not at the mirror" in line
+    assert line.endswith(
+        "(or install a pyspark that has one, or name jars of your own as spark.jars)"
+    )
+
+
+@pytest.mark.filterwarnings(*JGO_FORGETS)
+def test_what_spark_has_itself_is_not_handed_over(maven: FakeMaven) -> None:
+    import pyspark
+
+    connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    maven.put(connector, "org.slf4j:slf4j-api:2.0.16", "g:new:1")
+    maven.put("org.slf4j:slf4j-api:2.0.16")
+    maven.put("g:new:1")
+    assert [each.name for each in kafka_jars()] == [
+        f"spark-sql-kafka-0-10_2.13-{pyspark.__version__}.jar",
+        "new-1.jar",
+    ]
+
+
+def test_a_spark_home_of_another_version_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match=r"no Spark of Scala 2\.13"):
+        require_one_spark()
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    with pytest.raises(SparkUnavailableError) as caught:
+        require_one_spark()
+    assert one_line(caught.value).startswith(
+        f"SPARK_HOME is {tmp_path}, where there is Spark 3.5.1, and pyspark is of version "
+    )
 
 
 def test_a_job_s_failure_is_what_its_task_raised() -> None:

@@ -20,6 +20,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from aioidem.jars import jar_folder
 from aioidem.records import Codec, ReadRecord, assign_offsets, build_batch
 
 KAFKA = "4.3.1"
@@ -244,8 +245,7 @@ def record_lines(case: Case) -> list[str]:
 
 
 def java(mode: str, lines: list[str]) -> list[str]:
-    repository = Path.home() / ".m2" / "repository"
-    path = ":".join(str(max(repository.glob(pattern))) for pattern in _ARTIFACTS)
+    path = ":".join(str(max(jar_folder().glob(pattern))) for pattern in _ARTIFACTS)
     command = ["java", "-cp", path, str(_HERE / "GoldenBatches.java"), mode]
     text_in = "\n".join(lines) + "\n"
     done = subprocess.run(command, input=text_in, capture_output=True, text=True, check=False)

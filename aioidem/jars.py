@@ -1,0 +1,219 @@
+"""Find jars of Maven artifacts, with what they need, and keep them in a folder of our own.
+
+jgo resolves them from Maven Central, or from the mirror that ``DEFAULT_ARTIFACT_REPOSITORY`` names
+(Spark's variable), in Python, without Maven. They are kept in ``aioidem/maven`` below
+``XDG_CACHE_HOME`` (``~/.cache`` where that is not set), so only their first use needs the network.
+
+Invariants:
+
+* What other programs left on the machine changes nothing while Maven Central answers: Maven's own
+  repository (``M2_REPO``, else ``~/.m2/repository``) is read only when it does not, and then a
+  broken file there is as good as none. Ivy's cache and Maven's settings are never read.
+* A file that a broken download left in our folder is removed and fetched again.
+* Nothing is written but our folder, by one process at a time.
+* What is missing is said in one line: which file, why, and what to do.
+
+Functions here block (files, network): call them from a thread where an event loop runs.
+
+Rejected: Maven's repository as our folder (it may hold a POM without its jar, or half of either);
+Ivy, which Spark has (it asks Maven's repository first, remembers what it did not find, knows
+nothing of ``HTTPS_PROXY`` and fails with pages of Java).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+from aioidem.errors import KafkaError
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["JarsUnavailableError", "jar_folder", "resolve_jars"]
+
+_CONNECT_SECONDS: Final = 15
+_READ_SECONDS: Final = 60
+
+
+class JarsUnavailableError(KafkaError):
+    """Jars cannot be had: no jgo, no network for the first use, or no such version."""
+
+
+def jar_folder() -> Path:
+    """The folder the jars are kept in, laid out as a Maven repository.
+
+    Raises:
+        JarsUnavailableError: there is no home directory to put it into.
+    """
+    told = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        cache = Path(told) if Path(told).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise JarsUnavailableError(
+            "there is no home directory to keep jars in: set XDG_CACHE_HOME to an absolute path"
+        ) from error
+    return cache / "aioidem" / "maven"
+
+
+def resolve_jars(
+    wanted: Sequence[str], *, present: Callable[[str], bool] = lambda _: False
+) -> tuple[Path, ...]:
+    """The jars of these artifacts and of all they need at run time, downloaded if need be.
+
+    Args:
+        wanted: Maven coordinates, ``group:artifact:version``.
+        present: says of an artifact's name whether its jar is there already and is to be left out.
+
+    Raises:
+        JarsUnavailableError: one of them cannot be had.
+    """
+    try:
+        maven: Any = importlib.import_module("jgo.maven")
+    except ImportError as error:
+        raise JarsUnavailableError(
+            "jgo, which finds jars, is not installed: `pip install 'aioidem[kafka]'`"
+        ) from error
+    folder = jar_folder()
+    try:
+        with _alone(folder):
+            return _resolve_somehow(maven, folder, wanted, present)
+    except JarsUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - jgo lets through whatever its libraries raise
+        told = _in_one_line(error, folder)
+        # The address of a mirror may hold a password, and these errors show it.
+        raise JarsUnavailableError(told) from (None if _mirror() else error)
+
+
+def _resolve_somehow(
+    maven: Any, folder: Path, wanted: Sequence[str], present: Callable[[str], bool]
+) -> tuple[Path, ...]:
+    """From our folder and the network; then without our broken files; then with Maven's help."""
+    try:
+        return _resolve(maven, folder, [], wanted, present)
+    except Exception as error:  # noqa: BLE001 - jgo lets through whatever its libraries raise
+        first = error
+    if _remove_broken(folder):
+        try:
+            return _resolve(maven, folder, [], wanted, present)
+        except Exception as error:  # noqa: BLE001 - as above
+            first = error
+    try:
+        return _resolve(maven, folder, [_maven_repository()], wanted, present)
+    except Exception:  # noqa: BLE001 - why Maven Central was of no use is the reason to tell
+        raise first from None
+
+
+def _resolve(
+    maven: Any,
+    folder: Path,
+    lenders: list[Path],
+    wanted: Sequence[str],
+    present: Callable[[str], bool],
+) -> tuple[Path, ...]:
+    mirror = _mirror()
+    resolver = maven.PythonResolver()
+    failures = _failures_of(resolver)
+    context = maven.MavenContext(
+        resolver=resolver,
+        repo_cache=folder,
+        local_repos=lenders,
+        remote_repos={"mirror": mirror} if mirror else None,
+        timeout=(_CONNECT_SECONDS, _READ_SECONDS),
+    )
+    found, needed = resolver.resolve([context.create_dependency(each) for each in wanted])
+    if failures:
+        raise failures[0]
+    artifacts = [each.artifact for each in (*found, *needed) if not present(each.artifactId)]
+    jars = tuple(dict.fromkeys(Path(each.resolve()) for each in artifacts))
+    for jar in jars:
+        if not zipfile.is_zipfile(jar):
+            raise JarsUnavailableError(f"{jar} is not a whole jar: delete it")
+    return jars
+
+
+def _failures_of(resolver: Any) -> list[Exception]:
+    """Downloads that fail: of a POM that it cannot get jgo takes what it needs for nothing."""
+    failures: list[Exception] = []
+    download = resolver.download
+
+    def noting(artifact: Any) -> Any:
+        try:
+            return download(artifact)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    resolver.download = noting
+    return failures
+
+
+def _mirror() -> str:
+    return os.environ.get("DEFAULT_ARTIFACT_REPOSITORY", "").rstrip("/")
+
+
+def _maven_repository() -> Path:
+    told = os.environ.get("M2_REPO")
+    return Path(told) if told else Path.home() / ".m2" / "repository"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out: jgo fails if a file turns up that it is about to download, and a
+    file is there from its first byte on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".aioidem.lock").open("w") as lock:
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_broken(folder: Path) -> int:
+    """Remove what a download that broke off left behind, and return how many files that were."""
+    broken = [each for each in folder.rglob("*.jar") if not zipfile.is_zipfile(each)]
+    broken += [each for each in folder.rglob("*.pom") if not _is_xml(each)]
+    for each in broken:
+        each.unlink()
+    return len(broken)
+
+
+def _is_xml(file: Path) -> bool:
+    try:
+        ET.parse(file)  # noqa: S314 - it came from Maven Central, and jgo parses it likewise
+    except ET.ParseError:
+        return False
+    return True
+
+
+def _in_one_line(error: Exception, folder: Path) -> str:
+    """What is missing, why, and what to do."""
+    source = "the mirror that DEFAULT_ARTIFACT_REPOSITORY names" if _mirror() else "Maven Central"
+    url = getattr(getattr(error, "request", None), "url", None)
+    if url is not None:
+        # What was raised first says why; around it are the libraries' own words for it.
+        return (
+            f"{url.rpartition('/')[2]} did not come from {source}"
+            f" ({type(error).__name__}: {_root(error)}), and neither {folder} nor"
+            f" {_maven_repository()} has it: the first use of a version needs the network"
+            " (HTTPS_PROXY names a proxy)"
+        )
+    if isinstance(error, OSError):
+        return f"{folder} cannot be used ({error}): set XDG_CACHE_HOME to where you may write"
+    told = " ".join(str(error).split()) or type(error).__name__
+    what, missing, _ = told.partition(" not found in remote repositories ")
+    return f"{what} is not at {source}" if missing else f"from {source}: {told}"
+
+
+def _root(error: BaseException) -> BaseException:
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
