@@ -461,8 +461,15 @@ _BY_CODE: dict[int, type[BrokerResponseError]] = {}
 
 class UnknownError(BrokerResponseError, errno=-1, message="UNKNOWN"):
     """The broker failed in a way it has no code for, or answered with a code aioidem does not
-    know.
+    know: ``errno`` is that code.
     """
+
+    def __str__(self) -> str:
+        """With what a number that nobody here knows means."""
+        text = super().__str__()
+        if self.errno == UnknownError.errno:
+            return text
+        return f"{text} (this version of aioidem knows no error code {self.errno})"
 
 
 class OffsetOutOfRangeError(BrokerResponseError, errno=1, message="OFFSET_OUT_OF_RANGE"):

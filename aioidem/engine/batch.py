@@ -171,6 +171,7 @@ class Batch:
 
     __slots__ = (
         "appended",
+        "astray",
         "attempt",
         "attempts",
         "base",
@@ -214,6 +215,9 @@ class Batch:
         # Set by DUPLICATE_SEQUENCE_NUMBER: the leader has it, but has not said that it is
         # committed.
         self.appended = False
+        # In doubt for more than a refusal by a code that nobody here knows: an attempt was never
+        # answered, or by what is also said after an append. Then a copy may turn up yet.
+        self.astray = False
         # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt.
         self.forsaken = False
 

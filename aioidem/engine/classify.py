@@ -2,7 +2,9 @@
 
 `precedes_append` is a whitelist: a code is on it only if every broker path that returns it comes
 before the append (read in ReplicaManager.appendRecords and ProducerStateManager of 4.3.1). Anything
-else leaves the batch in doubt, unknown codes included.
+else leaves the batch in doubt, unknown codes included. An unknown code is no reason to send the
+batch until its deadline, though: unless it may pass (`unlisted.py`), it is a refusal for good of a
+batch in doubt, which the ladder looks for in the leader's log before it ends UNKNOWN.
 
 Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) come before
 the append with base offset -1, and *after* it with the base offset kept: a leader that appends,
@@ -17,6 +19,8 @@ from __future__ import annotations
 
 import enum
 from typing import NamedTuple
+
+from aioidem.engine.unlisted import may_pass
 
 __all__ = ["Action", "Disposition", "classify"]
 
@@ -54,6 +58,9 @@ class _Row(NamedTuple):
 
 
 _TABLE: dict[int, _Row] = {
+    # UNKNOWN_SERVER_ERROR: any exception, perhaps after the append. Java fails the batch; here a
+    # resend does no harm, and tells whether it was appended.
+    -1: _Row(Action.RETRY, precedes_append=False, refresh=True),
     0: _Row(Action.ACK, precedes_append=False),
     2: _Row(Action.RETRY),  # CORRUPT_MESSAGE: damaged on the way; Java retries it too
     3: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_OR_PARTITION
@@ -103,12 +110,18 @@ _TABLE: dict[int, _Row] = {
     129: _Row(Action.RETRY, refresh=True),  # REBOOTSTRAP_REQUIRED (KIP-1102)
 }
 
-# UNKNOWN_SERVER_ERROR, and every code that no row names: the append may have happened before the
-# broker fell over.
-_ANYTHING_ELSE = _Row(Action.RETRY, precedes_append=False, refresh=True)
+# Of a code that no row names it is not known whether it comes before the append.
+_MAY_PASS = _Row(Action.RETRY, precedes_append=False, refresh=True)
+_ANYTHING_ELSE = _Row(Action.FAIL, precedes_append=False, refresh=True)
 
 
-def classify(error_code: int, base_offset: int, *, trust_base_offset: bool = True) -> Disposition:
+def classify(
+    error_code: int,
+    base_offset: int,
+    *,
+    trust_base_offset: bool = True,
+    message: str | None = None,
+) -> Disposition:
     """Decide what an answer means.
 
     Args:
@@ -117,8 +130,11 @@ def classify(error_code: int, base_offset: int, *, trust_base_offset: bool = Tru
         unknown".
         trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes are then
         always ambiguous.
+        message: what the broker wrote beside a code that no row names (KIP-467).
     """
-    row = _TABLE.get(error_code, _ANYTHING_ELSE)
+    row = _TABLE.get(error_code)
+    if row is None:
+        row = _MAY_PASS if may_pass(error_code, message) else _ANYTHING_ELSE
     precedes = row.precedes_append
     if precedes and (base_offset >= 0 or (row.two_faced and not trust_base_offset)):
         precedes = False

@@ -1,17 +1,19 @@
 """Coordinators: which broker keeps a transactional id or a group, and what its answers mean.
 
 `classify_call` is the table for what coordinators refuse, as `classify` is for what leaders refuse.
-A code that no row names is abortable where a transaction can be aborted, and asked again where it
-can not: the end of a transaction is never guessed.
+A code that no row names is abortable where a transaction can be aborted. Elsewhere it is asked
+again if it may pass (`unlisted.py`), and otherwise told to the caller; for the end of a transaction
+that is fatal, and UNKNOWN: it is never guessed.
 """
 
 from __future__ import annotations
 
 import enum
 
+from aioidem.engine.unlisted import may_pass
 from aioidem.protocol.find_coordinator import CoordinatorKey
 
-__all__ = ["CallKind", "Coordinator", "Verdict", "classify_call"]
+__all__ = ["CallKind", "Coordinator", "Verdict", "classify_call", "is_listed"]
 
 
 class CallKind(enum.Enum):
@@ -33,12 +35,13 @@ class Verdict(enum.Enum):
     """Ask for the coordinator anew, then again."""
     ABORTABLE = "abortable"
     REFUSED = "refused"
-    """InitProducerId alone: the caller is told, and may try again later."""
+    """FindCoordinator and InitProducerId: the caller is told, and may try again later."""
     WRONG_STATE = "wrong state"
     FATAL = "fatal"
 
 
 _COMMON: dict[int, Verdict] = {
+    -1: Verdict.RETRY,  # UNKNOWN_SERVER_ERROR
     7: Verdict.RETRY,  # REQUEST_TIMED_OUT
     13: Verdict.RETRY,  # NETWORK_EXCEPTION
     14: Verdict.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
@@ -74,22 +77,27 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
 }
 
 _ANYTHING_ELSE: dict[CallKind, Verdict] = {
-    CallKind.FIND: Verdict.RETRY,
+    CallKind.FIND: Verdict.REFUSED,
     CallKind.INIT: Verdict.REFUSED,
     CallKind.ADD_PARTITIONS: Verdict.ABORTABLE,
     CallKind.ADD_OFFSETS: Verdict.ABORTABLE,
     CallKind.COMMIT_OFFSETS: Verdict.ABORTABLE,
-    CallKind.END: Verdict.RETRY,
+    CallKind.END: Verdict.FATAL,
 }
+# Where nothing but the caller's deadline ends the asking.
+_ASKED_AGAIN = frozenset({CallKind.FIND, CallKind.END})
 
-_UNKNOWN_SERVER_ERROR = -1
+
+def is_listed(kind: CallKind, error_code: int) -> bool:
+    """Say whether it is known what a coordinator means by this code."""
+    return (kind, error_code) in _BY_KIND or error_code in _COMMON
 
 
 def classify_call(kind: CallKind, error_code: int) -> Verdict:
     """Decide what a coordinator's error code means."""
-    if error_code == _UNKNOWN_SERVER_ERROR:
-        return Verdict.RETRY
     verdict = _BY_KIND.get((kind, error_code)) or _COMMON.get(error_code)
+    if verdict is None and kind in _ASKED_AGAIN and may_pass(error_code):
+        verdict = Verdict.RETRY
     return verdict or _ANYTHING_ELSE[kind]
 
 

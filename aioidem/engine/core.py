@@ -52,6 +52,7 @@ from aioidem.engine.transactions import (
     Transactions,
     TransactionState,
 )
+from aioidem.engine.unlisted import may_pass
 from aioidem.protocol.add_offsets import AddOffsetsAnswer
 from aioidem.protocol.add_partitions import AddPartitionsAnswer
 from aioidem.protocol.broker_config import BrokerFacts
@@ -1085,7 +1086,10 @@ class ProducerCore:
             state.on_ack(batch, part, now, current=self._is_current(state), out=self)
             return
         disposition = classify(
-            part.error_code, part.base_offset, trust_base_offset=self.config.trust_base_offset
+            part.error_code,
+            part.base_offset,
+            trust_base_offset=self.config.trust_base_offset,
+            message=part.error_message,
         )
         if part.error_code == _UNSUPPORTED_VERSION and request.version >= PRODUCE_WITH_WINDOW:
             disposition = disposition._replace(action=classify(5, -1).action)
@@ -1204,7 +1208,8 @@ class ProducerCore:
             self.identity_error = None
             return
         self._identity_failed(now)
-        if answer.error_code in _IDENTITY_REFUSED:
+        code = answer.error_code
+        if code in _IDENTITY_REFUSED or not (code in (0, -1) or may_pass(code)):
             # Not fatal (KAFKA-13668): the grant may come back, but what waits now is told at once.
             wanted = _NEEDED_FOR_IDENTITY.get(answer.error_code, "InitProducerId")
             self.identity_error = errors.broker_error(

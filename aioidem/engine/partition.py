@@ -452,6 +452,8 @@ class PartitionState:
             self._on_duplicate(batch, now, out)
             return
         batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
+        if not disposition.precedes_append and disposition.action is not Action.FAIL:
+            batch.astray = True
         match disposition.action:
             case Action.OUT_OF_ORDER:
                 self._on_out_of_order(batch, error, out)
@@ -530,13 +532,17 @@ class PartitionState:
         if not batch.in_doubt:
             self._fail(batch, error, out)
             self._give_up_numbers(out)
-        elif self._heard == (batch.identity, self.route) and batch not in self.recovery.salvaged:
+        elif self._knows_us(batch) and batch not in self.recovery.salvaged:
             # The refusal says nothing of the first copy, but this leader is known to hold our
             # state: as OUT_OF_ORDER.
             self._on_out_of_order(batch, error, out)
             self.recovery.refusal = error
         else:
             self._give_up(batch, error, out)
+
+    def _knows_us(self, batch: Batch) -> bool:
+        """Whether this leader would recognise another copy of the batch."""
+        return self.idempotent and self._heard == (batch.identity, self.route)
 
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if batch.in_doubt:
@@ -580,6 +586,7 @@ class PartitionState:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
         if written:
+            batch.astray = True
             self._retry_later(batch, now)
         else:
             batch.move(BatchEvent.RETRY)
@@ -633,8 +640,16 @@ class PartitionState:
         if any(batch.appended for batch in self.unresolved):
             # DUPLICATE is no refusal: it is there, and only not committed yet.
             self.recovery.move(RecoveryEvent.RESTART)
-        elif self.recovery.end_pass(now, max(self._pause, throttled)):
+        elif self.recovery.end_pass(now, max(self._pause, throttled)) or self._refused_for_good:
             self._lose("no batch in doubt is in the leader's log", now, out)
+
+    @property
+    def _refused_for_good(self) -> bool:
+        """Whether another pass would tell no more: the leader refuses these batches for what they
+        are, and no copy of them can turn up yet.
+        """
+        astray = any(batch.astray for batch in self.unresolved if batch.in_doubt)
+        return self.recovery.refusal is not None and not astray
 
     def _lose(self, reason: str, now: float, out: Effects) -> None:
         refusal = self.recovery.refusal

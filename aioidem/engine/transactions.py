@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from aioidem import errors
 from aioidem.engine.backoff import Backoff
-from aioidem.engine.coordinator import CallKind, Coordinator, Verdict, classify_call
+from aioidem.engine.coordinator import CallKind, Coordinator, Verdict, classify_call, is_listed
 from aioidem.engine.idempotence import IdentityLedger
 from aioidem.engine.lifecycle import Named, transition
 from aioidem.protocol.find_coordinator import CoordinatorKey
@@ -576,8 +576,9 @@ class Transactions:
             self._finish(committed=False)
             return
         if error_code:
-            retried = classify_call(call.kind, error_code) in (Verdict.RETRY, Verdict.MOVED)
-            if call.commit and retried and error_code != _CONCURRENT:
+            open_ended = classify_call(call.kind, error_code) in (Verdict.RETRY, Verdict.MOVED)
+            open_ended = open_ended or not is_listed(call.kind, error_code)
+            if call.commit and open_ended and error_code != _CONCURRENT:
                 self._decision_in_doubt = True
             self._refused(call, error_code, now)
             return

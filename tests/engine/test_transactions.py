@@ -509,7 +509,7 @@ def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
 def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
     """A12.95."""
     rig = starting(version, FIND)
-    for code in (COORDINATOR_NOT_AVAILABLE, LOADING, UNKNOWN_SERVER_ERROR, 42):
+    for code in (COORDINATOR_NOT_AVAILABLE, LOADING, UNKNOWN_SERVER_ERROR, 13):
         rig.answer_call(rig.called(FIND), code)
         rig.tick(2.0)
     rig.lose_call()
@@ -656,7 +656,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    "trouble", ["lost", UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, NOT_COORDINATOR, 9999]
+    "trouble", ["lost", UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, NOT_COORDINATOR, 13]
 )
 def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
     version: int, trouble: int | str
@@ -676,6 +676,48 @@ def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
         assert rig.called(END).commit
     rig.answer_call(rig.called(END))
     assert outcome.committed is True
+
+
+@BOTH
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
+    version: int, commit: bool
+) -> None:
+    """Asked once, as Java does: whether it was carried out is unknown, and who comes next with this
+    transactional id ends it.
+    """
+    rig = opened(version, 1)
+    rig.hold = (END,)
+    if commit:
+        rig.commit()
+    else:
+        rig.abort()
+    rig.answer_call(rig.called(END), 9999)
+    assert rig.txn is FATAL
+    with pytest.raises(errors.UnknownError, match=r"EndTxn.* no error code 9999") as raised:
+        rig.transactions.check()
+    assert raised.value.errno == 9999
+    assert raised.value.status is (UNKNOWN if commit else None)
+    rig.tick(30.0)
+    assert not rig.held
+
+
+@BOTH
+@pytest.mark.parametrize("code", [42, 9999])
+def test_a_coordinator_refused_by_a_code_nobody_knows_is_told_at_once(
+    version: int, code: int
+) -> None:
+    rig = starting(version, FIND)
+    rig.answer_call(rig.called(FIND), code)
+    rig.tick(10.0)
+    assert not rig.held
+    cause = rig.transactions.cause
+    assert isinstance(cause, errors.BrokerResponseError)
+    assert (cause.errno, "FindCoordinator" in str(cause)) == (code, True)
+    rig.hold = ()
+    rig.transactions.init()
+    rig.tick(1.0)
+    a_whole_transaction(rig)
 
 
 @BOTH

@@ -37,7 +37,7 @@ PROFILES: dict[str, int] = {
 _RETRIED = (14, 15, 16, 51, 7, -1)
 # Said after it was carried out: of an append that nobody was told of, the log of a coordinator
 # gives COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR.
-_AFTERWARDS = (15, 16, 7, -1)
+_AFTERWARDS = (15, 16, 7, -1, 999)
 _ODD = (120, 42, 999, 47, 48)
 FATAL = (53, 90, 49)
 _INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"

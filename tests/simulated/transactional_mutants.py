@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioidem.engine import coordinator as coordinator_module
+from aioidem.engine import transactions as transactions_module
 from aioidem.engine.coordinator import CallKind, Verdict
 from aioidem.engine.core import ProducerCore
 from aioidem.engine.idempotence import IdentityLedger
@@ -228,6 +229,11 @@ def fenced_taken_for_a_hiccup(patch: Patch) -> None:
 def concurrent_taken_for_fatal(patch: Patch) -> None:
     code: Any = 51
     patch(coordinator_module._COMMON, code, Verdict.FATAL)
+
+
+@rule("an end answered by a code that nobody knows may have been carried out")
+def unlisted_end_taken_for_refused(patch: Patch) -> None:
+    patch(transactions_module, "is_listed", lambda _kind, _code: True)
 
 
 @rule("one call to a coordinator at a time (KAFKA-17754)")

@@ -207,7 +207,10 @@ class _Injector(WholeInjector):
         self._on_garbage(glitch, seen)
 
     def _at_after(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        return Rewrite(lambda answer: _with_code(seen.api_key, answer, glitch.args[0]))
+        code = glitch.args[0]
+        if (seen.api_key, code) in _DEADLY:
+            self._whole.reasons.append(f"a coordinator says {code} afterwards")
+        return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
 # INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID, of somebody who does not know us.
@@ -217,10 +220,11 @@ _LATE = "a late request of its own"
 _INVALID_TXN_STATE = 48
 _UNNAMED = 999
 # What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
-# to an abort, and what InitProducerId refuses for good.
+# to an abort, what InitProducerId and FindCoordinator refuse for good, and an end answered by a
+# code that nobody knows.
 _DEADLY = frozenset(
-    {(24, 48), (25, 48), (26, 48), (26, 42), (26, 120)}
-    | {(22, code) for code in (42, 47, 48, 120, 999)}
+    {(24, 48), (25, 48), (26, 48), (26, 42), (26, 120), (26, 47), (26, 999)}
+    | {(api_key, code) for code in (42, 47, 48, 120, 999) for api_key in (10, 22)}
 )
 
 

@@ -1,0 +1,159 @@
+"""Error codes that no table names: of a broker newer than this client (KIP-1279), or out of place.
+
+They leave doubt, and unless the code is documented as retriable, or the broker's own words say that
+it may pass, a batch is not sent again until its deadline: it ends UNKNOWN, by that number.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem import errors
+from aioidem.engine import steps
+from aioidem.engine.unlisted import may_pass
+from aioidem.protocol.producer_id import ProducerIdAnswer
+
+from .driver import ACKED, NOT_WRITTEN, PENDING, UNKNOWN, Rig, pipelined
+
+READ_ONLY = 134
+DOCUMENTED_AS_RETRIABLE = (9, 13, 41)
+WORDS_OF_RETRY = (
+    "The topic is being mirrored, please retry later.",
+    "retriable: the mirror is catching up",
+    "This is temporary; try again",
+)
+OTHER_WORDS = (None, "", "The topic is read-only.", "This error is not retriable.", "Do not retry.")
+
+
+def attempts(rig: Rig, code: int, message: str | None = None, *, seconds: float = 60.0) -> int:
+    """Refuse whatever is sent, for that long; how many requests that were."""
+    refused = 0
+    for _ in range(int(seconds / 0.5)):
+        for request in rig.outstanding():
+            rig.fail(request, code, error_message=message, poll=False)
+            refused += 1
+        rig.tick(0.5)
+    return refused
+
+
+@pytest.mark.parametrize("code", [READ_ONLY, 999, 1, 22, 32767, -2])
+def test_a_leader_that_never_took_anything_is_asked_once(code: int) -> None:
+    rig = Rig().start()
+    rig.send(1)
+    assert attempts(rig, code, "The topic is read-only.", seconds=3.0) == 1
+    (outcome,) = rig.outcomes
+    assert outcome.status is UNKNOWN
+    assert isinstance(outcome.error, errors.BrokerResponseError)
+    assert outcome.error.errno == code
+    assert str(code) in str(outcome.error)
+    assert "The topic is read-only." in str(outcome.error)
+    rig.send(1)
+    rig.ack_all()
+    assert rig.statuses == [UNKNOWN, ACKED]
+    assert rig.core.identity.bumps == 1
+    rig.assert_drained()
+
+
+def test_a_leader_that_knows_us_is_asked_by_the_ladder_and_no_longer() -> None:
+    """One pass of probes: every copy was answered, so that none can turn up later."""
+    rig, requests = pipelined(1)
+    rig.fail(requests[0], READ_ONLY, error_message="The topic is read-only.")
+    assert attempts(rig, READ_ONLY, "The topic is read-only.", seconds=2.0) == 1
+    assert rig.statuses == [ACKED, UNKNOWN]
+    error = rig.outcomes[1].error
+    assert isinstance(error, errors.UnknownError)
+    assert error.errno == READ_ONLY
+    assert rig.core.counters.data_loss_events == 0
+    rig.assert_drained()
+
+
+def test_a_window_of_batches_ends_long_before_its_deadline() -> None:
+    rig, requests = pipelined(5)
+    for request in requests:
+        rig.fail(request, READ_ONLY, poll=False)
+    assert attempts(rig, READ_ONLY, seconds=5.0) == 5  # one probe each
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 5]
+    assert rig.core.counters.data_loss_events == 0
+    rig.assert_drained()
+
+
+def test_a_copy_that_may_still_be_on_its_way_has_a_second_pass() -> None:
+    rig, requests = pipelined(1)
+    rig.answer(requests[0], [])  # its partition is left out
+    assert attempts(rig, READ_ONLY, seconds=10.0) == 2
+    assert rig.statuses == [ACKED, PENDING]
+    rig.tick(rig.config.request_timeout)
+    rig.ack_all()  # it has turned up
+    assert rig.statuses == [ACKED, ACKED]
+    rig.assert_drained()
+
+
+def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
+    rig, requests = pipelined(3)
+    for request in requests:
+        rig.fail(request, READ_ONLY, poll=False)
+    rig.settle_down(10.0)
+    assert set(rig.statuses) == {ACKED}
+    assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_in_doubt_resend_does_not_try_until_the_deadline_either() -> None:
+    rig, requests = pipelined(1, in_doubt="resend")
+    rig.fail(requests[0], READ_ONLY)
+    assert attempts(rig, READ_ONLY) <= 4
+    assert rig.statuses == [ACKED, UNKNOWN]
+
+
+def test_without_idempotence_it_is_not_sent_again() -> None:
+    """Nothing would tell a second copy from the first."""
+    rig = Rig(enable_idempotence=False).start()
+    rig.send()
+    rig.ack_all()
+    rig.send()
+    assert attempts(rig, READ_ONLY, seconds=5.0) == 1
+    assert rig.statuses == [ACKED, UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [*((code, None) for code in DOCUMENTED_AS_RETRIABLE), *((999, w) for w in WORDS_OF_RETRY)],
+)
+def test_what_may_pass_is_tried_again(code: int, message: str | None) -> None:
+    rig = Rig().start()
+    rig.send(1)
+    assert attempts(rig, code, message, seconds=20.0) > 4
+    assert rig.statuses == [PENDING]
+    rig.settle_down(10.0)
+    assert rig.statuses == [ACKED]
+
+
+@pytest.mark.parametrize("message", OTHER_WORDS)
+def test_other_words_do_not_make_a_code_retriable(message: str | None) -> None:
+    assert not may_pass(READ_ONLY, message)
+    assert may_pass(13, message)
+
+
+@pytest.mark.parametrize("message", WORDS_OF_RETRY)
+def test_the_brokers_own_words_count(message: str) -> None:
+    assert may_pass(READ_ONLY, message)
+
+
+def test_a_producer_id_refused_by_a_code_nobody_knows_is_told_at_once() -> None:
+    rig = Rig()
+    rig.hold = (steps.InitProducerId,)
+    rig.start()
+    rig.send(2)
+    step = rig.held.pop()
+    refused = ProducerIdAnswer(READ_ONLY, -1, -1)
+    rig.core.on_producer_id(step.link_id, step.token, refused, rig.now)
+    rig.collect()
+    assert rig.statuses == [NOT_WRITTEN, NOT_WRITTEN]
+    error = rig.outcomes[0].error
+    assert isinstance(error, errors.UnknownError)
+    assert (error.errno, "InitProducerId" in str(error)) == (READ_ONLY, True)
+    # It may be granted later, to what is sent then.
+    rig.hold = ()
+    rig.send()
+    rig.settle_down(5.0)
+    assert rig.statuses == [NOT_WRITTEN, NOT_WRITTEN, ACKED]
