@@ -13,7 +13,7 @@ once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from aioidem import errors
 from aioidem.config import ProducerConfig
@@ -218,12 +218,22 @@ class Connections:
                 return failure
         if any(error is None for error in failures):
             return None
-        named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
+        return self._none_answers([each for each in failures if each is not None])
+
+    def _none_answers(self, failures: Sequence[Exception]) -> errors.KafkaError:
+        """One error for all bootstrap addresses, with the reason of each; ``__cause__`` has what
+        the system said.
+        """
         tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
-        if not isinstance(named, errors.KafkaError):
-            return errors.KafkaConnectionError(f"Unable to bootstrap from {tried}: {named}")
-        detail = named.args[0] if named.args else named
-        return type(named)(f"Unable to bootstrap from {tried}: {detail}")
+        reasons = "; ".join(str(each.args[0] if each.args else each) for each in failures)
+        named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
+        kind = type(named) if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError
+        failure = kind(f"Unable to bootstrap from {tried}: {reasons}")
+        below = [each.__cause__ or each for each in failures]
+        failure.__cause__ = (
+            below[0] if len(below) == 1 else BaseExceptionGroup("for each bootstrap address", below)
+        )
+        return failure
 
     def wakes(self, now: float) -> Iterator[float]:
         """When something here is due by itself."""

@@ -27,6 +27,8 @@ frames of one moment go out together).
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -48,7 +50,7 @@ from aioidem.errors import (
 from aioidem.network.sasl.authentication import Authentication
 from aioidem.network.sasl.client import SaslClient
 from aioidem.network.tls import TlsConnector, tls_failure
-from aioidem.network.tls_probe import answers_tls
+from aioidem.network.tls_probe import answers_tls, speaks
 from aioidem.network.transport import Connector, address
 from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
@@ -170,7 +172,8 @@ class Connection:
         :param sasl: who to authenticate as; None: nobody.
         :raises AuthenticationFailedError: one side does not accept the other.
         :raises NotKafkaError: the peer speaks something else, named if it can be recognised.
-        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time.
+        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time. (A
+            peer that says nothing is asked what it speaks, for two seconds more.)
         :raises IncompatibleBrokerVersion: there is no version in common.
         :raises BrokerResponseError: the broker refused to tell its versions.
         :raises ProtocolError: its answer is malformed.
@@ -203,9 +206,11 @@ class Connection:
             else:
                 connection._splitter.max_frame_bytes = max_frame_bytes  # noqa: SLF001
                 return connection
-        waited_for = "its answer to ApiVersions" if connection is None else "authentication"
-        waited_for = "a connection" if stream is None else waited_for
-        raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for {waited_for}")
+        if connection is not None:
+            raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for authentication")
+        if stream is None:
+            raise _not_connected(connector, where, setup_timeout)
+        raise await _silence(connector, host, port, setup_timeout)
 
     @classmethod
     async def _greet(
@@ -544,18 +549,44 @@ class _SilentHangUpError(KafkaConnectionError):
     """The peer closed the connection on our first words, without one of its own."""
 
 
-_TLS_LISTENER: Final = "the peer is not a plaintext Kafka listener: it speaks TLS"
+_NO_LISTENER: Final = "the peer is not a plaintext Kafka listener"
+_TLS_LISTENER: Final = f"{_NO_LISTENER}: it speaks TLS"
 
 
 def _hung_up_at_once(sent: bytes, asked: str) -> KafkaConnectionError:
     name = recognise(sent)
     if name is not None:
-        return NotKafkaError(f"the peer is not a plaintext Kafka listener: it speaks {name}")
+        return NotKafkaError(f"{_NO_LISTENER}: it speaks {name}")
     after = f"after {sent[:16]!r}" if sent else "without a word"
     kind = KafkaConnectionError if sent else _SilentHangUpError
     return kind(
         f"it hung up {after} when asked {asked}; the broker may be going down, "
         "or the listener wants TLS or SASL, or it is not Kafka"
+    )
+
+
+def _not_connected(connector: Connector, where: str, waited: float) -> KafkaConnectionError:
+    shaking = ", TLS handshake included" if isinstance(connector, TlsConnector) else ""
+    error = KafkaConnectionError(
+        f"cannot connect to {where}: timed out, no connection in {waited:g} s{shaking}"
+    )
+    error.__cause__ = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    return error
+
+
+async def _silence(
+    connector: Connector, host: str, port: int, waited: float
+) -> KafkaConnectionError:
+    """What to say of a peer that lets us connect and then says nothing."""
+    where = address(host, port)
+    secure = isinstance(connector, TlsConnector)
+    name = None if secure else await speaks(connector, host, port)
+    if name is not None:
+        return NotKafkaError(f"{where}: {_NO_LISTENER}: it speaks {name}")
+    wants = "TLS, or something else than Kafka" if not secure else "something else than Kafka"
+    return KafkaConnectionError(
+        f"{where}: the peer accepted the connection but did not answer ApiVersions in "
+        f"{waited:g} s; the broker may be stuck, or the listener expects {wants}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What does a peer that hung up on us speak? Asked once, to name the mistake.
+"""What does a peer that hung up on us, or keeps silent, speak? Asked once, to name the mistake.
 
 Kafka's own TLS listener answers plaintext with an alert, which the frame splitter recognises. One
 of OpenSSL (a proxy, a load balancer) closes without a word, as a broker that is going down does. So
@@ -8,6 +8,9 @@ one. Nothing is negotiated, no certificate is looked at, and the connection is c
 The other way round a plaintext listener of Kafka takes a ClientHello for the length of a frame that
 is far too long, and closes. So a peer that hangs up in the handshake is asked for its API versions
 in plaintext; that question holds nothing that is secret.
+
+A peer that keeps silent may be a web server, which takes our question for the beginning of a
+request and waits for its end. It gets a request on a connection of its own, beside the ClientHello.
 
 Rejected: guessing by the port number.
 """
@@ -22,13 +25,14 @@ import anyio
 from aioidem.errors import KafkaConnectionError
 from aioidem.network.transport import Connector
 
-__all__ = ["answers_plaintext", "answers_tls", "client_hello"]
+__all__ = ["answers_plaintext", "answers_tls", "client_hello", "speaks"]
 
 _SECONDS = 2.0
 _HANDSHAKE, _ALERT = 0x16, 0x15
 # ApiVersions v0, correlation id 0x616f, no client id; and what the answer has after its length.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 0000616f ffff")
 _ANSWER = bytes.fromhex("0000616f")
+_HTTP = b"GET / HTTP/1.0\r\n\r\n"
 
 
 def client_hello(host: str) -> bytes:
@@ -52,6 +56,24 @@ async def answers_tls(connector: Connector, host: str, port: int) -> bool:
 async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
     """Whether the peer answers ApiVersions in plaintext, within two seconds."""
     return (await _answer(connector, host, port, _API_VERSIONS, 8))[4:8] == _ANSWER
+
+
+async def speaks(connector: Connector, host: str, port: int) -> str | None:
+    """What a silent peer speaks, TLS or HTTP, if it says so within two seconds."""
+    found: list[str] = []
+
+    async def over_tls() -> None:
+        if await answers_tls(connector, host, port):
+            found.append("TLS")
+
+    async def over_http() -> None:
+        if await _answer(connector, host, port, _HTTP, 5) == b"HTTP/":
+            found.append("HTTP")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(over_tls)
+        tasks.start_soon(over_http)
+    return found[0] if found else None
 
 
 async def _answer(connector: Connector, host: str, port: int, said: bytes, wanted: int) -> bytes:

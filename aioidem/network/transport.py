@@ -12,6 +12,7 @@ looked up, because the empty host would mean this machine.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Protocol
 
@@ -50,9 +51,10 @@ class TcpConnector:
             stream = await anyio.connect_tcp(host, port)
         except (OSError, ValueError) as error:
             # ValueError: a host name that cannot be put into a DNS question.
+            cause = _told_by_the_system(error)
             raise KafkaConnectionError(
-                f"cannot connect to {address(host, port)}: {_reason(error)}"
-            ) from error
+                f"cannot connect to {address(host, port)}: {_reason(cause)}"
+            ) from cause
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -64,8 +66,17 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _reason(error: Exception) -> str:
-    attempts = error.__cause__
-    if isinstance(attempts, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(str(each) for each in attempts.exceptions))
+def _told_by_the_system(error: BaseException) -> BaseException:
+    """What is below anyio's "All connection attempts failed": an error, or a group of them."""
+    below = error.__cause__
+    return below if isinstance(below, OSError | BaseExceptionGroup) else error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_reason(each) for each in error.exceptions))
+    if isinstance(error, socket.gaierror):  # its numbers are not the system's
+        return error.strerror or "the host name cannot be looked up"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)  # asyncio says "Connect call failed" whatever it was
     return str(error) or type(error).__name__

@@ -6,6 +6,10 @@ held, and the next record arrives with the next sequence.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -355,16 +359,65 @@ async def test_a_bootstrap_address_that_is_not_kafka_is_recognised_and_named(
 async def test_an_unreachable_bootstrap_address_is_named() -> None:
     async with stranger(hangs_up) as port:
         pass
-    with pytest.raises(errors.KafkaConnectionError, match=f"127.0.0.1:{port}"):
+    with pytest.raises(errors.KafkaConnectionError, match=f"127.0.0.1:{port}") as caught:
         await Producer(f"127.0.0.1:{port}").start()
+    assert os.strerror(errno.ECONNREFUSED) in str(caught.value)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+@REAL_LOOPS
+@pytest.mark.anyio
+@bounded(10)
+async def test_a_host_name_that_does_not_exist_is_named() -> None:
+    with pytest.raises(errors.KafkaConnectionError, match=r"no-such-host\.invalid") as caught:
+        await Producer("no-such-host.invalid:9092").start()
+    assert isinstance(caught.value.__cause__, socket.gaierror)
+    assert (caught.value.__cause__.strerror or "?") in str(caught.value)
+
+
+@REAL_LOOPS
+@pytest.mark.anyio
+@bounded(10)
+async def test_each_bootstrap_address_has_its_reason() -> None:
+    async with stranger(hangs_up) as one, stranger(hangs_up) as other:
+        pass
+    servers = f"127.0.0.1:{one},127.0.0.1:{other},no-such-host.invalid:9092"
+    with pytest.raises(errors.KafkaConnectionError, match="Unable to bootstrap") as caught:
+        await Producer(servers).start()
+    refused = re.escape(os.strerror(errno.ECONNREFUSED))
+    for port in (one, other):
+        assert re.search(f"127.0.0.1:{port}: {refused}", str(caught.value))
+    assert re.search(r"no-such-host\.invalid:9092: \w", str(caught.value))
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    kinds = [type(each) for each in caught.value.__cause__.exceptions]
+    assert kinds == [ConnectionRefusedError, ConnectionRefusedError, socket.gaierror]
+
+
+class Unreachable:
+    """A network that does not exist, or that swallows what is sent."""
+
+    def __init__(self, number: int) -> None:
+        self._error = OSError(number, os.strerror(number))
+
+    async def __call__(self, *_: object, **__: object) -> SocketStream:
+        if self._error.errno == errno.ETIMEDOUT:
+            await anyio.sleep_forever()
+        raise self._error
 
 
 @ASYNCIO
 @pytest.mark.anyio
+@pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT])
 @bounded(10)
-async def test_a_host_name_that_does_not_exist_is_named() -> None:
-    with pytest.raises(errors.KafkaConnectionError, match=r"no-such-host\.invalid"):
-        await Producer("no-such-host.invalid:9092").start()
+async def test_an_unreachable_network_and_silence_are_named(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anyio, "connect_tcp", Unreachable(number))
+    with pytest.raises(errors.KafkaConnectionError, match=r"192\.0\.2\.1:9092") as caught:
+        await Producer("192.0.2.1:9092", connection_setup_timeout=0.05).start()
+    reason = "timed out" if number == errno.ETIMEDOUT else os.strerror(number)
+    assert reason in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 @EVERY_WORLD
