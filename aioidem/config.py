@@ -529,7 +529,9 @@ class ProducerConfig:
     """How long a batch that is not full may wait for more records."""
 
     late_sealing: Annotated[bool, _Option(_Flag(), "late.sealing")] = True
-    """Let a partition's next batch outgrow ``batch_size`` while its window is full."""
+    """Let a partition's next batch outgrow ``batch_size`` while its window is full, as far as the
+    topic is known to take it: that needs DESCRIBE_CONFIGS on the topic.
+    """
 
     max_request_size: Annotated[int, _Option(_Count(1), "max.request.size", "max_request_size")] = (
         1048576

@@ -30,6 +30,7 @@ from aioidem.protocol.producers import producers_answer, producers_request
 from aioidem.protocol.read_back import MAX_VERSION as READ_BACK_VERSION
 from aioidem.protocol.read_back import read_back_answer, read_back_request
 from aioidem.protocol.topic_config import topic_config, topic_config_request
+from aioidem.protocol.topic_limit import topic_limit, topic_limit_request
 from aioidem.protocol.versions import ApiKey
 
 __all__ = ["Question", "question"]
@@ -77,6 +78,13 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
                 lambda version: topic_config_request(version, topic),
                 topic_config,
                 core.on_topic_config,
+            )
+        case steps.DescribeTopicLimit(_, _, topic):
+            return Question(
+                ApiKey.DESCRIBE_CONFIGS,
+                lambda version: topic_limit_request(version, topic),
+                topic_limit,
+                core.on_topic_limit,
             )
         case steps.DescribeBrokerConfig(_, _, node_id):
             return Question(

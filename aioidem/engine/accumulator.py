@@ -200,6 +200,12 @@ class PartitionQueue:
             self.blocked = self.flushing = False
         return taken
 
+    def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
+        """Return what was cut last and did not fit after all; `flushing`: as it was before."""
+        self.records.extendleft(reversed(records))
+        self.bytes += sum(record.size for record in records)
+        self.flushing = flushing
+
     def expire(self, now: float) -> list[PendingRecord]:
         """Take out the records whose deadline has passed."""
         records = self.records

@@ -183,6 +183,7 @@ class Batch:
         "identity",
         "max_timestamp_ms",
         "ordinal",
+        "oversized",
         "persistence",
         "records",
         "state",
@@ -220,6 +221,8 @@ class Batch:
         self.astray = False
         # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt.
         self.forsaken = False
+        # Set when it was refused for its size, and never appended: it goes on in parts.
+        self.oversized = False
 
     def move(self, event: BatchEvent) -> None:
         """Take one step of the life cycle.

@@ -121,6 +121,7 @@ class Connections:
             node.discovery,
         )
         link.knows_producers = not node.question_lost
+        link.limits.may_ask = not node.limit_lost
         self._next_link_id += 1
         node.link = link
         self.links[link.link_id] = link
@@ -186,10 +187,9 @@ class Connections:
             link.discovery.lost(
                 v14_unanswered=any(r.version >= PRODUCE_WITH_WINDOW for r in owed), now=now
             )
-            node.question_lost = any(
-                request.kind is RequestKind.DESCRIBE_PRODUCERS
-                for request in link.outstanding.values()
-            )
+            kinds = {request.kind for request in owed}
+            node.question_lost = RequestKind.DESCRIBE_PRODUCERS in kinds
+            node.limit_lost = RequestKind.TOPIC_LIMIT in kinds
         return list(link.outstanding.values())
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:

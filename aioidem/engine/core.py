@@ -31,7 +31,8 @@ from aioidem.engine import steps
 from aioidem.engine.accumulator import ByteBudget, PendingRecord, Settlement
 from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Batch
-from aioidem.engine.classify import classify
+from aioidem.engine.batch_limits import BatchLimit
+from aioidem.engine.classify import Action, classify
 from aioidem.engine.cluster import NO_LEADER, ClusterView, TopicView
 from aioidem.engine.connections import Connections
 from aioidem.engine.coordinator import CallKind
@@ -42,6 +43,7 @@ from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.partition import SEQUENCE_CAP, PartitionState, Route
 from aioidem.engine.read_back import written_batches
 from aioidem.engine.recovery import Rung
+from aioidem.engine.refusals import culprits, too_large
 from aioidem.engine.sealing import Sealer
 from aioidem.engine.suspicion import DEFAULT_EXPIRATION
 from aioidem.engine.topics import TopicState
@@ -82,6 +84,12 @@ _SUSPECT_WARNING = (
     "producer.id.expiration.ms ({seconds:g} s) old, so a broker may have forgotten this producer "
     "(KIP-854): after a lost answer such records are read back, and end UNKNOWN if that is not "
     "possible. Cures: a transactional id, message.timestamp.type=LogAppendTime, a larger expiration"
+)
+
+_UNTOLD_WARNING = (
+    "broker {link.node_id} does not tell max.message.bytes of a topic, so batches do not grow "
+    "beyond batch_size ({size} bytes) there: a larger one whose answer is lost might never be "
+    "taken. Cures: DESCRIBE_CONFIGS on the topic for this principal, or a larger batch_size"
 )
 
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
@@ -149,6 +157,7 @@ class ProducerCore:
         self._sequence_cap = DEFAULT_SEQUENCE_CAP if config.broker_dedup == "range" else None
         self._sequence_caps: dict[int, int] = {}
         self._warned_suspect = False
+        self._warned_untold = False
         self._read_back_later: list[tuple[PartitionState, Link, int]] = []
         self.generation = 0
         self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
@@ -497,12 +506,9 @@ class ProducerCore:
                 f"{partition.topic}-{partition.partition}: the transaction must be aborted: {error}"
             )
 
-    def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
-        """Rebuild a batch that was too large as smaller ones with the same numbers."""
-        parts = self._sealer.split(partition, batch)
-        if parts:
-            self.counters.batches_split += 1
-        return parts
+    def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
+        """Rebuild a batch without the records it was refused for."""
+        return self._sealer.without(batch, culprits)
 
     # -- the driver's side: outcomes ---------------------------------------------------------------
 
@@ -724,9 +730,14 @@ class ProducerCore:
         self._steps.append(steps.InitProducerId(link.link_id, request.token))
 
     def _register(
-        self, link: Link, kind: RequestKind, now: float, subject: PartitionState | None = None
+        self,
+        link: Link,
+        kind: RequestKind,
+        now: float,
+        subject: PartitionState | None = None,
+        topic_limit: BatchLimit | None = None,
     ) -> Outstanding:
-        request = Outstanding(self._next_token, kind, now, subject=subject)
+        request = Outstanding(self._next_token, kind, now, subject=subject, topic_limit=topic_limit)
         self._next_token += 1
         link.add(request)
         return request
@@ -766,6 +777,10 @@ class ProducerCore:
             return None
         self._discover(link, state, now)
         self._ask_about_itself(link, now)
+        self._ask_limit(link, state, now)
+        if link.limits.of(state.topic).awaited:
+            # What was refused for its size is cut to the limit when that is told.
+            return None
         if state.in_doubt and self._awaits_memory(link):
             # Whether a resend can be a duplicate depends on how long this broker remembers us.
             return None
@@ -791,6 +806,19 @@ class ProducerCore:
             self._steps.append(
                 steps.DescribeBrokerConfig(link.link_id, request.token, link.node_id)
             )
+
+    def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
+        """Ask how large a batch of a topic may be, where one could grow or was refused."""
+        limit = link.limits.of(state.topic)
+        growth = self.config.late_sealing and state.queue.blocked
+        if (
+            limit.wants(now, self.config.metadata_max_age, growth=growth)
+            and link.limits.may_ask
+            and link.admits(now)
+        ):
+            limit.ask(now)
+            request = self._register(link, RequestKind.TOPIC_LIMIT, now, topic_limit=limit)
+            self._steps.append(steps.DescribeTopicLimit(link.link_id, request.token, state.topic))
 
     def _awaits_memory(self, link: Link) -> bool:
         return link.node_id not in self._expirations and any(
@@ -826,6 +854,7 @@ class ProducerCore:
             return None
         batch = state.next_resend(now)
         if batch is not None:
+            batch = self._cut_down(state, batch, link, now)
             return batch if alone or len(batch.data) <= room else None
         if self.idempotent and state.ledger.identity is None:
             return None
@@ -842,6 +871,21 @@ class ProducerCore:
         batch = self._sealer.seal(state, self.topics[state.topic], link, now, room)
         state.enlist(batch)
         return batch
+
+    def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
+        """The first part of a batch that its topic refused for its size, or the batch itself."""
+        if not batch.oversized:
+            return batch
+        topic = self.topics[state.topic]
+        told = link.limits.of(state.topic).told
+        limit = self.config.max_request_size if told is None else told
+        most = topic.ceiling(limit, now, told)
+        if len(batch.data) <= most:
+            return batch
+        parts = self._sealer.split(state, batch, most)
+        state.replace(batch, parts)
+        self.counters.batches_split += 1
+        return parts[0]
 
     def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
         version = link.produce_version
@@ -994,7 +1038,7 @@ class ProducerCore:
             case RequestKind.COORDINATION:
                 if self.transactions is not None:
                     self.transactions.on_lost(now, written=written)
-            case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG:
+            case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG | RequestKind.TOPIC_LIMIT:
                 pass  # asked again on the next connection, if `Connections.drop` lets it
 
     def on_progress(self, link_id: int, now: float) -> None:
@@ -1055,7 +1099,7 @@ class ProducerCore:
             if entry is None:
                 odd += 1
             else:
-                self._on_partition_answer(entry, request, part, now)
+                self._on_partition_answer(entry, link, request, part, now)
         for state, batch in left.values():
             if self.transactions is not None:
                 self.transactions.on_produced(None)
@@ -1077,12 +1121,14 @@ class ProducerCore:
             link.discovery.answered()
 
     def _on_partition_answer(
-        self, entry: Entry, request: Outstanding, part: PartitionAnswer, now: float
+        self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
     ) -> None:
         state, batch = entry
         if self.transactions is not None:
             self.transactions.on_produced(part.error_code)
+        limit = link.limits.of(state.topic)
         if part.error_code == 0:
+            limit.accept(len(batch.data))
             state.on_ack(batch, part, now, current=self._is_current(state), out=self)
             return
         disposition = classify(
@@ -1095,10 +1141,15 @@ class ProducerCore:
             disposition = disposition._replace(action=classify(5, -1).action)
         if self.transactions is not None and self.transactions.finishing(part.error_code):
             disposition = disposition._replace(action=classify(51, -1).action)
-        if part.error_code in (10, 18) and not batch.in_doubt:
-            self.topics[state.topic].too_large(len(batch.data), now)
+        error, where = _broker_error(state, part), f"{state.topic}-{state.partition}"
+        if disposition.action is Action.SPLIT:
+            if not batch.in_doubt:
+                self.topics[state.topic].too_large(len(batch.data), now)
+            limit.refuse(len(batch.data))
+            error = too_large(where, part, len(batch.data), batch.count, limit.told)
         self.cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
-        state.on_error(batch, disposition, _broker_error(state, part), now, self)
+        named = culprits(where, part, batch.count)
+        state.on_error(batch, disposition, error, now, self, named)
 
     def _is_current(self, state: PartitionState) -> bool:
         """Whether the leader a partition's answers come from is still the newest known."""
@@ -1119,6 +1170,19 @@ class ProducerCore:
         link.discovery.described(
             answer.error_code, named=answer.names_window, topic=request.subject.topic, now=now
         )
+
+    def on_topic_limit(self, link_id: int, token: int, told: int | None, now: float) -> None:
+        """DescribeConfigs was answered: how large a batch of the topic may be, in bytes; None where
+        the broker does not say.
+        """
+        link = self.connections.links.get(link_id)
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None or request.topic_limit is None:
+            return
+        request.topic_limit.tell(told)
+        if told is None and self.config.late_sealing and not self._warned_untold:
+            self._warned_untold = True
+            self._events.append(_UNTOLD_WARNING.format(link=link, size=self.config.batch_size))
 
     def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
         """A broker told what it tells of itself."""
@@ -1265,6 +1329,8 @@ class ProducerCore:
             return
         if request.kind is RequestKind.DESCRIBE_CONFIGS:
             link.discovery.unsupported()
+        elif request.topic_limit is not None:
+            request.topic_limit.tell(None)
         elif request.kind is RequestKind.DESCRIBE_PRODUCERS:
             link.knows_producers = False
             self._lose_request(request, written=False, now=now)

@@ -26,6 +26,7 @@ from uuid import UUID
 from aioidem.config import ProducerConfig
 from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Batch
+from aioidem.engine.batch_limits import BatchLimit, BatchLimits
 from aioidem.engine.discovery import PRODUCE_WITH_WINDOW, Discovery
 from aioidem.engine.goodput import Goodput
 from aioidem.engine.lifecycle import transition
@@ -77,6 +78,7 @@ class RequestKind(enum.Enum):
     INIT_PRODUCER_ID = "InitProducerId"
     DESCRIBE_CONFIGS = "DescribeConfigs"
     BROKER_CONFIG = "DescribeConfigs of a broker"
+    TOPIC_LIMIT = "DescribeConfigs of a topic's limit"
     DESCRIBE_PRODUCERS = "DescribeProducers"
     READ_BACK = "Fetch"
     COORDINATION = "a question to a coordinator"
@@ -101,6 +103,7 @@ class Outstanding:
         "sent_at",
         "subject",
         "token",
+        "topic_limit",
         "version",
     )
 
@@ -115,6 +118,7 @@ class Outstanding:
         nbytes: int = 0,
         version: int = 0,
         subject: PartitionState | None = None,
+        topic_limit: BatchLimit | None = None,
     ) -> None:
         self.token = token
         self.kind = kind
@@ -126,8 +130,9 @@ class Outstanding:
         self.nbytes = nbytes
         self.delivered_at_send = 0
         self.version = version
-        # The partition that a question is about.
+        # The partition that a question is about, or what is known of its topic.
         self.subject = subject
+        self.topic_limit = topic_limit
 
 
 class Link:
@@ -142,6 +147,7 @@ class Link:
         "knows_producers",
         "last_progress",
         "last_throttle",
+        "limits",
         "link_id",
         "may_read",
         "node_id",
@@ -181,6 +187,7 @@ class Link:
         # Whether DescribeProducers and Fetch are worth asking here: until one was refused.
         self.knows_producers = True
         self.may_read = True
+        self.limits = BatchLimits()
 
     @property
     def produce_version(self) -> int:
@@ -272,6 +279,7 @@ class Node:
         "discovery",
         "host",
         "last_error",
+        "limit_lost",
         "link",
         "node_id",
         "port",
@@ -298,3 +306,5 @@ class Node:
         # Its last connection ended over DescribeProducers: an answer above the frame cap, or none
         # at all. The next one does without that hint, or doubt would never be resolved.
         self.question_lost = False
+        # Likewise over the question for a topic's limit.
+        self.limit_lost = False

@@ -22,7 +22,7 @@ retried.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -86,10 +86,8 @@ class Effects(Protocol):
         """The open transaction can only be aborted."""
         ...
 
-    def split(self, partition: PartitionState, batch: Batch) -> list[Batch]:
-        """Rebuild a batch that is too large as smaller ones with the same numbers; empty when it
-        cannot be split.
-        """
+    def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
+        """Rebuild a batch without the records at these places; None when nothing is left."""
         ...
 
 
@@ -440,8 +438,11 @@ class PartitionState:
         error: errors.KafkaError,
         now: float,
         out: Effects,
+        culprits: Mapping[int, errors.KafkaError] | None = None,
     ) -> None:
-        """Any other answer."""
+        """Any other answer. `culprits`: the records that the leader refused the batch for, by their
+        place in it, and why (KIP-467).
+        """
         self.outstanding -= 1
         if disposition.refresh_metadata:
             out.refresh_metadata()
@@ -459,6 +460,8 @@ class PartitionState:
                 self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)
+            case Action.FAIL if culprits and not batch.in_doubt and batch.records[0].group is None:
+                self._on_culprits(batch, culprits, error, out)
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.NO_STATE | Action.FENCED:
@@ -548,19 +551,49 @@ class PartitionState:
         if batch.in_doubt:
             self._on_permanent(batch, error, out)
             return
-        parts = out.split(self, batch)
-        if not parts:
+        if batch.count == 1:
             self._fail(batch, error, out)
             self._give_up_numbers(out)
             return
+        # It goes in parts (`replace`) when it is its turn: the topic's limit may be known by then.
+        batch.oversized = True
+        batch.move(BatchEvent.RETRY)
+
+    def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """Put other batches of its records in the place of one that was never appended.
+
+        Parts of one that is too large carry its numbers between them (every attempt at the whole
+        was answered, so no copy of it can turn up later), and what follows keeps its own. Only the
+        ordinals shift.
+        """
         position = self.unresolved.index(batch)
         batch.move(BatchEvent.SPLIT)
-        # The parts carry the same numbers between them (every attempt at the whole was answered, so
-        # no copy of it can turn up later), and what follows keeps its own. Only the ordinals shift.
         self.unresolved[position : position + 1] = parts
         for later in self.unresolved[position + len(parts) :]:
             later.ordinal += len(parts) - 1
         self.next_ordinal += len(parts) - 1
+
+    def _on_culprits(
+        self,
+        batch: Batch,
+        culprits: Mapping[int, errors.KafkaError],
+        error: errors.KafkaError,
+        out: Effects,
+    ) -> None:
+        """Fail the records that a batch was refused for. The others, which were not written either,
+        go on in a batch of their own, in front of what follows (KIP-467). A batch that a caller put
+        together fails as a whole: it has one outcome, which must be true of each of its records.
+        """
+        innocent = out.without(batch, culprits)
+        if innocent is None:
+            self._fail(batch, error, out)
+        else:
+            self.replace(batch, [innocent])
+            for place, reason in culprits.items():
+                guilty = [batch.records[place]]
+                self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
+        # The numbers of the culprits are used by nobody: all that follows is renumbered.
+        self._give_up_numbers(out)
 
     def _on_state_gone(
         self, batch: Batch, error: errors.KafkaError, now: float, out: Effects

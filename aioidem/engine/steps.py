@@ -20,6 +20,7 @@ __all__ = [
     "CommitOffsets",
     "DescribeBrokerConfig",
     "DescribeTopicConfig",
+    "DescribeTopicLimit",
     "EndTransaction",
     "FetchMetadata",
     "FindCoordinator",
@@ -91,6 +92,15 @@ class InitProducerId:
 @dataclass(frozen=True, slots=True)
 class DescribeTopicConfig:
     """Ask a broker whether it names `producer.state.batches.to.retain` for a topic it leads."""
+
+    link_id: int
+    token: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopicLimit:
+    """Ask a broker how large a batch of a topic it leads may be (`max.message.bytes`)."""
 
     link_id: int
     token: int
@@ -199,6 +209,7 @@ Step = (
     | FetchMetadata
     | InitProducerId
     | DescribeTopicConfig
+    | DescribeTopicLimit
     | DescribeBrokerConfig
     | AskProducers
     | ReadBack

@@ -46,6 +46,7 @@ class TopicState:
         "_ceiling",
         "_ceiling_until",
         "_first_end",
+        "_too_large",
         "described_by",
         "error_code",
         "name",
@@ -70,20 +71,29 @@ class TopicState:
         self.refused: KafkaError | None = None
         self._ceiling: int | None = None
         self._ceiling_until = 0.0
+        # The smallest batch that was refused meanwhile.
+        self._too_large = 0
 
     def too_large(self, nbytes: int, now: float) -> None:
         """A batch of `nbytes` was refused as too large: smaller ones for an hour."""
         ceiling = max(1, nbytes // 2)
         if self._ceiling is None or now >= self._ceiling_until:
-            self._ceiling = ceiling
+            self._ceiling, self._too_large = ceiling, nbytes
         else:
             self._ceiling = min(self._ceiling, ceiling)
+            self._too_large = min(self._too_large, nbytes)
         self._ceiling_until = now + CEILING_MEMORY
 
-    def ceiling(self, default: int, now: float) -> int:
-        """The most bytes a batch of this topic may have now."""
+    def ceiling(self, default: int, now: float, told: int | None = None) -> int:
+        """The most bytes a batch of this topic may have now.
+
+        `told`: the limit that the topic's leader has told; it replaces half of what was refused
+        where it says why.
+        """
         if self._ceiling is None or now >= self._ceiling_until:
             return default
+        if told is not None and told < self._too_large:
+            return min(default, told)
         return min(default, self._ceiling)
 
     def wait(self, until: float, asked: int, record: PendingRecord) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kio.static.protocol import RequestPayload
 
-from aioidem.protocol.describe_configs import BROKER, describe_configs_request
+from aioidem.protocol.describe_configs import BROKER, describe_configs_request, positive
 
 __all__ = ["BrokerFacts", "broker_config_request", "broker_facts"]
 
@@ -46,14 +46,7 @@ def broker_facts(response: Any) -> BrokerFacts:
         if int(result.error_code) == 0
         for config in result.configs
     }
-    expiration = _positive(values.get(_EXPIRATION))
+    expiration = positive(values.get(_EXPIRATION))
     return BrokerFacts(
-        None if expiration is None else expiration / 1000.0, _positive(values.get(_SEQUENCES))
+        None if expiration is None else expiration / 1000.0, positive(values.get(_SEQUENCES))
     )
-
-
-def _positive(text: str | None) -> int | None:
-    """A positive whole number of at most 18 digits, or nothing."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
-        return None
-    return int(text) or None

@@ -11,7 +11,7 @@ from kio.static.protocol import RequestPayload
 from aioidem.errors import InternalError
 from aioidem.protocol.messages import request_type
 
-__all__ = ["BROKER", "TOPIC", "describe_configs_request"]
+__all__ = ["BROKER", "TOPIC", "describe_configs_request", "positive"]
 
 API_KEY: Final = 32
 TOPIC: Final = 2
@@ -38,3 +38,10 @@ def describe_configs_request(
         if flag in known:
             values[flag] = False
     return schema(**values)
+
+
+def positive(text: str | None) -> int | None:
+    """A config's value as a positive whole number of at most 18 digits; None if it is none."""
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+        return None
+    return int(text) or None

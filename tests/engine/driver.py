@@ -243,6 +243,8 @@ class Rig:
         self.held: list[Any] = []
         self.names_config = True
         self.config_error = NONE
+        # What DescribeConfigs tells of `max.message.bytes`; None: nothing.
+        self.topic_limit: int | None = None
         self.next_offset = 0
         # READ is not granted, unless the test says what DescribeProducers tells.
         self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
@@ -378,6 +380,8 @@ class Rig:
                 self.grant(step, self.next_pid, 0)
             case steps.DescribeTopicConfig(link_id, token, _):
                 self.core.on_topic_config(link_id, token, self.described(), self.now)
+            case steps.DescribeTopicLimit(link_id, token, _):
+                self.core.on_topic_limit(link_id, token, self.topic_limit, self.now)
             case steps.DescribeBrokerConfig(link_id, token, _):
                 self.core.on_broker_config(link_id, token, BrokerFacts(), self.now)
             case steps.AskProducers(link_id, token, _, _):

@@ -50,6 +50,10 @@ class Bench:
             int(bytes_per_second), sent_at=0.0, delivered_at_send=0, now=1.0
         )
 
+    def told(self, nbytes: int | None) -> None:
+        """The leader answered DescribeConfigs."""
+        self.link.limits.of("t").tell(nbytes)
+
     def seal(self, now: float = 0.0) -> Batch:
         batch = self.sealer.seal(self.state, self.topic, self.link, now, 1 << 30)
         self.state.enlist(batch)
@@ -84,6 +88,7 @@ def test_what_piled_up_behind_a_full_window_leaves_as_one_batch() -> None:
     """Late sealing."""
     bench = Bench(batch_size=1000, max_request_size=100_000)
     bench.rate(1e9)
+    bench.told(1 << 30)
     bench.state.queue.blocked = True
     assert bench.limit() == 100_000
     bench.fill(100)
@@ -102,6 +107,7 @@ def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
     """attack.md finding 18: what is in flight moves in under a quarter of the request timeout."""
     bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
     bench.state.queue.blocked = True
+    bench.told(1 << 30)
     assert bench.limit() == 1000, "nothing was measured yet"
     bench.rate(5000)
     assert bench.limit() == 50_000
@@ -114,12 +120,62 @@ def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
 def test_the_ceiling_of_the_topic_binds_everything() -> None:
     bench = Bench(batch_size=1000, max_request_size=100_000)
     bench.rate(1e9)
+    bench.told(1 << 30)
     bench.state.queue.blocked = True
     bench.topic.too_large(60_000, 0.0)
     assert bench.limit() == 30_000
     bench.topic.too_large(800, 0.0)
     assert bench.limit() == 400
     assert bench.limit(4000.0) == 100_000
+
+
+def test_a_batch_outgrows_batch_size_only_to_what_its_topic_is_known_to_take() -> None:
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    bench.state.queue.blocked = True
+    assert bench.limit() == 1000, "nothing was told"
+    bench.link.limits.of("t").accept(7000)
+    assert bench.limit() == 7000, "so much was acknowledged"
+    bench.told(5000)
+    assert bench.limit() == 5000
+    bench.told(600)
+    assert bench.limit() == 600, "batch.size yields too"
+    bench.told(None)
+    bench.link.limits.of("t").refuse(6500)
+    assert bench.limit() == 1000
+
+
+def test_what_the_topic_tells_replaces_half_of_what_it_refused_where_it_explains_the_refusal() -> (
+    None
+):
+    bench = Bench(batch_size=1000, max_request_size=100_000)
+    bench.rate(1e9)
+    bench.state.queue.blocked = True
+    bench.told(50_000)
+    bench.topic.too_large(30_000, 0.0)
+    assert bench.limit() == 15_000, "it is lower than was told"
+    bench.told(25_000)
+    assert bench.limit() == 25_000
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_no_batch_leaves_larger_than_it_may_be_however_wrong_the_estimate_was(codec: str) -> None:
+    bench = Bench(batch_size=4000, compression_type=codec)
+    for _ in range(150):
+        bench.fill(400)
+        bench.seal()
+        bench.state.queue.drain()
+    bench.fill(400, random_bytes=True)
+    queued = [record.value for record in bench.state.queue.records]
+    nbytes, bench.state.queue.flushing = bench.state.queue.bytes, True
+    first = bench.state.ledger.next
+    batch = bench.seal()
+    assert 3000 < len(batch.data) <= 4000
+    left = bench.state.queue
+    assert [r.value for r in [*batch.records, *left.records]] == queued
+    assert left.bytes == nbytes - sum(record.size for record in batch.records)
+    assert left.flushing
+    assert bench.state.ledger.next == first + batch.count
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
@@ -151,7 +207,7 @@ def test_incompressible_records_make_the_estimate_recover_at_once() -> None:
 
 
 def split(bench: Bench, batch: Batch) -> list[Batch]:
-    return bench.sealer.split(bench.state, batch)
+    return bench.sealer.split(bench.state, batch, len(batch.data) // 2)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
@@ -164,7 +220,10 @@ def test_split_parts_carry_the_same_numbers_and_records_between_them(
     bench.fill(count, size)
     whole = bench.seal()
     # Another sealer, so that the refused batch may be of any size beside batch.size.
-    parts = Bench(batch_size=batch_size, compression_type=codec).sealer.split(bench.state, whole)
+    most = len(whole.data) // 2
+    parts = Bench(batch_size=batch_size, compression_type=codec).sealer.split(
+        bench.state, whole, most
+    )
     assert len(parts) >= 2
     assert [r for part in parts for r in part.records] == list(whole.records)
     expected = whole.base
@@ -185,19 +244,14 @@ def test_split_parts_carry_the_same_numbers_and_records_between_them(
     assert bench.state.ledger.next == whole.count
 
 
-def test_a_single_record_cannot_be_split() -> None:
-    """A8.70."""
-    bench = Bench()
-    bench.fill(1)
-    assert split(bench, bench.seal()) == []
-
-
 def test_splitting_ends_at_single_records() -> None:
     bench = Bench(batch_size=100_000)
     bench.fill(37)
     todo, rounds = [bench.seal()], 0
     while any(batch.count > 1 for batch in todo):
-        todo = [part for batch in todo for part in (split(bench, batch) or [batch])]
+        todo = [
+            part for batch in todo for part in (split(bench, batch) if batch.count > 1 else [batch])
+        ]
         rounds += 1
         assert rounds < 20
     assert [batch.base for batch in todo] == list(range(37))

@@ -1,0 +1,166 @@
+"""KIP-467: a broker names the records that it refuses a batch for; the others are delivered.
+
+A compacted topic takes no record without a key, and a topic with `message.timestamp.before.max.ms`
+none that is too old. Such a batch is refused before anything of it is appended.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from aioidem import Delivery, DeliveryStatus, errors
+from aioidem.aiokafka import AIOKafkaProducer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, CloseConnection, RequestSeen
+
+from .tools import ASYNCIO, PRODUCE, bounded, producer_for, stored_values
+
+pytestmark = pytest.mark.anyio
+
+RTT = 0.05
+COMPACT = {"cleanup.policy": "compact"}
+ACKED, NOT_WRITTEN = DeliveryStatus.ACKED, DeliveryStatus.NOT_WRITTEN
+
+
+def told(deliveries: list[Delivery]) -> list[int]:
+    """Which of them failed, each as a record that the broker named."""
+    failed = [n for n, delivery in enumerate(deliveries) if delivery.status is not ACKED]
+    for n in failed:
+        error = deliveries[n].exception()
+        assert deliveries[n].status is NOT_WRITTEN
+        assert isinstance(error, errors.InvalidRecord)
+        assert "without key" in str(error)
+    return failed
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@bounded(60)
+async def test_one_bad_record_fails_alone_among_the_three_of_its_batch(idempotent: bool) -> None:
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t", configs=COMPACT)
+        async with producer_for(cluster, enable_idempotence=idempotent) as producer:
+            keys = [b"a", None, b"c"]
+            deliveries = [producer.send_nowait("t", b"v%d" % n, key=k) for n, k in enumerate(keys)]
+            await producer.flush()
+            assert told(deliveries) == [1]
+            assert "record 1 of its batch of 3" in str(deliveries[1].exception())
+        assert stored_values(cluster) == [b"v0", b"v2"]
+        assert [d.metadata.offset for d in deliveries if d.status is ACKED] == [0, 1]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@bounded(60)
+async def test_bad_records_in_a_full_window_fail_alone_and_nothing_changes_its_order(
+    codec: str,
+) -> None:
+    async with EmbeddedCluster(retain=20, rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t", configs=COMPACT)
+        async with producer_for(
+            cluster,
+            max_in_flight_requests_per_connection=20,
+            batch_size=1000,
+            late_sealing=False,
+            compression_type=codec,
+        ) as producer:
+            await producer.send("t", b"first", key=b"k")
+            bad = {3, 40, 41, 77, 150, 299}
+            deliveries = [
+                producer.send_nowait(
+                    "t", (b"%06d" % n).ljust(100, b"."), key=None if n in bad else b"k", partition=0
+                )
+                for n in range(300)
+            ]
+            await producer.flush()
+            assert told(deliveries) == sorted(bad)
+            statistics = producer.statistics()
+            assert (statistics.data_loss_events, statistics.records_unknown) == (0, 0)
+        good = [(b"%06d" % n).ljust(100, b".") for n in range(300) if n not in bad]
+        assert stored_values(cluster) == [b"first", *good]
+        assert cluster.max_span("t") <= 20
+
+
+@bounded(60)
+async def test_a_batch_in_doubt_is_not_torn_apart() -> None:
+    """Its answer was lost: whatever is said of the copy says nothing of the first."""
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t")
+        served = 0
+
+        def hook(seen: RequestSeen) -> Action | None:
+            nonlocal served
+            if seen.api_key != PRODUCE:
+                return None
+            served += 1
+            if served == 1:
+                return CloseConnection(processed=True)
+            cluster.set_config("t", "cleanup.policy", "compact")
+            return None
+
+        async with producer_for(cluster, delivery_timeout=10.0, request_timeout=2.0) as producer:
+            await producer.send("t", b"first", key=b"k", partition=0)
+            cluster.intercept(hook)
+            deliveries = [
+                producer.send_nowait("t", b"v%d" % n, key=k, partition=0)
+                for n, k in enumerate([b"a", None, b"c"])
+            ]
+            await producer.flush()
+            assert served > 1
+            assert {each.status for each in deliveries} == {DeliveryStatus.UNKNOWN}
+        assert stored_values(cluster) == [b"first", b"v0", b"v1", b"v2"]
+
+
+@bounded(60)
+async def test_records_too_old_fail_alone() -> None:
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t", configs={"message.timestamp.before.max.ms": "60000"})
+        async with producer_for(cluster) as producer:
+            now = time.time()
+            deliveries = [
+                producer.send_nowait("t", b"%d" % n, timestamp=now - age)
+                for n, age in enumerate([0, 3600, 0, 3600])
+            ]
+            await producer.flush()
+            assert [each.status for each in deliveries] == [ACKED, NOT_WRITTEN] * 2
+            assert isinstance(deliveries[1].exception(), errors.InvalidTimestampError)
+        assert stored_values(cluster) == [b"0", b"2"]
+
+
+@bounded(60)
+async def test_in_a_transaction_one_bad_record_makes_it_abortable() -> None:
+    async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
+        cluster.create_topic("t", configs=COMPACT)
+        async with producer_for(cluster, transactional_id="x") as producer:
+            await producer.begin_transaction()
+            deliveries = [
+                producer.send_nowait("t", b"v%d" % n, key=k) for n, k in enumerate([b"a", None])
+            ]
+            with pytest.raises(errors.KafkaError):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+            assert [each.status for each in deliveries] == [NOT_WRITTEN] * 2
+            assert isinstance(deliveries[1].exception(), errors.InvalidRecord)
+            async with producer.transaction():
+                await producer.send("t", b"later", key=b"k")
+
+
+@ASYNCIO
+async def test_a_closed_batch_of_the_drop_in_fails_as_a_whole() -> None:
+    """It has one outcome: NOT_WRITTEN must be true of each of its records."""
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t", configs=COMPACT)
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
+        await producer.start()
+        try:
+            batch = producer.create_batch()
+            for n, key in enumerate([b"a", None, b"c"]):
+                batch.append(key=key, value=b"v%d" % n, timestamp=None)
+            batch.close()
+            sent = await producer.send_batch(batch, "t", partition=0)
+            with pytest.raises(errors.InvalidRecord):
+                await sent
+            await producer.send_and_wait("t", b"later", key=b"k")
+        finally:
+            await producer.stop()
+        assert stored_values(cluster) == [b"later"]

@@ -1,0 +1,171 @@
+"""How large a batch a topic is known to take: when that is asked, what the answer changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.engine import steps
+
+from .driver import (
+    ACKED,
+    MESSAGE_TOO_LARGE,
+    NOT_LEADER,
+    NOT_WRITTEN,
+    UNKNOWN,
+    Request,
+    Rig,
+)
+
+BATCH_SIZE = 1000
+LARGE = 50_000
+
+
+def questions(rig: Rig) -> list[steps.DescribeTopicLimit]:
+    return [step for step in rig.asked if isinstance(step, steps.DescribeTopicLimit)]
+
+
+def size(request: Request) -> int:
+    return len(request.only.data)
+
+
+def growing(told: int | None = LARGE, **options: object) -> Rig:
+    """A rig whose window is full, with much more waiting, and goodput measured."""
+    rig = Rig(batch_size=BATCH_SIZE, late_sealing=True, **options)  # type: ignore[arg-type]
+    rig.topic_limit = told
+    rig.start()
+    rig.send()
+    rig.now += 0.01
+    rig.ack(rig.outstanding()[0])
+    rig.send(200)
+    assert len(rig.outstanding()) == 5
+    return rig
+
+
+def test_a_topic_is_asked_once_where_a_batch_could_grow() -> None:
+    rig = growing()
+    rig.now += 0.01
+    rig.ack(rig.outstanding()[0])
+    assert size(rig.outstanding()[-1]) > BATCH_SIZE
+    rig.ack_all()
+    assert len(questions(rig)) == 1
+    assert set(rig.statuses) == {ACKED}
+
+
+def test_a_topic_is_not_asked_where_no_batch_would_grow() -> None:
+    rig = Rig(batch_size=BATCH_SIZE).start()
+    rig.send(200)
+    rig.ack_all()
+    assert not questions(rig)
+
+
+def test_what_a_topic_does_not_tell_bounds_its_batches_to_batch_size() -> None:
+    rig = growing(told=None)
+    for _ in range(50):
+        rig.now += 0.01
+        if rig.outstanding():
+            rig.ack(rig.outstanding()[0])
+    assert max(size(request) for request in rig.everything) <= BATCH_SIZE
+    assert len(questions(rig)) == 1
+    assert sum("max.message.bytes" in event for event in rig.events) == 1
+
+
+def test_what_was_told_on_a_lost_connection_is_asked_again_on_the_next() -> None:
+    rig = growing()
+    rig.topic_limit = None
+    rig.lose()
+    rig.tick(1.0)
+    before = len(rig.everything)
+    rig.send(200)
+    rig.ack_all()
+    assert len(questions(rig)) == 2
+    new = [r for r in rig.everything[before:] if r.sequence > 50]
+    assert new
+    assert max(size(request) for request in new) <= BATCH_SIZE
+
+
+def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
+    rig = growing()
+    rig.now += 0.01
+    rig.ack(rig.outstanding()[0])
+    large = rig.outstanding()[-1]
+    assert size(large) > 20_000
+    for request in rig.outstanding()[:-1]:
+        rig.ack(request)
+    rig.hold = (steps.DescribeTopicLimit,)
+    sent = len(rig.everything)
+    rig.fail(large, MESSAGE_TOO_LARGE)
+    [step] = rig.held
+    assert len(rig.everything) == sent, "what would be refused again is not sent"
+    rig.hold = ()
+    rig.core.on_topic_limit(step.link_id, step.token, 9000, rig.now)
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+    later = rig.everything[sent:]
+    assert max(size(request) for request in later) <= 9000
+    assert rig.core.counters.batches_split == 1
+
+
+def test_a_refusal_that_what_was_told_explains_asks_nothing() -> None:
+    rig = growing(told=BATCH_SIZE)
+    rig.ack_all()
+    [lone] = rig.send(size=3000)
+    rig.fail(rig.outstanding()[0], MESSAGE_TOO_LARGE)
+    assert lone.status is NOT_WRITTEN
+    assert f"{BATCH_SIZE} bytes" in str(lone.error)
+    assert len(questions(rig)) == 1
+
+
+def test_a_denied_question_is_asked_again_when_metadata_is_old_and_no_sooner() -> None:
+    rig = growing(told=None, metadata_max_age=60.0)
+    rig.ack_all()
+    rig.send(200)
+    rig.ack_all()
+    assert len(questions(rig)) == 1
+    rig.topic_limit = LARGE
+    rig.tick(61.0)
+    rig.send(200)
+    rig.ack_all()
+    assert len(questions(rig)) == 2
+
+
+def test_a_question_that_ends_a_connection_is_left_out_on_the_next() -> None:
+    rig = Rig(batch_size=BATCH_SIZE, late_sealing=True, request_timeout=5.0)
+    rig.hold = (steps.DescribeTopicLimit,)
+    rig.start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    rig.send(200)
+    assert len(questions(rig)) == 1
+    rig.tick(6.0)
+    rig.settle_down()
+    assert len(questions(rig)) == 1
+    assert set(rig.statuses) == {ACKED}
+
+
+def test_what_was_refused_for_another_reason_keeps_its_bytes() -> None:
+    """The rig holds every retry to them."""
+    rig = growing()
+    rig.now += 0.01
+    rig.ack(rig.outstanding()[0])
+    for request in rig.outstanding():
+        rig.fail(request, NOT_LEADER)
+    rig.topic_limit = 2000
+    rig.settle_down()
+    assert set(rig.statuses) == {ACKED}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_lone_record_too_large_is_told_apart_by_whether_its_refusal_was_heard(lost: bool) -> None:
+    rig = Rig(batch_size=BATCH_SIZE).start()
+    rig.send()
+    rig.ack(rig.outstanding()[0])
+    [lone] = rig.send(size=3000)
+    if lost:
+        rig.lose()
+        rig.tick(1.0)
+    for _ in range(20):
+        for request in rig.outstanding():
+            rig.fail(request, MESSAGE_TOO_LARGE)
+        rig.tick(40.0)
+    assert lone.status is (UNKNOWN if lost else NOT_WRITTEN)
+    assert "one record" in str(lone.error)
