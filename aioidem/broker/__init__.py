@@ -28,6 +28,8 @@ from aioidem.broker.intercept import (
 from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.server import EmbeddedCluster
 from aioidem.broker.state import ClusterState
+from aioidem.broker.stored import StoredRecord
+from aioidem.broker.threaded import ThreadedCluster
 from aioidem.broker.topology import Broker
 
 __all__ = [
@@ -49,4 +51,6 @@ __all__ = [
     "Respond",
     "RespondRaw",
     "Rewrite",
+    "StoredRecord",
+    "ThreadedCluster",
 ]

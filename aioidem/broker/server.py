@@ -16,6 +16,8 @@ Rejected
 
 from __future__ import annotations
 
+import functools
+import inspect
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -37,6 +39,7 @@ from aioidem.broker.partition import Partition, Topic
 from aioidem.broker.requests import Connection, Delivery
 from aioidem.broker.security import BrokerSecurity
 from aioidem.broker.state import ClusterState
+from aioidem.broker.stored import StoredRecord, stored_records
 from aioidem.broker.topology import FIRST_RETAINING_VERSION, Broker
 from aioidem.errors import ConfigError, NotKafkaError, ProtocolError, error_for_code
 from aioidem.network.listening import Listening
@@ -47,6 +50,7 @@ from aioidem.records import RecordBatch, read_batches
 
 if TYPE_CHECKING:
     from aioidem.broker.partition import Replica
+    from aioidem.broker.threaded import ThreadedCluster
 
 __all__ = ["EmbeddedCluster"]
 
@@ -146,6 +150,20 @@ class EmbeddedCluster:
         self._stopped_clean: dict[int, bool] = {}
         self._asleep_until: float | None = None
         self._awake = anyio.Event()
+
+    @classmethod
+    def in_thread(cls, **options: Any) -> ThreadedCluster:
+        """Return a cluster that runs in a thread of its own, for clients that block theirs.
+
+        ``with EmbeddedCluster.in_thread() as cluster:`` starts the brokers. It has the same
+        methods, as plain functions that any thread may call; ``options`` are this class's.
+
+        :raises TypeError: an option that there is not; a wrong value is told when it starts.
+        """
+        from aioidem.broker.threaded import ThreadedCluster
+
+        inspect.signature(cls).bind(**options)
+        return ThreadedCluster(functools.partial(cls, **options))
 
     def __repr__(self) -> str:
         state = "running" if self._tasks is not None else "not running"
@@ -266,6 +284,31 @@ class EmbeddedCluster:
     def batches(self, topic: str, partition: int = 0) -> list[RecordBatch]:
         """What the leader's log holds, committed or not, with every checksum verified."""
         return read_batches(b"".join(b.wire() for b in self._log(topic, partition).log.batches))
+
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    ) -> list[StoredRecord]:
+        """Return what a consumer would read: of all partitions, in their order, or of one.
+
+        :param isolation: "read_committed" leaves out what transactions aborted or have not
+            committed yet, and what is behind an open one; "read_uncommitted" does not.
+        :raises UnknownTopicOrPartitionError: there is no such topic or partition.
+        """
+        partitions = (
+            self._topic(topic).partitions
+            if partition is None
+            else [self._partition(topic, partition)]
+        )
+        committed = isolation == "read_committed"
+        return [
+            record
+            for each in partitions
+            for record in stored_records(each, self._log(topic, each.index), committed=committed)
+        ]
 
     def log_end_offset(self, topic: str, partition: int = 0) -> int:
         """Offset of the next record on the leader."""
