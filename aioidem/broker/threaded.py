@@ -154,6 +154,7 @@ class ThreadedCluster:
     # -- what an EmbeddedCluster does --------------------------------------------------------------
 
     create_topic = _in_thread(EmbeddedCluster.create_topic)
+    add_partitions = _in_thread(EmbeddedCluster.add_partitions)
     delete_topic = _in_thread(EmbeddedCluster.delete_topic)
     set_config = _in_thread(EmbeddedCluster.set_config)
     set_broker_config = _in_thread(EmbeddedCluster.set_broker_config)
