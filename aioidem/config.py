@@ -42,6 +42,7 @@ __all__ = [
     "BrokerDedup",
     "CompressionType",
     "InDoubt",
+    "OnClusterChange",
     "ProducerConfig",
     "ProducerOptions",
     "WindowDiscovery",
@@ -51,6 +52,7 @@ __all__ = [
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 WindowDiscovery = Literal["auto", "on", "off"]
 InDoubt = Literal["fail", "resend"]
+OnClusterChange = Literal["continue", "fail"]
 BrokerDedup = Literal["window", "range"]
 
 _INT32_MAX: Final = 2**31 - 1
@@ -426,6 +428,7 @@ class ProducerOptions(TypedDict, total=False):
     window_discovery: WindowDiscovery
     trust_base_offset: bool
     in_doubt: InDoubt
+    on_cluster_change: OnClusterChange
     broker_dedup: BrokerDedup
     producer_id_expiration: float | None
     retry_backoff: float
@@ -573,6 +576,14 @@ class ProducerConfig:
     in_doubt: Annotated[InDoubt, _Option(_Choice(("fail", "resend")), "in.doubt")] = "fail"
     """What becomes of a batch nobody can tell the fate of. "fail": its records end UNKNOWN.
     "resend": it is sent once more, which may write it twice (what Java does)."""
+
+    on_cluster_change: Annotated[
+        OnClusterChange, _Option(_Choice(("continue", "fail")), "on.cluster.change")
+    ] = "continue"
+    """What happens when the bootstrap servers lead to another cluster (another cluster id) and the
+    old one is gone. What is in doubt ends UNKNOWN in either case. "continue": what was never
+    written goes to the new cluster, under a new producer id. "fail": it ends NOT_WRITTEN, and the
+    producer ends with ``ClusterChangedError``, as a transactional one always does."""
 
     broker_dedup: Annotated[BrokerDedup, _Option(_Choice(("window", "range")), "broker.dedup")] = (
         "window"

@@ -37,6 +37,7 @@ __all__ = [
     "BufferFullError",
     "Cancelled",
     "ClusterAuthorizationFailedError",
+    "ClusterChangedError",
     "CommitFailedError",
     "ConcurrentTransactions",
     "ConfigError",
@@ -265,6 +266,14 @@ class ProtocolError(KafkaError):
 
 class ProducerClosed(KafkaError):
     """The producer is not started, is closing, or is closed."""
+
+
+class ClusterChangedError(KafkaError):
+    """The bootstrap servers lead to another cluster than before, and the old one is gone.
+
+    What may have been written to the old one ends UNKNOWN with it. Under
+    ``on_cluster_change="fail"``, and for every transactional producer, the producer ends with it.
+    """
 
 
 class IncompatibleBrokerVersion(KafkaError):

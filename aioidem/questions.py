@@ -65,6 +65,13 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
                 metadata_update,
                 core.on_metadata,
             )
+        case steps.AskCluster():
+            return Question(
+                ApiKey.METADATA,
+                lambda version: metadata_request(version, (), allow_auto_create=False),
+                lambda response: metadata_update(response).cluster_id,
+                core.on_cluster,
+            )
         case steps.InitProducerId():
             return Question(
                 ApiKey.INIT_PRODUCER_ID,

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypedDict
 
-from aioidem.config import BrokerDedup, InDoubt, ProducerConfig, WindowDiscovery
+from aioidem.config import BrokerDedup, InDoubt, OnClusterChange, ProducerConfig, WindowDiscovery
 from aioidem.errors import ConfigError
 from aioidem.secret import Secret
 
@@ -59,6 +59,7 @@ class MoreOptions(TypedDict, total=False):
     window_discovery: WindowDiscovery
     trust_base_offset: bool
     in_doubt: InDoubt
+    on_cluster_change: OnClusterChange
     broker_dedup: BrokerDedup
     producer_id_expiration_ms: float | None
     retry_backoff_max_ms: float

@@ -70,6 +70,7 @@ class PendingRecord:
         "group",
         "headers",
         "key",
+        "ordinal",
         "partition",
         "queued_at",
         "sink",
@@ -98,7 +99,7 @@ class PendingRecord:
         self.sink = sink
         self.group = group
         self.deadline = self.queued_at = 0.0
-        self.generation = 0
+        self.generation = self.ordinal = 0
 
 
 class Settlement:

@@ -50,12 +50,12 @@ class MergeResult:
     """Topics answered with an error code."""
     leaderless: bool = False
     """Some partition we asked about has no leader now."""
-    was: str | None = None
-    """The cluster's id until now, where the answer has another one."""
 
 
 class ClusterView:
-    """Brokers, topics and leaders as last heard of."""
+    """Brokers, topics and leaders of one cluster as last heard of; answers of another one are not
+    merged (see `cluster_change`).
+    """
 
     __slots__ = ("brokers", "cluster_id", "topics")
 
@@ -69,10 +69,6 @@ class ClusterView:
         (aiokafka's zero brokers).
         """
         result = MergeResult()
-        if update.cluster_id is not None:
-            if self.cluster_id != update.cluster_id:
-                result.was = self.cluster_id
-            self.cluster_id = update.cluster_id
         if update.brokers:
             self.brokers = {broker.node_id: broker for broker in update.brokers}
         for topic in update.topics:

@@ -84,12 +84,26 @@ class Connections:
 
     # -- choosing -----------------------------------------------------------------------------
 
-    def any(self, now: float, out: list[steps.Step]) -> Link | None:
-        """A link for a question any broker can answer; asks to open one when there is none."""
-        ready = [link for link in self.links.values() if link.admits(now)]
+    def any(self, now: float, out: list[steps.Step], *, identified: bool = True) -> Link | None:
+        """A link for a question any broker can answer; asks to open one when there is none.
+
+        `identified`: it must have named its cluster.
+        """
+        ready = [
+            link
+            for link in self.links.values()
+            if link.admits(now) and (link.identified or not identified)
+        ]
         if ready:
             # Brokers proper before bootstrap addresses: those are closed once there is a choice.
-            return min(ready, key=lambda link: (link.node_id < 0, link.window.outstanding))
+            return min(
+                ready,
+                key=lambda link: (
+                    not link.identified,
+                    link.node_id < 0,
+                    link.window.outstanding,
+                ),
+            )
         if not self.links:
             self._open_somewhere(now, out)
         return None
@@ -134,11 +148,36 @@ class Connections:
         link.move(LinkEvent.OPENED)
         link.last_progress = now
         self._refused = 0
-        node = self.nodes[link.node_id]
-        node.backoff.reset()
-        node.last_error = None
         link.plain_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
         link.discovery.opened(produce_version)
+
+    def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
+        """A link has named its cluster. Only then it is known to lead where it should."""
+        link.identified = link.asked_cluster = True
+        link.cluster_id = cluster_id
+        node = self.nodes[link.node_id]
+        if at_home:
+            node.backoff.reset()
+            node.last_error = node.misrouted_to = None
+
+    def strangers(self, home: str | None) -> list[Link]:
+        """Links that lead to another cluster than the known one."""
+        return [
+            link
+            for link in self.links.values()
+            if link.identified and link.cluster_id is not None and link.cluster_id != home
+        ]
+
+    def at_home(self, home: str | None) -> bool:
+        """Whether a link to the known cluster is left."""
+        return any(
+            link.identified and (link.cluster_id is None or link.cluster_id == home)
+            for link in self.links.values()
+        )
+
+    def forget_cluster(self) -> None:
+        """What is known of brokers is not so in another cluster; bootstrap addresses stay."""
+        self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
     def overdue(self, now: float) -> list[tuple[Link, str]]:
         """Links whose oldest request has timed out, with the reason."""
@@ -159,7 +198,8 @@ class Connections:
         if not quiet:
             return []
         proper = any(
-            link.node_id >= 0 and link.state is LinkState.READY for link in self.links.values()
+            link.node_id >= 0 and link.state is LinkState.READY and link.identified
+            for link in self.links.values()
         )
         return [
             link

@@ -34,6 +34,7 @@ from aioidem.engine.batch import Batch
 from aioidem.engine.batch_limits import BatchLimit
 from aioidem.engine.classify import Action, classify
 from aioidem.engine.cluster import NO_LEADER, ClusterView, TopicView
+from aioidem.engine.cluster_change import carried_records, changed, id_is_shared, misrouted
 from aioidem.engine.connections import Connections
 from aioidem.engine.coordinator import CallKind
 from aioidem.engine.discovery import PRODUCE_WITH_WINDOW
@@ -159,6 +160,8 @@ class ProducerCore:
         self._warned_suspect = False
         self._warned_untold = False
         self._read_back_later: list[tuple[PartitionState, Link, int]] = []
+        self._appended = 0
+        self._home_heard_at = 0.0
         self.generation = 0
         self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
         self.identity_error: errors.KafkaError | None = None
@@ -233,6 +236,8 @@ class ProducerCore:
         topic = self.topic(topic_name)
         record.deadline = now + self.config.delivery_timeout
         record.generation = self.generation
+        self._appended += 1
+        record.ordinal = self._appended
         if not self._assign(topic, record, now):
             if block_until is None:
                 block_until = now + self.config.max_block
@@ -414,7 +419,8 @@ class ProducerCore:
             return self.connections.any(now, self._steps)
         if node_id not in self.connections.nodes:
             call.coordinator.node_id = None  # forgotten meanwhile: it is sought anew
-        return self.connections.to(node_id, now, self._steps)
+        link = self.connections.to(node_id, now, self._steps)
+        return link if link is not None and link.identified else None
 
     def _step_for(
         self, transactions: Transactions, call: Call, link_id: int, token: int
@@ -481,6 +487,21 @@ class ProducerCore:
         elif partition.ledger.identity == self.identity.current:
             self.identity.bump()
             self._events.append(f"{partition.topic}-{partition.partition}: producer epoch bumped")
+
+    def disown(self, partition: PartitionState, error: errors.KafkaError) -> None:
+        """Somebody else writes under our producer id: no partition may go on with it."""
+        shared = partition.ledger.identity
+        if shared is None:
+            return
+        told = id_is_shared(error, partition, shared.producer_id)
+        for state in [*self.partitions.values(), *self._retired]:
+            identity = state.ledger.identity
+            if identity is not None and identity.producer_id == shared.producer_id:
+                state.disown(told, self)
+        current = self.identity.current
+        if current is not None and current.producer_id == shared.producer_id:
+            self.identity.disown()
+            self._events.append(f"{told.args[0]}: this one takes a new producer id")
 
     def data_loss(self, partition: PartitionState, reason: str) -> None:
         """Report that a broker lost acknowledged data, or our state."""
@@ -551,6 +572,7 @@ class ProducerCore:
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead
         self._follow_transactions()
+        self._leave_strangers(now)
         if self.fatal_error is not None:
             self._abandon(self.fatal_error)
         self._close_overdue(now)
@@ -565,6 +587,7 @@ class ProducerCore:
         for state in active:
             self._prepare(state, now)
         self._request_metadata(now)
+        self._ask_clusters(now)
         self._request_identity(now)
         self._call_coordinator(now)
         self._send_batches(active, now)
@@ -588,6 +611,8 @@ class ProducerCore:
         unwritten: Collection[int] = (),
     ) -> None:
         """Account for a connection that is gone: what it owed is in doubt."""
+        if link.identified:
+            self._home_heard_at = max(self._home_heard_at, link.last_progress)
         if self.transactions is not None:
             self.transactions.on_node_lost(link.node_id)
         for request in self.connections.drop(link, error, now):
@@ -698,10 +723,11 @@ class ProducerCore:
     def _request_metadata(self, now: float) -> None:
         if not self.metadata.due(now):
             return
-        link = self.connections.any(now, self._steps)
+        link = self.connections.any(now, self._steps, identified=False)
         if link is None:
             return
         self.metadata.sent()
+        link.asked_cluster = True
         request = self._register(link, RequestKind.METADATA, now)
         self._steps.append(
             steps.FetchMetadata(
@@ -711,6 +737,16 @@ class ProducerCore:
                 self.config.allow_auto_create_topics,
             )
         )
+
+    def _ask_clusters(self, now: float) -> None:
+        """Once per connection: which cluster does it lead to? Metadata that was asked for there
+        tells it as well.
+        """
+        for link in self.connections.links.values():
+            if not link.asked_cluster and link.admits(now):
+                link.asked_cluster = True
+                request = self._register(link, RequestKind.CLUSTER, now)
+                self._steps.append(steps.AskCluster(link.link_id, request.token))
 
     def _request_identity(self, now: float) -> None:
         if (
@@ -773,11 +809,16 @@ class ProducerCore:
             if view.leader_id not in self.connections.nodes:
                 self.metadata.want()
             return None
-        if not state.follow(Route(link.link_id, view.leader_id, view.leader_epoch)):
+        if link.identified and not state.follow(
+            Route(link.link_id, view.leader_id, view.leader_epoch)
+        ):
             return None
         self._discover(link, state, now)
         self._ask_about_itself(link, now)
         self._ask_limit(link, state, now)
+        if not link.identified:
+            # It may lead to another cluster, where our producer id is somebody else's.
+            return None
         if link.limits.of(state.topic).awaited:
             # What was refused for its size is cut to the limit when that is told.
             return None
@@ -1038,7 +1079,12 @@ class ProducerCore:
             case RequestKind.COORDINATION:
                 if self.transactions is not None:
                     self.transactions.on_lost(now, written=written)
-            case RequestKind.DESCRIBE_CONFIGS | RequestKind.BROKER_CONFIG | RequestKind.TOPIC_LIMIT:
+            case (
+                RequestKind.DESCRIBE_CONFIGS
+                | RequestKind.BROKER_CONFIG
+                | RequestKind.TOPIC_LIMIT
+                | RequestKind.CLUSTER
+            ):
                 pass  # asked again on the next connection, if `Connections.drop` lets it
 
     def on_progress(self, link_id: int, now: float) -> None:
@@ -1356,14 +1402,12 @@ class ProducerCore:
         if link is None or link.take(token, now) is None:
             return
         link.throttle(update.throttle_ms, now)
+        if not self._identify(link, update.cluster_id):
+            self.metadata.failed(now)
+            return
         # What nobody asked about is not kept: a broker could name new topics with each answer.
         asked = tuple(topic for topic in update.topics if topic.name in self.topics)
         result = self.cluster.merge(dataclasses.replace(update, topics=asked))
-        if result.was is not None:
-            self._events.append(
-                f"the cluster id changed from {printable(result.was)} to "
-                f"{printable(self.cluster.cluster_id or '')}: is this the same cluster?"
-            )
         self.connections.learn(self.cluster.brokers.values())
         told = {topic.name for topic in asked if not topic.error_code and topic.partitions}
         for name in result.recreated:
@@ -1384,6 +1428,90 @@ class ProducerCore:
         self.metadata.answered(
             now, enough=bool(update.brokers) and not missing and not result.leaderless
         )
+
+    def on_cluster(self, link_id: int, token: int, cluster_id: str | None, now: float) -> None:
+        """A connection told which cluster it leads to."""
+        link = self.connections.links.get(link_id)
+        if link is not None and link.take(token, now) is not None:
+            self._identify(link, cluster_id)
+
+    # another cluster: see `cluster_change`
+
+    def _identify(self, link: Link, cluster_id: str | None) -> bool:
+        """Take in where a connection leads to; whether that is the known cluster."""
+        view = self.cluster
+        if view.cluster_id is None:
+            view.cluster_id = cluster_id
+        at_home = cluster_id is None or cluster_id == view.cluster_id
+        self.connections.identified(link, cluster_id, at_home=at_home)
+        return at_home
+
+    def _leave_strangers(self, now: float) -> None:
+        """Close connections that lead to another cluster, or move there with the bootstrap."""
+        home = self.cluster.cluster_id
+        for link in self.connections.strangers(home):
+            if home is None or link.cluster_id is None or self.fatal_error is not None:
+                return
+            node = self.connections.nodes[link.node_id]
+            address = f"{node.host}:{node.port}"
+            alone = not link.outstanding and not self.connections.at_home(home)
+            if node.node_id < 0 and alone:
+                self._move(link, home, link.cluster_id, address, now)
+                return
+            name = "a bootstrap server" if node.node_id < 0 else f"broker {node.node_id}"
+            error = misrouted(name, address, home, link.cluster_id)
+            if node.misrouted_to != link.cluster_id:
+                node.misrouted_to = link.cluster_id
+                self._events.append(str(error.args[0]))
+            self._steps.append(steps.CloseLink(link.link_id, str(error.args[0])))
+            self._drop(link, error, now)
+            self.metadata.want()
+
+    def _move(self, link: Link, was: str, to: str, address: str, now: float) -> None:
+        """The known cluster is gone, and the bootstrap leads to another one: forget the old one,
+        and take what was never written along, if the user wants that.
+        """
+        for other in [each for each in self.connections.links.values() if each is not link]:
+            self._steps.append(steps.CloseLink(other.link_id, "it leads to a cluster that is left"))
+            self._drop(other, None, now)
+        error = changed(was, to, address, now - self._home_heard_at)
+        if self.config.on_cluster_change == "fail" or self.transactions is not None:
+            self._events.append(f"{error.args[0]}: this producer ends")
+            self.fatal(error)
+            return
+        self._events.append(
+            f"{error.args[0]}: what is in doubt ends UNKNOWN, what was never written goes to the "
+            "new cluster under a new producer id"
+        )
+        states = list(self.partitions.values())
+        carried: dict[str, list[PendingRecord]] = {
+            name: carried_records(s for s in states if s.topic == name) for name in self.topics
+        }
+        self._forget_cluster(to)
+        for state in [*states, *self._retired]:
+            state.abandon(error, self)
+        self.partitions.clear()
+        self._retired.clear()
+        self._read_back_later.clear()
+        for name, topic in self.topics.items():
+            topic.forget_cluster()
+            longest = now + self.config.max_block
+            waiting = [each.record for each in topic.take_unassigned()]
+            for record in [*carried[name], *waiting]:
+                topic.wait(min(longest, record.deadline), self.metadata.requests, record)
+
+    def _forget_cluster(self, to: str) -> None:
+        self.cluster = ClusterView()
+        self.cluster.cluster_id = to
+        self.connections.forget_cluster()
+        self.identity.disown()
+        self.identity_error = None
+        self._identity_at = 0.0
+        self.metadata.want()
+        self._expirations.clear()
+        self.expiration = self.config.producer_id_expiration or DEFAULT_EXPIRATION
+        self._sequence_caps.clear()
+        self._sequence_cap = DEFAULT_SEQUENCE_CAP if self.config.broker_dedup == "range" else None
 
     def _fail_topic(self, topic: TopicState) -> None:
         error = errors.broker_error(topic.error_code, f"topic {topic.name!r}")

@@ -6,8 +6,10 @@ at the wrap, so nothing in the engine ever compares wire values.
 
 The identity life cycle is a table: ABSENT -> REQUESTED -> READY, back to ABSENT when the epochs of
 a producer id are used up (a plain idempotent producer bumps its epoch by itself, KIP-360; past
-32767 it needs a new id). A transactional producer has each of its identities from the coordinator,
-and never bumps one by itself.
+32767 it needs a new id) or when the id turns out to be somebody else's: INVALID_PRODUCER_EPOCH says
+so, because nobody but us raises the epoch of an id that is ours, and so does another cluster. A
+transactional producer has each of its identities from the coordinator, and never bumps one by
+itself.
 
 Rejected: a "transaction manager" that owns both ideas; there are no transactions in a plain
 idempotent producer, and peers end up testing `txn_manager is not None` to ask whether idempotence
@@ -67,6 +69,7 @@ class IdentityEvent(enum.Enum):
     REFUSE = "refuse"
     BUMP = "bump"
     EXHAUST = "exhaust"
+    DISOWN = "disown"
     RENEW = "renew"
 
 
@@ -76,6 +79,8 @@ IDENTITY_TRANSITIONS: dict[tuple[IdentityState, IdentityEvent], IdentityState] =
     (IdentityState.REQUESTED, IdentityEvent.REFUSE): IdentityState.ABSENT,
     (IdentityState.READY, IdentityEvent.BUMP): IdentityState.READY,
     (IdentityState.READY, IdentityEvent.EXHAUST): IdentityState.ABSENT,
+    (IdentityState.READY, IdentityEvent.DISOWN): IdentityState.ABSENT,
+    (IdentityState.ABSENT, IdentityEvent.DISOWN): IdentityState.ABSENT,
     (IdentityState.ABSENT, IdentityEvent.RENEW): IdentityState.READY,
     (IdentityState.READY, IdentityEvent.RENEW): IdentityState.READY,
 }
@@ -118,6 +123,12 @@ class IdentityLedger:
         self.bumps += self.current is not None
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)
+
+    def disown(self) -> None:
+        """The producer id is somebody else's, here at least: another one must be had."""
+        self.bumps += self.current is not None
+        self._move(IdentityEvent.DISOWN)
+        self.current = None
 
     def bump(self) -> None:
         """Raise the epoch by one, or drop the id when its epochs are used up.

@@ -75,6 +75,7 @@ class RequestKind(enum.Enum):
 
     PRODUCE = "Produce"
     METADATA = "Metadata"
+    CLUSTER = "Metadata of the cluster"
     INIT_PRODUCER_ID = "InitProducerId"
     DESCRIBE_CONFIGS = "DescribeConfigs"
     BROKER_CONFIG = "DescribeConfigs of a broker"
@@ -141,9 +142,12 @@ class Link:
     __slots__ = (
         "answered_at",
         "asked_broker",
+        "asked_cluster",
         "bytes_in_flight",
+        "cluster_id",
         "discovery",
         "goodput",
+        "identified",
         "knows_producers",
         "last_progress",
         "last_throttle",
@@ -184,6 +188,10 @@ class Link:
         self.answered_at: float | None = None
         self.last_throttle = 0.0
         self.asked_broker = False
+        # Which cluster it leads to (None: the broker names none), once `identified`. Before that
+        # nothing goes here that bears a producer id, or asks for one.
+        self.asked_cluster = self.identified = False
+        self.cluster_id: str | None = None
         # Whether DescribeProducers and Fetch are worth asking here: until one was refused.
         self.knows_producers = True
         self.may_read = True
@@ -281,6 +289,7 @@ class Node:
         "last_error",
         "limit_lost",
         "link",
+        "misrouted_to",
         "node_id",
         "port",
         "question_lost",
@@ -303,6 +312,8 @@ class Node:
         self.discovery = Discovery(f"broker {node_id}", config, random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
+        # The other cluster that its address was last seen to lead to.
+        self.misrouted_to: str | None = None
         # Its last connection ended over DescribeProducers: an answer above the frame cap, or none
         # at all. The next one does without that hint, or doubt would never be resolved.
         self.question_lost = False

@@ -74,6 +74,10 @@ class Effects(Protocol):
         """Numbers of this partition were given up: its next batch needs another epoch."""
         ...
 
+    def disown(self, partition: PartitionState, error: errors.KafkaError) -> None:
+        """Somebody else writes under the producer id of this partition: another one is needed."""
+        ...
+
     def data_loss(self, partition: PartitionState, reason: str) -> None:
         """The broker lost what it had acknowledged, or our state."""
         ...
@@ -108,6 +112,7 @@ class PartitionState:
         "acked_offset",
         "acked_ordinal",
         "bump_wanted",
+        "disowned",
         "gated",
         "idempotent",
         "ledger",
@@ -153,6 +158,8 @@ class PartitionState:
         self.next_ordinal = 0
         self.retry_at = 0.0
         self.bump_wanted = False
+        # Why its producer id is not ours; None while it is.
+        self.disowned: errors.KafkaError | None = None
         self.acked_offset = -1
         self.acked_ordinal = -1
         # The newest batch whose offset told of a loss: holes below it are of the same one.
@@ -303,6 +310,7 @@ class PartitionState:
             return
         self.ledger.adopt(identity)
         self.bump_wanted = False
+        self.disowned = None
         self._skipped = None
         self._gate = None
         self.suspicion.renewed()
@@ -464,6 +472,11 @@ class PartitionState:
                 self._on_culprits(batch, culprits, error, out)
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
+            case Action.FENCED if not self._transactional:
+                # The epoch of an id that is ours is raised by nobody else.
+                if not batch.in_doubt:
+                    self._retry_later(batch, now)
+                out.disown(self, error)
             case Action.NO_STATE | Action.FENCED:
                 self._on_state_gone(batch, error, now, out)
             case Action.FATAL:
@@ -609,6 +622,15 @@ class PartitionState:
         self._retry_later(batch, now)
         self._give_up_numbers(out)
 
+    def disown(self, error: errors.KafkaError, out: Effects) -> None:
+        """Its producer id is somebody else's as well: nothing more is sent under it, and no answer
+        to a resend would be about our copy. What is in doubt ends UNKNOWN.
+        """
+        self.disowned = error
+        self.bump_wanted = True
+        for batch in [b for b in self.unresolved if b.in_doubt]:
+            self._give_up(batch, error, out)
+
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
         """The attempt ended without an answer: connection lost or timed out, or the partition left
         out of it.
@@ -648,6 +670,8 @@ class PartitionState:
         `throttled`: the last throttle time of the leader's connection, in seconds. `may_ask`:
         whether DescribeProducers is worth asking there.
         """
+        if self.disowned is not None:
+            self.disown(self.disowned, out)  # what has come to be in doubt since
         if self.outstanding:
             return
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)

@@ -15,6 +15,7 @@ from aioidem.protocol.txn_offset_commit import GroupMember, TxnOffset
 __all__ = [
     "AddOffsets",
     "AddPartitions",
+    "AskCluster",
     "AskProducers",
     "CloseLink",
     "CommitOffsets",
@@ -69,6 +70,14 @@ class SendProduce(NamedTuple):
     timeout_ms: int
     transactional_id: str | None
     topics: list[TopicData]
+
+
+@dataclass(frozen=True, slots=True)
+class AskCluster:
+    """Ask which cluster the connection leads to; the answer goes to `on_cluster`."""
+
+    link_id: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,7 @@ Step = (
     OpenLink
     | CloseLink
     | SendProduce
+    | AskCluster
     | FetchMetadata
     | InitProducerId
     | DescribeTopicConfig

@@ -106,6 +106,13 @@ class TopicState:
         """When the next record must be given up, at the earliest; None while none waits."""
         return self._first_end if self.unassigned else None
 
+    def forget_cluster(self) -> None:
+        """What one cluster said of the topic is not so in another."""
+        self.error_code = 0
+        self.refused = None
+        self.described_by = 0
+        self._ceiling = None
+
     def expire(self, now: float) -> list[PendingRecord]:
         """Take out the records that waited for the topic too long."""
         # Their ends are not in order: a caller that waited for room before has less time left.

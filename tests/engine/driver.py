@@ -16,6 +16,7 @@ that was added.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -230,6 +231,9 @@ class Rig:
             (T, index): (1, 0) for index in range(partitions)
         }
         self.ids: dict[str, UUID | None] = {}
+        # The cluster's id, and hosts that lead to another one.
+        self.cluster_id: str | None = "cluster"
+        self.leads_to: dict[str, str | None] = {}
         self.topic_errors: dict[str, int] = {}
         self.next_pid = 4000
         self.links: dict[int, LinkEnd] = {}
@@ -375,6 +379,9 @@ class Rig:
                 self._take_produce(step)
             case steps.FetchMetadata():
                 self.answer_metadata(step)
+            case steps.AskCluster(link_id, token):
+                there = self.leads_to.get(self.links[link_id].host, self.cluster_id)
+                self.core.on_cluster(link_id, token, there, self.now)
             case steps.InitProducerId():
                 self.next_pid += 1
                 self.grant(step, self.next_pid, 0)
@@ -423,10 +430,13 @@ class Rig:
             parts = () if code else tuple(PartitionUpdate(i, *at) for i, at in sorted(led.items()))
             identity = None if code else self.ids.get(name, topic_id(name))
             updates.append(TopicUpdate(name, identity, code, parts))
-        return MetadataUpdate("cluster", tuple(self.brokers.values()), tuple(updates))
+        return MetadataUpdate(self.cluster_id, tuple(self.brokers.values()), tuple(updates))
 
     def answer_metadata(self, step: steps.FetchMetadata) -> None:
-        self.core.on_metadata(step.link_id, step.token, self.metadata(step.topics), self.now)
+        update = self.metadata(step.topics)
+        there = self.leads_to.get(self.links[step.link_id].host, update.cluster_id)
+        update = dataclasses.replace(update, cluster_id=there)
+        self.core.on_metadata(step.link_id, step.token, update, self.now)
 
     def grant(self, step: steps.InitProducerId, producer_id: int, epoch: int) -> None:
         answer = ProducerIdAnswer(0, producer_id, epoch)

@@ -507,7 +507,9 @@ def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int)
     rig.fail(rig.outstanding()[0], code)
     assert rig.outcomes[1].status is UNKNOWN
     rig.send()
-    assert rig.outstanding()[0].epoch == 1
+    before = rig.everything[0].only.identity
+    renewed = (before[0], 1) if code == UNKNOWN_PRODUCER_ID else (before[0] + 1, 0)
+    assert rig.outstanding()[0].only.identity == renewed
 
 
 # -- DUPLICATE_SEQUENCE_NUMBER

@@ -134,6 +134,7 @@ def test_every_identity_pair_is_in_the_table_or_raises(
         IdentityEvent.BUMP: ledger.bump,
         IdentityEvent.EXHAUST: ledger.bump,
         IdentityEvent.RENEW: lambda: ledger.renew(11, 0),
+        IdentityEvent.DISOWN: ledger.disown,
     }
     expected = IDENTITY_TRANSITIONS.get((state, event))
     if expected is None and event in {IdentityEvent.BUMP, IdentityEvent.EXHAUST}:

@@ -74,6 +74,7 @@ def test_defaults() -> None:
         "window_discovery": "auto",
         "trust_base_offset": True,
         "in_doubt": "fail",
+        "on_cluster_change": "continue",
         "broker_dedup": "window",
         "producer_id_expiration": None,
         "retry_backoff": 0.1,
@@ -204,7 +205,7 @@ _FLAGS = [
 ]
 _CHOICES = [
     *("compression_type", "window_discovery", "in_doubt", "broker_dedup", "security_protocol"),
-    *("ssl_truststore_type", "ssl_keystore_type"),
+    *("ssl_truststore_type", "ssl_keystore_type", "on_cluster_change"),
 ]
 _TEXTS = ["client_id", "transactional_id", "sasl_kerberos_service_name", *_SASL_TEXTS]
 

@@ -1,0 +1,205 @@
+"""A producer that is carried to another cluster, and one whose producer id somebody else uses.
+
+Both clusters hand out the same producer ids, as clusters do. `Name` is the name by which the
+producer knows its bootstrap server: it leads to one cluster, and later to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import DeliveryStatus, Producer, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, Drop, RequestSeen
+from aioidem.delivery import Delivery
+from aioidem.records import build_batch
+
+from .tools import PRODUCE, ask, bounded, numbered, producer_for, stored_values, virtual_time
+
+pytestmark = pytest.mark.anyio
+
+QUICK: dict[str, Any] = {"request_timeout": 2.0, "delivery_timeout": 20.0}
+
+
+class Datum(NamedTuple):
+    """A record without a producer."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = 1_700_000_000_000
+
+
+class Name:
+    """A connector to whichever cluster a name leads to at present."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.cluster = cluster
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        return await self.cluster.connector.connect(host, port)
+
+
+@asynccontextmanager
+async def two_clusters(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, EmbeddedCluster]]:
+    """Two clusters that differ in nothing but their ids."""
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(
+                EmbeddedCluster(transport="memory", seed=seed, **options)
+            )
+            for seed in (1, 2)
+        ]
+        assert first.state.cluster_id != second.state.cluster_id
+        for cluster in (first, second):
+            cluster.create_topic("t")
+        yield first, second
+
+
+async def move(name: Name, to: EmbeddedCluster) -> None:
+    """The name leads elsewhere from now on, and the cluster it led to is gone."""
+    before, name.cluster = name.cluster, to
+    for broker in list(before.state.brokers):
+        await before.stop_broker(broker)
+    await virtual_time(0.001)
+
+
+async def acknowledged(producer: Producer, value: bytes) -> bool:
+    """Send it, and wait for its outcome."""
+    delivery = producer.send_nowait("t", value)
+    try:
+        await delivery
+    except errors.KafkaError:
+        return False
+    return delivery.status is DeliveryStatus.ACKED
+
+
+async def write(cluster: EmbeddedCluster, value: bytes, identity: tuple[int, int, int]) -> None:
+    """Write one record as a client would that has this producer id, epoch and sequence."""
+    producer_id, epoch, sequence = identity
+    batch = build_batch(
+        [Datum(value)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    answer = await ask(
+        cluster,
+        PRODUCE,
+        9,
+        transactional_id=None,
+        acks=-1,
+        timeout=timedelta(seconds=5),
+        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch.data}]}],
+    )
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def missing(cluster: EmbeddedCluster, values: list[bytes]) -> list[bytes]:
+    """Those of the acknowledged values that the log does not hold."""
+    return sorted(set(values) - set(stored_values(cluster)))
+
+
+def lose_the_answers(seen: RequestSeen) -> Action | None:
+    """Produce is appended, and nobody hears of it."""
+    return Drop(processed=True) if seen.api_key == PRODUCE else None
+
+
+@bounded(600)
+async def test_a_producer_carried_to_another_cluster_harms_nobody_there() -> None:
+    async with two_clusters() as (first, second):
+        name = Name(first)
+        async with (
+            producer_for(first, connector=name, **QUICK) as carried,
+            producer_for(second, **QUICK) as native,
+        ):
+            assert all([await acknowledged(carried, value) for value in numbered(5)])
+            written = [v for v in numbered(3, 100) if await acknowledged(native, v)]
+            await move(name, second)
+            for turn in range(3):
+                for producer, value in ((carried, b"a%d" % turn), (native, b"b%d" % turn)):
+                    if await acknowledged(producer, value):
+                        written.append(value)
+            assert missing(second, written) == []
+            assert len(written) == 9
+            assert carried.statistics().producer_id != native.statistics().producer_id
+            assert missing(first, numbered(5)) == []
+            assert stored_values(second) == written
+
+
+@bounded(600)
+async def test_a_fenced_producer_takes_another_producer_id() -> None:
+    """What fences it is a client that kept its producer id when it was carried here."""
+    async with two_clusters() as (_, second), producer_for(second, **QUICK) as native:
+        written = [v for v in numbered(3) if await acknowledged(native, v)]
+        before = native.statistics().producer_id
+        assert before is not None
+        await write(second, b"stranger 0", (before, 1, 0))
+        await write(second, b"stranger 1", (before, 1, 1))
+        written += [v for v in numbered(4, 10) if await acknowledged(native, v)]
+        assert len(written) == 7
+        assert missing(second, written) == []
+        assert native.statistics().producer_id != before
+
+
+async def in_doubt_at(first: EmbeddedCluster, producer: Producer) -> list[Delivery]:
+    """One record is acknowledged; three are appended and not answered, two wait behind them."""
+    assert await acknowledged(producer, b"first")
+    first.intercept(lose_the_answers)
+    deliveries = [producer.send_nowait("t", value) for value in numbered(3)]
+    await virtual_time(0.1)
+    deliveries += [producer.send_nowait("t", value) for value in numbered(2, 3)]
+    return deliveries
+
+
+@bounded(600)
+async def test_what_is_in_doubt_ends_unknown_and_what_waits_goes_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with two_clusters() as (first, second):
+        name = Name(first)
+        options = QUICK | {"max_in_flight_requests_per_connection": 1, "late_sealing": False}
+        async with producer_for(first, connector=name, **options) as carried:
+            deliveries = await in_doubt_at(first, carried)
+            await move(name, second)
+            await carried.flush()
+            doubtful, waiting = deliveries[:3], deliveries[3:]
+            assert [each.status for each in doubtful] == [DeliveryStatus.UNKNOWN] * 3
+            assert [each.status for each in waiting] == [DeliveryStatus.ACKED] * 2
+            for each in doubtful:
+                with pytest.raises(errors.ClusterChangedError, match=second.state.cluster_id):
+                    await each
+            assert stored_values(first) == [b"first", *numbered(3)]
+            assert stored_values(second) == numbered(2, 3)
+            assert carried.statistics().data_loss_events == 0
+    told = [line for line in caplog.messages if "the cluster changed" in line]
+    assert len(told) == 1
+    assert "what is in doubt ends UNKNOWN" in told[0]
+
+
+@bounded(600)
+async def test_under_fail_nothing_goes_along_and_the_producer_ends() -> None:
+    async with two_clusters() as (first, second):
+        name = Name(first)
+        options: dict[str, Any] = QUICK | {
+            "max_in_flight_requests_per_connection": 1,
+            "late_sealing": False,
+            "on_cluster_change": "fail",
+        }
+        async with producer_for(first, connector=name, **options) as carried:
+            deliveries = await in_doubt_at(first, carried)
+            await move(name, second)
+            for each in deliveries:
+                with pytest.raises(errors.ClusterChangedError):
+                    await each
+            statuses = [each.status for each in deliveries]
+            assert statuses == [DeliveryStatus.UNKNOWN] * 3 + [DeliveryStatus.NOT_WRITTEN] * 2
+            with pytest.raises(errors.ClusterChangedError):
+                await carried.send("t", b"more")
+            assert stored_values(second) == []

@@ -1,0 +1,314 @@
+"""A producer id is worth nothing in another cluster, and nothing once somebody else uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem import errors
+from aioidem.engine import steps
+from aioidem.engine.transactions import TransactionState
+from aioidem.protocol.producers import ProducersAnswer
+
+from .driver import (
+    ACKED,
+    INVALID_PRODUCER_EPOCH,
+    NOT_WRITTEN,
+    PENDING,
+    UNKNOWN,
+    LinkEnd,
+    Rig,
+    T,
+    pipelined,
+    topic_id,
+    wait_until,
+)
+
+
+def carried(rig: Rig) -> None:
+    """Every connection ends, and every address leads to another cluster."""
+    rig.cluster_id = "another"
+    rig.ids[T] = topic_id(T, 7)
+    for end in [end for end in rig.links.values() if end.open and not end.closed]:
+        rig.lose(end, poll=False)
+
+
+def opened(rig: Rig) -> list[LinkEnd]:
+    return [end for end in rig.links.values() if end.open and not end.closed]
+
+
+def told(rig: Rig, text: str) -> list[str]:
+    return [event for event in rig.events if text in event]
+
+
+# -- another cluster
+
+
+def test_what_is_in_doubt_ends_unknown_and_the_rest_goes_on_under_a_new_producer_id() -> None:
+    rig, requests = pipelined(5)
+    rig.send(3)
+    before = requests[0].only.identity
+    carried(rig)
+    wait_until(rig, lambda: rig.outcomes[1].status is UNKNOWN)
+    rig.settle_down()
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 5, *[ACKED] * 3]
+    there = rig.everything[-1].only
+    assert there.identity[0] != before[0]
+    assert there.where == (T, 0, topic_id(T, 7))
+    error = rig.outcomes[1].error
+    assert isinstance(error, errors.ClusterChangedError)
+    assert "the cluster changed from cluster to another" in str(error)
+    assert "b1:9092" in str(error)
+    assert "was last heard of" in str(error)
+    assert len(told(rig, "the cluster changed")) == 1
+    rig.assert_drained()
+
+
+def test_under_fail_the_producer_ends() -> None:
+    rig, _ = pipelined(5, on_cluster_change="fail")
+    rig.send(3)
+    carried(rig)
+    wait_until(rig, lambda: PENDING not in rig.statuses)
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 5, *[NOT_WRITTEN] * 3]
+    with pytest.raises(errors.ClusterChangedError) as refused:
+        rig.send()
+    assert refused.value.status is NOT_WRITTEN
+    assert len(told(rig, "this producer ends")) == 1
+    rig.tick(30.0)
+    assert len(told(rig, "the cluster changed")) == 1
+    assert all(request.sent_at < rig.now - 29.0 for request in rig.everything)
+    rig.assert_drained()
+
+
+def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
+    """The address leads to the same cluster, but nobody can know before it says so."""
+    rig, _ = pipelined(3)
+    rig.producers = ProducersAnswer(0, {})
+    rig.hold = (steps.AskCluster, steps.FetchMetadata)
+    sent = len(rig.everything)
+    rig.lose()
+    rig.tick(5.0)
+    assert opened(rig)
+    assert len(rig.everything) == sent
+    rig.hold = (steps.InitProducerId,)
+    for step in rig.held:
+        if isinstance(step, steps.AskCluster):
+            rig.core.on_cluster(step.link_id, step.token, rig.cluster_id, rig.now)
+        elif isinstance(step, steps.FetchMetadata):
+            rig.answer_metadata(step)
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 4
+    assert not any(isinstance(step, steps.InitProducerId) for step in rig.held)
+
+
+def test_a_connection_that_leads_elsewhere_is_closed_and_nobody_moves() -> None:
+    """KIP-1242: an address was given to somebody else, while the cluster is there as ever."""
+    rig = Rig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    rig.leads_to["b2"] = "another"
+    [to_two] = [end for end in opened(rig) if end.host == "b2"]
+    rig.lose(to_two)
+    sent = len(rig.everything)
+    here, there = rig.send(partition=0)[0], rig.send(partition=1)[0]
+    rig.settle_down(20.0)
+    assert (here.status, there.status) == (ACKED, PENDING)
+    assert {request.link.host for request in rig.everything[sent:]} == {"b1"}
+    assert len(told(rig, "leads to cluster another")) == 1
+    tried = [end for end in rig.links.values() if end.host == "b2"]
+    assert len(tried) <= 2 + 20.0 / rig.config.reconnect_backoff_max + 7, "no back-off"
+    del rig.leads_to["b2"]
+    rig.settle_down()
+    assert there.status is ACKED
+    assert not told(rig, "the cluster changed")
+
+
+def test_two_clusters_behind_one_name_are_no_reason_to_move_while_one_is_reached() -> None:
+    rig = Rig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    rig.send(partition=1)
+    rig.ack_all()
+    for turn in range(7):
+        rig.leads_to["b1"] = "another" if turn % 2 else "cluster"
+        for end in [end for end in opened(rig) if end.host == "b1"]:
+            rig.lose(end)
+        rig.send(partition=0)
+        rig.send(partition=1)
+        rig.settle_down(5.0)
+    assert rig.statuses == [ACKED] * 15
+    assert not told(rig, "the cluster changed")
+
+
+def test_a_name_that_flaps_costs_one_move_for_each_time_that_all_connections_are_lost() -> None:
+    rig = Rig().start()
+    for turn in range(6):
+        rig.send()
+        rig.ack_all()
+        rig.cluster_id = f"cluster {turn}"
+        rig.lose()
+        rig.settle_down(5.0)
+    assert len(told(rig, "the cluster changed")) == 6
+    identities = [request.only.identity for request in rig.everything]
+    assert len(set(identities)) == 6
+    assert rig.statuses == [ACKED] * 6
+
+
+def test_one_connection_that_comes_to_lead_elsewhere_is_left() -> None:
+    """A proxy that turns to another cluster in the middle of a connection: seen when it answers."""
+    rig, requests = pipelined(3)
+    rig.cluster_id = "another"
+    rig.refresh()
+    assert requests[0].link.closed
+    rig.settle_down()
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 3]
+
+
+def test_a_cluster_that_names_no_id_is_taken_for_the_known_one() -> None:
+    rig, _ = pipelined(3)
+    rig.cluster_id = None
+    rig.lose()
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 4
+    assert not rig.events
+
+
+def test_records_go_along_in_call_order_to_the_partitions_that_are_there() -> None:
+    rig = Rig(partitions=3).start()
+    for number in range(9):
+        rig.send(partition=number % 3, size=20, poll=False)
+    for _ in range(6):
+        rig.send(partition=None, size=20, poll=False)
+    carried(rig)
+    for partition in (1, 2):
+        del rig.leaders[T, partition]
+    rig.settle_down(70.0)
+    on_zero = [rig.outcomes[number] for number in (0, 3, 6)]
+    assert [outcome.status for outcome in on_zero] == [ACKED] * 3
+    gone = [rig.outcomes[number] for number in (1, 2, 4, 5, 7, 8)]
+    assert [outcome.status for outcome in gone] == [NOT_WRITTEN] * 6
+    written = [o for o in rig.outcomes if o.status is ACKED]
+    assert len(written) == 9
+    assert [o.offset for o in written] == sorted(o.offset for o in written)
+
+
+def test_nothing_learned_from_one_cluster_is_used_in_the_next() -> None:
+    rig, requests = pipelined(20, version=14, max_in_flight_requests_per_connection=30)
+    for request in requests:
+        rig.ack(request, retained=20)
+    rig.leaders[T, 0] = (1, 0)
+    rig.next_offset = 0
+    carried(rig)
+    rig.send()
+    rig.settle_down()
+    state = rig.state()
+    assert rig.statuses == [ACKED] * 22
+    assert state.acked_offset == 0
+    assert state.window.limit == 5
+    assert rig.core.counters.data_loss_events == 0
+
+
+def test_a_leader_epoch_of_the_next_cluster_may_be_lower() -> None:
+    rig = Rig(brokers=2)
+    rig.leaders[T, 0] = (1, 50)
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    rig.leaders[T, 0] = (2, 0)
+    carried(rig)
+    rig.send()
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 2
+    assert rig.everything[-1].link.host == "b2"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transactional_producer_ends(version: int) -> None:
+    """Its transaction, its fencing and its groups' offsets are in the cluster that is gone."""
+    rig = Rig(transactional_id="tx", transaction_version=version).start()
+    rig.begin()
+    rig.send()
+    rig.ack_all()
+    rig.hold = (steps.EndTransaction,)
+    rig.commit()
+    rig.called(steps.EndTransaction)
+    carried(rig)
+    wait_until(rig, lambda: rig.txn is TransactionState.FATAL)
+    cause = rig.transactions.cause
+    assert isinstance(cause, errors.ClusterChangedError)
+    assert cause.status is UNKNOWN, "the commit was asked for, and may have been decided"
+
+
+# -- INVALID_PRODUCER_EPOCH
+
+
+def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> None:
+    rig, requests = pipelined(3)
+    before = requests[0].only.identity
+    for request in requests:
+        rig.fail(request, INVALID_PRODUCER_EPOCH, poll=False)
+    rig.settle_down()
+    assert rig.statuses == [ACKED] * 4
+    assert rig.everything[-1].only.identity == (before[0] + 1, 0)
+    [event] = rig.events
+    assert f"another producer writes under producer id {before[0]}" in event
+
+
+def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
+    """Whoever writes under our id may have written our sequence there, and the answer is about
+    that.
+    """
+    rig = Rig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    fenced, doubtful = rig.send(partition=0)[0], rig.send(2, partition=1)[0]
+    to_zero = next(r for r in rig.outstanding() if r.only.partition == 0)
+    to_one = next(r for r in rig.outstanding() if r.only.partition == 1)
+    rig.lose(to_one.link, poll=False)
+    before = to_zero.only.identity
+    rig.fail(to_zero, INVALID_PRODUCER_EPOCH)
+    assert doubtful.status is UNKNOWN
+    assert "another producer writes under" in str(doubtful.error)
+    sent = len(rig.everything)
+    rig.settle_down()
+    assert fenced.status is ACKED
+    assert {part.identity[0] for r in rig.everything[sent:] for part in r.parts} == {before[0] + 1}
+
+
+def test_doubt_that_comes_after_the_fencing_ends_unknown_as_well() -> None:
+    rig = Rig(brokers=2, partitions=2)
+    rig.leaders[T, 1] = (2, 0)
+    rig.start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    rig.send(partition=0)
+    late = rig.send(partition=1)[0]
+    to_zero = next(r for r in rig.outstanding() if r.only.partition == 0)
+    to_one = next(r for r in rig.outstanding() if r.only.partition == 1)
+    rig.fail(to_zero, INVALID_PRODUCER_EPOCH)
+    rig.lose(to_one.link)
+    assert late.status is UNKNOWN
+
+
+def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
+    """One answer of the old id comes when the new one is in use: it says nothing of that."""
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    first, second = rig.outstanding()
+    rig.fail(first, INVALID_PRODUCER_EPOCH)
+    renewed = rig.core.identity.current
+    assert renewed is not None
+    rig.fail(second, INVALID_PRODUCER_EPOCH)
+    rig.settle_down()
+    assert rig.core.identity.current == renewed
+    assert rig.statuses == [ACKED] * 4
