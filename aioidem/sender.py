@@ -97,7 +97,7 @@ class Alarm:
             if at is None:
                 await self._rearm.wait()
                 continue
-            with anyio.move_on_at(at):
+            with anyio.CancelScope(deadline=at):  # anyio 4.8 has no move_on_at
                 await self._rearm.wait()
                 continue
             self._at = None
