@@ -1,0 +1,58 @@
+"""Tests of what users install: the wheel and the sdist, in environments that hold nothing else.
+
+Every test below gets the marker ``install``, so that `make check` can leave them out: dependencies
+are resolved by uv and come from a package index, or from uv's cache. `UV_RESOLUTION` is obeyed:
+`make test-oldest` installs the oldest versions that are allowed.
+
+Invariants: what is built is built from a copy of the tree, and nothing is left in the tree; where no
+package index can be reached a test is skipped with the reason, but on CI it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from .tools import ROOT, Built, copy_tree, uv
+
+_HERE = Path(__file__).parent
+_SECONDS = 400  # the first one may download, and build what has no wheel; pyspark takes longest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.install)
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Reach a package index, or skip."""
+    wanted = tmp_path_factory.mktemp("index") / "wanted.in"
+    wanted.write_text("anyio\n")
+    done = uv("pip", "compile", "--quiet", str(wanted), cwd=wanted.parent)
+    if done.returncode == 0:
+        return
+    reason = f"no package index: {' '.join(done.stderr.split())}"
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as a clone has it."""
+    return copy_tree(ROOT, tmp_path_factory.mktemp("clone") / "aioidem")
+
+
+@pytest.fixture(scope="session")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The wheel and the sdist, each built from the tree."""
+    out = tmp_path_factory.mktemp("dist")
+    done = uv("build", "--quiet", "--sdist", "--wheel", "--out-dir", str(out), str(tree), cwd=out)
+    assert done.returncode == 0, done.stderr
+    [wheel], [sdist] = out.glob("*.whl"), out.glob("*.tar.gz")
+    return Built(wheel=wheel, sdist=sdist)

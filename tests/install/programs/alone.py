@@ -1,0 +1,24 @@
+"""Send records with what an installation without extras brings."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import aioidem
+from aioidem.broker import EmbeddedCluster
+
+
+async def main() -> None:
+    async with EmbeddedCluster() as cluster:
+        for count, codec in enumerate(("none", "gzip", "lz4", "zstd")):
+            async with aioidem.Producer(
+                cluster.bootstrap_servers, compression_type=codec
+            ) as producer:
+                metadata = await producer.send("t", b"value" * 100)
+                assert metadata.offset == count
+
+
+assert Path(sys.prefix) in Path(aioidem.__file__).parents, aioidem.__file__
+asyncio.run(main())

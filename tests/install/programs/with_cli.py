@@ -1,0 +1,19 @@
+"""Call the command: its version, and a short load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import aioidem
+
+command = Path(sys.prefix) / "bin" / "aioidem"
+
+
+def told(*words: str) -> str:
+    return subprocess.run([command, *words], check=True, capture_output=True, text=True).stdout
+
+
+assert told("--version").strip() == f"aioidem {aioidem.__version__}"
+assert "records/s" in told("perf", "--num-records", "100", "--record-size", "10")

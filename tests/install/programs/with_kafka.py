@@ -1,0 +1,18 @@
+"""Be ready to find the jars of a real broker; finding them needs Maven Central, and running it Java.
+
+jgo is imported by name, as `aioidem.testing` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from aioidem.testing import KafkaCluster
+
+maven: Any = importlib.import_module("jgo.maven")
+coordinate: Any = importlib.import_module("jgo.parse").Coordinate
+
+wanted = coordinate("org.apache.kafka", "kafka_2.13", "4.3.1")
+assert maven.MavenContext().create_dependency(wanted)
+assert KafkaCluster

@@ -1,0 +1,13 @@
+"""Have a load draw its charts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+command = Path(sys.prefix) / "bin" / "aioidem"
+report = Path("report.html")
+load = ("perf", "--num-records", "100", "--record-size", "10", "--report", str(report))
+subprocess.run([command, *load], check=True, capture_output=True)
+assert "plotly" in report.read_text().lower()

@@ -1,0 +1,66 @@
+"""What is in the sdist and the wheel: the one has the whole project, the other only the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .tools import Built, uv
+
+_NOT_SHIPPED = {".gitignore"}
+_MADE_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg"}
+
+
+def files(root: Path) -> set[str]:
+    return {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+
+
+@pytest.fixture(scope="module")
+def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist's folder."""
+    where = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(where, filter="data")
+    [folder] = where.iterdir()
+    return folder
+
+
+def test_the_sdist_is_the_whole_project(tree: Path, unpacked: Path) -> None:
+    shipped = {name for name in files(unpacked) if not name.startswith("aioidem.egg-info/")}
+    assert shipped - _MADE_BY_SETUPTOOLS == files(tree) - _NOT_SHIPPED
+
+
+def test_the_projects_tests_run_from_the_sdist(unpacked: Path) -> None:
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        command, cwd=unpacked, env=env, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+def test_the_wheel_is_the_same_from_the_tree_and_from_the_sdist(
+    built: Built, tmp_path: Path
+) -> None:
+    done = uv(
+        "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(built.sdist), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    [again] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(again) as other:
+        assert {each.filename: each.CRC for each in one.infolist()} == {
+            each.filename: each.CRC for each in other.infolist()
+        }
+
+
+def test_the_wheel_has_the_package_and_nothing_else(tree: Path, built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {f"aioidem/{name}" for name in files(tree / "aioidem")}
