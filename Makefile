@@ -1,16 +1,18 @@
 # Everything here runs in .venv, which the first target to need it makes: `make demo` on a fresh
-# machine needs Python 3.11 or newer and nothing else. `make PYTHON=python3.13 ...` picks another one.
+# machine needs Python 3.11 or newer and nothing else. `make PYTHON=python3.13 ...` picks another one,
+# and VENV=.venv-3.13 beside it keeps what it installs apart.
 
 PYTHON ?= python3
 SEEDS ?= 2000
 FROM ?= 0
 INPUTS ?= 1000000
-BIN := .venv/bin
-READY := .venv/.ready
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
 LONG := tests/simulated tests/spark
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test check kafka static declared everyday measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -35,7 +37,19 @@ bench-transactions: $(READY) ## KIP-1269's transactional benchmark, Java's tool 
 bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 	$(BIN)/python benchmarks/faults.py
 
-test: check measured kafka ## Everything that can be checked on one machine
+test: check measured installed kafka ## Everything that can be checked on one machine
+
+# Each in an environment of its own, made anew, for what is resolved changes by the day. The oldest
+# versions are those that pyproject.toml names, for what `pip install aioidem` and its extras bring
+# too. There every test runs, but not `static`: it looks at the source, which is the same, and what
+# older linters make of it is promised to nobody.
+test-oldest: ## Every test, with the oldest version of each dependency that pyproject.toml allows
+	rm -rf .venv-oldest
+	UV_RESOLUTION=lowest-direct $(MAKE) VENV=.venv-oldest everyday measured installed kafka
+
+test-newest: ## The same as `make test`, with the newest versions that resolve
+	rm -rf .venv-newest
+	UV_RESOLUTION=highest $(MAKE) VENV=.venv-newest test
 
 check: static declared everyday ## The quick part of it: what to run before each commit
 
@@ -47,8 +61,8 @@ kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network 
 
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
-	$(BIN)/python -m pip freeze --exclude-editable > .venv/audited.txt
-	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r .venv/audited.txt
+	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/audited.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(VENV)/audited.txt
 
 soak: $(READY) ## Seeded schedules of faults: make soak SEEDS=100000 FROM=0
 	@$(BIN)/python -m tests.simulated.soak --seeds $(SEEDS) --from $(FROM)
@@ -67,18 +81,22 @@ fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuz
 
 # Most of these tests wait for something most of their time: four at once suit two cores.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests -m "not slow and not kafka" -n 4
+	$(BIN)/python -m pytest tests -m "not slow and not kafka and not install" -n 4
+
+# Wheel and sdist, alone and with each extra, in environments that hold nothing else.
+installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
+	$(BIN)/python -m pytest tests/install -n 2
 
 # What takes long, and then what is measured: that must have the machine to itself.
 measured: $(READY)
 	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
-	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka"
+	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka and not install"
 
 static: $(READY) ## Style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
 declared: $(READY) ## Imports against declared dependencies
@@ -86,10 +104,15 @@ declared: $(READY) ## Imports against declared dependencies
 	$(BIN)/deptry .
 
 # Quiet, so that logs carry results and not download chatter. The stamp is last: an interrupted
-# install is taken up again.
+# install is taken up again. pip has the newest of everything; only uv can resolve to the oldest.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioidem needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing into .venv (once, and after changes of pyproject.toml)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (once, and after changes of pyproject.toml)"
+ifdef UV_RESOLUTION
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+else
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+endif
 	@touch $@

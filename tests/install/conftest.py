@@ -4,8 +4,8 @@ Every test below gets the marker ``install``, so that `make check` can leave the
 are resolved by uv and come from a package index, or from uv's cache. `UV_RESOLUTION` is obeyed:
 `make test-oldest` installs the oldest versions that are allowed.
 
-Invariants: what is built is built from a copy of the tree, and nothing is left in the tree; where no
-package index can be reached a test is skipped with the reason, but on CI it fails.
+Invariants: what is built is built from a copy of the tree, and nothing is left in the tree; where
+no package index can be reached a test is skipped with the reason, but on CI it fails.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The wheel and the sdist, each built from the tree."""
-    out = tmp_path_factory.mktemp("dist")
-    done = uv("build", "--quiet", "--sdist", "--wheel", "--out-dir", str(out), str(tree), cwd=out)
+    """The wheel and the sdist, each built from a copy of the tree."""
+    out, place = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("build") / "aioidem"
+    place = copy_tree(tree, place)
+    done = uv("build", "--quiet", "--sdist", "--wheel", "--out-dir", str(out), str(place), cwd=out)
     assert done.returncode == 0, done.stderr
     [wheel], [sdist] = out.glob("*.whl"), out.glob("*.tar.gz")
     return Built(wheel=wheel, sdist=sdist)

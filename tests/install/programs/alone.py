@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import aioidem
 from aioidem.broker import EmbeddedCluster
@@ -12,7 +13,8 @@ from aioidem.broker import EmbeddedCluster
 
 async def main() -> None:
     async with EmbeddedCluster() as cluster:
-        for count, codec in enumerate(("none", "gzip", "lz4", "zstd")):
+        codecs: tuple[Any, ...] = ("none", "gzip", "lz4", "zstd")
+        for count, codec in enumerate(codecs):
             async with aioidem.Producer(
                 cluster.bootstrap_servers, compression_type=codec
             ) as producer:

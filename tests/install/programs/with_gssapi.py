@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import aioidem
 
-aioidem.ProducerConfig(
-    bootstrap_servers="broker.example:9093",
-    security_protocol="SASL_SSL",
-    sasl_mechanism="GSSAPI",
+aioidem.ProducerConfig.from_properties(
+    {
+        "bootstrap.servers": "broker.example:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "GSSAPI",
+    }
 )

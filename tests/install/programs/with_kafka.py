@@ -1,4 +1,4 @@
-"""Be ready to find the jars of a real broker; finding them needs Maven Central, and running it Java.
+"""Be ready to find a real broker's jars: to do so needs Maven Central, to run them Java.
 
 jgo is imported by name, as `aioidem.testing` does.
 """
@@ -15,4 +15,4 @@ coordinate: Any = importlib.import_module("jgo.parse").Coordinate
 
 wanted = coordinate("org.apache.kafka", "kafka_2.13", "4.3.1")
 assert maven.MavenContext().create_dependency(wanted)
-assert KafkaCluster
+assert KafkaCluster.__module__ == "aioidem.testing.kafka_cluster"
