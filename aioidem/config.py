@@ -995,13 +995,29 @@ def _both(name: str) -> str:
     return name if java is None or java == name else f"{name} ({java})"
 
 
+_ALIKE: Final = 0.75
+"""How alike two names must be for one to be meant by the other: "client.dns.lookup" is no
+"client.id".
+"""
+_NEEDLESS: Final = MappingProxyType(
+    {
+        "retries": "records are retried until {}: set that",
+        "client.dns.lookup": "every address of a host is tried already: leave it out",
+    }
+)
+"""Java's properties for which there is nothing to set here, and why."""
+
+
 def _unknown(name: str, known: tuple[str, ...]) -> ConfigError:
     """Say what was probably meant: the same option's name in this family, or the nearest one."""
     for native, option in _OPTIONS.items():
         here = native if native in known else option.java
         if name in {native, option.java, option.aiokafka} and here in known:
             return ConfigError(f"unknown option {name!r}: write {here!r}, {_unit(option, here)}")
-    nearest = difflib.get_close_matches(name, known, n=1)
+    if name in _NEEDLESS:
+        deadline = "delivery_timeout" if "delivery_timeout" in known else "delivery.timeout.ms"
+        return ConfigError(f"unknown option {name!r}: {_NEEDLESS[name].format(deadline)}")
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
     if nearest:
         return ConfigError(f"unknown option {name!r}: did you mean {nearest[0]!r}?")
     return ConfigError(f"unknown option {name!r}: expected one of {', '.join(known)}")

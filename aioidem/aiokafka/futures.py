@@ -18,7 +18,7 @@ import anyio
 from aioidem.aiokafka.translation import Translation
 from aioidem.delivery import Deliveries, Delivery
 from aioidem.errors import AbortableTransactionError, TransactionAborted
-from aioidem.structs import RecordMetadata
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
 
@@ -187,11 +187,18 @@ def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) 
     if future.done():
         return
     if error is None:
-        future.set_result(translation.metadata(delivery.metadata))
+        future.set_result(_result(delivery, translation))
     else:
         future.set_exception(translation.error(error))
         if isinstance(error, _TOLD_ELSEWHERE):
             future.exception()  # or asyncio would log each future that nobody awaits
+
+
+def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
+    """What aiokafka's future has; None under acks=0, though neither says so in its types."""
+    if delivery.status is DeliveryStatus.UNKNOWN:
+        return cast("RecordMetadata", None)
+    return translation.metadata(delivery.metadata)
 
 
 def done_future(

@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from aioidem.config import BrokerDedup, InDoubt, OnClusterChange, ProducerConfig, WindowDiscovery
 from aioidem.errors import ConfigError
 from aioidem.secret import Secret
+from aioidem.security import SecurityProtocol
 
 __all__ = ["OMITTED", "MoreOptions", "Omitted", "check_serializer", "config_from"]
 
@@ -113,6 +114,9 @@ def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> Produc
     for name in more:
         if name not in MoreOptions.__annotations__:
             raise TypeError(f"AIOKafkaProducer() got an unexpected keyword argument {name!r}")
+    if arguments["security_protocol"] not in get_args(SecurityProtocol):
+        # aiokafka's words, SASL left out and all: its users match them.
+        raise ConfigError("`security_protocol` should be SSL or PLAINTEXT")
     given = {name: value for name, value in arguments.items() if not _omitted(value)}
     given.update(more)
     if given["client_id"] is None:

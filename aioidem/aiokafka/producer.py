@@ -272,13 +272,14 @@ class AIOKafkaProducer:
             value: bytes, or what the value serialiser takes; None is a tombstone, and needs a key.
             key: likewise; decides the partition.
             partition: overrides the partitioner's choice.
-            timestamp_ms: milliseconds since the epoch, fractions dropped; None is now.
+            timestamp_ms: milliseconds since the epoch, up to the year 5138, fractions dropped; None
+                is now.
             headers: (name, value) pairs.
 
         Returns:
             A future of the record's `RecordMetadata`, or of its error, whose `status` says whether
             the record may be in the log. Under acks=0 it is done when the record is on its way, and
-            the offset is -1.
+            the result is None.
 
         Raises:
             KafkaTimeoutError: no metadata or room within `max_block_ms`.

@@ -803,13 +803,18 @@ class PartitionState:
         """
         expired = self.queue.expire(now)
         if expired:
-            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, _timeout(), out)
+            self.settle_records(expired, DeliveryStatus.NOT_WRITTEN, self._timeout(), out)
         for batch in [b for b in self.unresolved if b.deadline <= now]:
             if batch.due and not batch.in_doubt:
-                self._fail(batch, _timeout(), out)
+                self._fail(batch, self._timeout(), out)
                 self._give_up_numbers(out)
             elif now >= batch.deadline + (grace if _resolving(batch, answered_at) else 0.0):
-                self._give_up(batch, _timeout(), out)
+                self._give_up(batch, self._timeout(), out)
+
+    def _timeout(self) -> errors.KafkaError:
+        return errors.DeliveryTimeoutError(
+            f"{self.topic}-{self.partition}: not acknowledged within delivery_timeout"
+        )
 
     def next_deadline(self, now: float, grace: float) -> float | None:
         """When `expire` has something to do next (at the latest)."""
@@ -954,7 +959,3 @@ def _resolving(batch: Batch, answered_at: float | None) -> bool:
         and batch.doubted_at is not None
         and answered_at > batch.doubted_at
     )
-
-
-def _timeout() -> errors.KafkaError:
-    return errors.DeliveryTimeoutError("delivery.timeout passed before the record was acknowledged")

@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from aioidem.config import ProducerConfig
 from aioidem.errors import (
     AuthenticationFailedError,
     ConfigError,
+    InternalError,
     KafkaConnectionError,
     NotKafkaError,
     SslAuthenticationError,
@@ -56,9 +58,18 @@ _LOST: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResour
 
 
 def secured(connector: Connector, config: ProducerConfig) -> Connector:
-    """The connector, with TLS around its streams where the configuration has them."""
+    """The connector, with TLS around its streams where the configuration has them.
+
+    :raises ConfigError: a file cannot be read or does not hold what it should.
+    """
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         return connector
+    # What cannot be loaded is told now, not at the first connection; but for a key given as text,
+    # which takes a file to be made, and a loop may be running here.
+    if config.ssl_keystore_key is None:
+        client_context(config)
+    else:
+        _trusting(config)
     return TlsConnector(connector, lambda: client_context(config))
 
 
@@ -69,20 +80,49 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
     """
     if config.ssl_context is not None:
         return config.ssl_context
-    try:
-        context = ssl.create_default_context(
-            cafile=config.ssl_truststore_location, cadata=config.ssl_truststore_certificates
-        )
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
-        context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
+    context = _trusting(config)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
+    context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
+    mine = config.ssl_keystore_location
+    texts = "ssl_keystore_key, ssl_keystore_certificate_chain"
+    with _told(texts if mine is None else f"ssl_keystore_location={mine!r}", _IDENTITY):
         _load_identity(context, config)
+    return context
+
+
+_AUTHORITIES: Final = "the certificates of authorities"
+_IDENTITY: Final = (
+    "a private key and the chain of its certificate, with ssl_key_password if it is encrypted"
+)
+
+
+def _trusting(config: ProducerConfig) -> ssl.SSLContext:
+    file, text = config.ssl_truststore_location, config.ssl_truststore_certificates
+    named = "ssl_truststore_certificates" if file is None else f"ssl_truststore_location={file!r}"
+    with _told(named, _AUTHORITIES):
+        return ssl.create_default_context(cafile=file, cadata=text)
+    raise InternalError("a failure to load certificates was not raised")
+
+
+@contextmanager
+def _told(option: str, expected: str) -> Iterator[None]:
+    """Name the option, and never what it holds, if that cannot be loaded."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            problem = "the key is another certificate's"
+        else:
+            problem = f"expected PEM with {expected}"
+            problem += f" ({error.reason})" if error.reason else ""
     except (OSError, ValueError) as error:
-        # ssl.SSLError is an OSError. The chain is left out: its frames may hold the key.
-        reason = str(error)
+        strerror = error.strerror if isinstance(error, OSError) else None
+        problem = strerror or f"expected PEM with {expected}"
     else:
-        return context
-    raise ConfigError(f"the TLS certificates or keys cannot be loaded: {reason}")
+        return
+    # The chain is left out: its frames may hold the key.
+    raise ConfigError(f"{option} cannot be loaded: {problem}")
 
 
 def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:

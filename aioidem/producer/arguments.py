@@ -21,7 +21,10 @@ __all__ = [
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-_MAX_TIMESTAMP_MS = 2**63 - 1
+_LATEST_SECONDS = 100_000_000_000
+"""In the year 5138. Whatever is later was counted in a smaller unit, and a broker's
+message.timestamp.after.max.ms refuses it: the batch with it, and what it shared it with.
+"""
 
 
 def checked_payload(name: str, data: object) -> bytes | None:
@@ -58,30 +61,40 @@ def check_partition(partition: object) -> None:
 
 
 def check_timestamp(timestamp_ms: object) -> None:
-    """Raise TypeError or RecordError unless it is milliseconds since the epoch."""
+    """Raise TypeError or RecordError unless it is milliseconds since the epoch, of a year up to
+    5138.
+    """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(
             "timestamp_ms must be milliseconds since the epoch as int, not "
             f"{type(timestamp_ms).__name__}"
         )
-    if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
+    if timestamp_ms < 0:
         raise errors.RecordError(
             f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch, not negative"
+        )
+    if timestamp_ms >= _LATEST_SECONDS * 1000:
+        raise errors.RecordError(
+            f"timestamp_ms {timestamp_ms}: expected milliseconds since the epoch; this is after "
+            "the year 5138, as microseconds or nanoseconds are"
         )
 
 
 def milliseconds(timestamp: object) -> int:
-    """Seconds since the epoch as whole milliseconds. Raises TypeError, RecordError."""
+    """Seconds since the epoch, up to the year 5138, as whole milliseconds. Raises TypeError,
+    RecordError.
+    """
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         raise TypeError(
             f"timestamp must be seconds since the epoch, not {type(timestamp).__name__}"
         )
-    try:
-        whole = round(timestamp * 1000)
-    except (OverflowError, ValueError):
-        whole = -1
-    if not 0 <= whole <= _MAX_TIMESTAMP_MS:
+    if timestamp >= _LATEST_SECONDS:
+        raise errors.RecordError(
+            f"timestamp {timestamp!r}: expected seconds since the epoch, as time.time() gives "
+            "them; this is after the year 5138, as milliseconds are: divide them by 1000"
+        )
+    if not timestamp >= 0:  # not a number neither
         raise errors.RecordError(
             f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
         )
-    return whole
+    return round(timestamp * 1000)

@@ -270,7 +270,7 @@ class Producer(TransactionCalls):
             key: decides the partition; None leaves it to the sticky partitioner.
             headers: (name, value) pairs.
             partition: overrides the key's choice.
-            timestamp: seconds since the epoch; None is now.
+            timestamp: seconds since the epoch, up to the year 5138; None is now.
 
         Returns:
             Where it is. `offset` is -1 where the broker proved it stored without saying where

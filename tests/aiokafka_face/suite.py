@@ -218,10 +218,25 @@ async def every_acks_is_accepted(world: World) -> None:
         async with world.producer(acks=acks) as producer:
             await producer.send_and_wait(world.topic, b"x", partition=0)
     async with world.producer(acks=0) as producer:
-        await producer.send_and_wait(world.topic, b"x", partition=0)
+        # As the public tests of aiokafka's producer have it.
+        assert await producer.send_and_wait(world.topic, b"x", partition=0) is None
     async with world.producer() as producer:  # by now the one before has been read
         last = await producer.send_and_wait(world.topic, b"x", partition=0)
     assert last.offset == 4
+
+
+@behaviour
+async def without_acks_every_future_ends_with_none(world: World) -> None:
+    async with world.producer(acks=0) as producer:
+        batch = producer.create_batch()
+        batch.append(timestamp=None, key=None, value=b"in a batch")
+        futures = [
+            await producer.send(world.topic, b"x", partition=0),
+            await producer.send(world.topic, b"x", partition=1),
+            await producer.send_batch(batch, world.topic, partition=0),
+        ]
+        done, _ = await asyncio.wait(futures)
+        assert [future.result() for future in done] == [None, None, None]
 
 
 @behaviour
@@ -245,6 +260,8 @@ async def bad_constructor_arguments_are_value_and_type_errors(world: World) -> N
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - the texts differ
             world.producer(**bad)
+    with pytest.raises(ValueError, match="`security_protocol` should be SSL or PLAINTEXT"):
+        world.producer(security_protocol="SOME")
     with pytest.raises(TypeError):
         world.producer(retries=3)
     with pytest.raises(TypeError):

@@ -270,16 +270,6 @@ async def test_what_cannot_work_is_refused_by_the_constructor(arguments: dict[st
         AIOKafkaProducer(**arguments)
 
 
-async def test_under_acks_0_there_is_metadata_without_an_offset(cluster: EmbeddedCluster) -> None:
-    async with made(cluster, THEIRS, acks=0) as producer:
-        assert await producer.send_and_wait("t", b"x", partition=0) is None
-    async with made(cluster, AIOKafkaProducer, acks=0) as producer:
-        future = await producer.send("t", b"x", partition=0)
-        sent = await future
-        assert (sent.topic, sent.partition, sent.offset) == ("t", 0, -1)
-        assert future.delivery.status is DeliveryStatus.UNKNOWN
-
-
 async def test_an_empty_batch_has_metadata_without_an_offset(cluster: EmbeddedCluster) -> None:
     async def told(client: Any) -> Any:
         async with made(cluster, client) as producer:
@@ -420,6 +410,17 @@ async def test_time_before_1970_is_refused(cluster: EmbeddedCluster) -> None:
     async with made(cluster, AIOKafkaProducer) as producer:
         error = await raised(producer.send("t", b"x", timestamp_ms=-5))
         assert isinstance(error, errors.RecordError)
+
+
+async def test_time_in_smaller_units_is_refused(cluster: EmbeddedCluster) -> None:
+    micros = 1_700_000_000_000_000
+    async with made(cluster, THEIRS) as producer:
+        error = await raised(producer.send_and_wait("t", b"x", timestamp_ms=micros))
+        assert isinstance(error, aiokafka.errors.InvalidTimestampError)
+    async with made(cluster, AIOKafkaProducer) as producer:
+        error = await raised(producer.send("t", b"x", timestamp_ms=micros))
+        assert isinstance(error, errors.RecordError)
+        assert "microseconds" in str(error)
 
 
 async def test_one_bad_answer_does_not_end_a_partition(cluster: EmbeddedCluster) -> None:

@@ -550,3 +550,17 @@ def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
     assert rig.statuses[6:] == [ACKED] * 3
     assert rig.core.identity.bumps == 1
     rig.assert_drained()
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_deadline_that_passed_names_the_option_and_the_partition(sent: bool) -> None:
+    rig = Rig(delivery_timeout=4.0, request_timeout=3.0)
+    if not sent:
+        rig.leaders[T, 0] = (-1, 0)
+    rig.start()
+    rig.send()
+    rig.tick(5.0)
+    assert rig.statuses == [UNKNOWN if sent else NOT_WRITTEN]
+    told = str(rig.outcomes[0].error)
+    assert f"{T}-0: not acknowledged within delivery_timeout" in told
+    assert "delivery.timeout" not in told

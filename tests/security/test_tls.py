@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,7 +17,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.tls import TLSStream
 
-from aioidem import Producer
+from aioidem import AIOKafkaProducer, Producer
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.memory import MemoryStream, stream_pair
 from aioidem.broker.security import BrokerSecurity
@@ -95,6 +98,9 @@ async def connect(port: int, host: str = "localhost", **options: Any) -> None:
     connector: Connector = TlsConnector(Renamed(port), lambda: client_context(config))
     stream = await connector.connect(host, 9093)
     await anyio.aclose_forcefully(stream)
+
+
+PEM_OF_NOTHING = "-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n-----END CERTIFICATE-----\n"
 
 
 # --- whom we trust --------------------------------------------------------------------------------
@@ -266,26 +272,83 @@ async def test_files_that_were_replaced_are_the_ones_used(tmp_path: Path) -> Non
         await connect(port, **only)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ssl_truststore_location": "/nowhere/ca.pem"},
-        {"ssl_truststore_certificates": "canary"},
-        {"ssl_keystore_location": "/nowhere/me.pem"},
-        {"ssl_keystore_key": "canary", "ssl_keystore_certificate_chain": "canary"},
-    ],
-)
-@bounded(20)
-async def test_what_cannot_be_loaded_ends_start_with_a_config_error(
-    options: Mapping[str, Any],
+_MISSING = os.strerror(errno.ENOENT)
+_STORES = ("ssl_truststore_location", "ssl_keystore_location")
+
+
+@pytest.mark.parametrize("option", _STORES)
+def test_a_store_that_is_missing_is_named_with_its_path_when_the_producer_is_made(
+    option: str,
 ) -> None:
+    for make in (Producer, AIOKafkaProducer):
+        options: Mapping[str, Any] = {"security_protocol": "SSL", option: "/nowhere/it.pem"}
+        with pytest.raises(ConfigError) as caught:
+            make(bootstrap_servers="h:1", **options)
+        assert caught.value.args[0] == f"{option}='/nowhere/it.pem' cannot be loaded: {_MISSING}"
+
+
+@pytest.mark.parametrize("option", _STORES)
+@pytest.mark.parametrize("content", ["", "canary", PEM_OF_NOTHING])
+def test_a_store_that_is_no_pem_is_named_with_its_path(
+    option: str, content: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "store.pem"
+    file.write_text(content)
+    options: Mapping[str, Any] = {"security_protocol": "SSL", option: str(file)}
+    with pytest.raises(ConfigError) as caught:
+        Producer("h:1", **options)
+    assert f"{option}={str(file)!r} cannot be loaded: expected PEM" in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> None:
+    """A folder in its place cannot be read by anybody, root included."""
+    with pytest.raises(ConfigError, match=r"ssl_truststore_location=.*cannot be loaded") as caught:
+        Producer("h:1", security_protocol="SSL", ssl_truststore_location=str(tmp_path))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown() -> None:
+    named = "ssl_truststore_certificates cannot be loaded: expected PEM"
+    with pytest.raises(ConfigError, match=named) as caught:
+        Producer("h:1", security_protocol="SSL", ssl_truststore_certificates="canary")
+    assert "canary" not in str(caught.value)
+
+
+@bounded(20)
+async def test_a_text_of_a_key_that_is_no_pem_is_named_at_the_start_and_not_shown() -> None:
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
         producer = Producer(
-            cluster.bootstrap_servers, **{**TRUST, "ssl_truststore_certificates": None, **options}
+            cluster.bootstrap_servers,
+            **TRUST,
+            ssl_keystore_key="canary",
+            ssl_keystore_certificate_chain="canary",
         )
-        with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+        named = "ssl_keystore_key, ssl_keystore_certificate_chain cannot be loaded: expected PEM"
+        with pytest.raises(ConfigError, match=named) as caught:
             await producer.start()
     assert "canary" not in str(caught.value)
+
+
+def test_a_key_that_is_another_certificates_is_told(tmp_path: Path) -> None:
+    mine, other = CA.identity("me@example.org"), CA.identity("other@example.org")
+    file = tmp_path / "me.pem"
+    file.write_text(f"{other.key}\n{mine.chain}")
+    with pytest.raises(ConfigError, match=r"me\.pem' cannot be loaded: .*another"):
+        Producer("h:1", security_protocol="SSL", ssl_keystore_location=str(file))
+
+
+@bounded(20)
+async def test_a_store_that_goes_while_the_producer_runs_is_named_too(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text(CA.pem)
+    async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
+        producer = Producer(
+            cluster.bootstrap_servers, security_protocol="SSL", ssl_truststore_location=str(file)
+        )
+        await anyio.Path(file).unlink()
+        with pytest.raises(ConfigError, match=f"{re.escape(str(file))}.* cannot be loaded"):
+            await producer.start()
 
 
 @bounded(20)

@@ -300,6 +300,7 @@ def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compressi
         ("linger.ms", "write 'linger', a number of seconds"),
         ("max_batch_size", "write 'batch_size', a whole number"),
         ("zzz", "expected one of bootstrap_servers, client_id, acks"),
+        ("retries", "records are retried until delivery_timeout: set that"),
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
@@ -315,12 +316,21 @@ def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hi
         ("batch_size", "write 'batch.size', a whole number"),
         ("max.in.flight.request.per.connection", "mean 'max.in.flight.requests.per.connection'?"),
         ("zzz", "expected one of bootstrap.servers, client.id, acks"),
+        ("retries", "records are retried until delivery.timeout.ms: set that"),
+        ("client.dns.lookup", "every address of a host is tried already: leave it out"),
     ],
 )
 def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown option") as caught:
         _properties({name: "1"})
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["client.dns.lookup", "retries", "client.telemetry.push"])
+def test_no_option_is_suggested_that_means_something_else(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _properties({name: "1"})
+    assert "did you mean" not in str(caught.value)
 
 
 # --- contradictions -------------------------------------------------------------------------------
