@@ -148,10 +148,17 @@ class Attempt:
     view is kept here.
     """
 
-    __slots__ = ("knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
+    __slots__ = ("earlier_link", "knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
 
     def __init__(
-        self, link_id: int, leader_id: int, leader_epoch: int, sent_at: float, *, knows_us: bool
+        self,
+        link_id: int,
+        leader_id: int,
+        leader_epoch: int,
+        sent_at: float,
+        *,
+        knows_us: bool,
+        earlier_link: int | None = None,
     ) -> None:
         self.link_id = link_id
         self.leader_id = leader_id
@@ -161,6 +168,8 @@ class Attempt:
         # by the open gate, or by an OUT_OF_ORDER answer. Only then does a success here prove the
         # batches below it.
         self.knows_us = knows_us
+        # The one connection on which every earlier attempt was made, or None (`retention`).
+        self.earlier_link = earlier_link
 
 
 class Batch:
@@ -179,6 +188,7 @@ class Batch:
         "data",
         "deadline",
         "doubted_at",
+        "first_attempt",
         "forsaken",
         "identity",
         "max_timestamp_ms",
@@ -211,6 +221,7 @@ class Batch:
         self.state = BatchState.SEALED
         self.persistence = Persistence.NEVER_SENT
         self.attempt: Attempt | None = None
+        self.first_attempt: Attempt | None = None
         self.attempts = 0
         self.doubted_at: float | None = None
         # Set by DUPLICATE_SEQUENCE_NUMBER: the leader has it, but has not said that it is
@@ -254,6 +265,7 @@ class Batch:
         self.forsaken = False
         self.move(BatchEvent.RENUMBER)
         self.identity, self.base, self.data = identity, base, data
+        self.first_attempt = None
 
     @property
     def due(self) -> bool:

@@ -133,6 +133,7 @@ class Connections:
             self._config.max_in_flight_requests_per_connection,
             now,
             node.discovery,
+            node.memory,
         )
         link.knows_producers = not node.question_lost
         link.limits.may_ask = not node.limit_lost

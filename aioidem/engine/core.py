@@ -23,6 +23,7 @@ import copy
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 from uuid import UUID
 
 from aioidem import errors
@@ -45,6 +46,7 @@ from aioidem.engine.partition import SEQUENCE_CAP, PartitionState, Route
 from aioidem.engine.read_back import written_batches
 from aioidem.engine.recovery import Rung
 from aioidem.engine.refusals import culprits, too_large
+from aioidem.engine.retention import Disproof
 from aioidem.engine.sealing import Sealer
 from aioidem.engine.suspicion import DEFAULT_EXPIRATION
 from aioidem.engine.topics import TopicState
@@ -132,6 +134,15 @@ class Counters:
         self.records_unknown = 0
 
 
+class _Accusation(NamedTuple):
+    """A verdict on a broker's memory that waits for metadata."""
+
+    state: PartitionState
+    route: Route
+    disproof: Disproof
+    at: float
+
+
 class ProducerCore:
     """The whole engine of one producer.
 
@@ -182,6 +193,7 @@ class ProducerCore:
         self.dispatched: list[Entry] | None = None
         self._events: deque[str] = deque(maxlen=1000)
         self._notes: deque[str] = deque(maxlen=1000)
+        self._accused: list[_Accusation] = []
         self._steps: list[steps.Step] = []
         self._next_link_id = 1
         self._next_token = 1
@@ -526,6 +538,33 @@ class ProducerCore:
             self._events.append(
                 f"{partition.topic}-{partition.partition}: the transaction must be aborted: {error}"
             )
+
+    def disprove(self, partition: PartitionState, disproof: Disproof, now: float) -> None:
+        """Its leader remembers fewer batches than it says, unless it was deposed in between: that
+        metadata from now on will tell.
+        """
+        if partition.route is not None:
+            self._accused.append(_Accusation(partition, partition.route, disproof, now))
+            self.metadata.want()
+
+    def _convict(self, asked_at: float, now: float) -> None:
+        """Metadata that was asked for at that time has come: judge what is older."""
+        due = [each for each in self._accused if each.at <= asked_at]
+        self._accused = [each for each in self._accused if each.at > asked_at]
+        for state, route, disproof, _ in due:
+            view = self.cluster.leader_of(state.topic, state.partition)
+            node = self.connections.nodes.get(route.leader_id)
+            here = view is not None and (view.leader_id, view.leader_epoch) == route[1:]
+            if not here or node is None:
+                continue
+            if node.memory.disprove(disproof, now):
+                self._events.append(
+                    f"broker {route.leader_id} says that it retains {disproof.said} batches per "
+                    f"producer and partition, and was seen to deduplicate {disproof.proved} and "
+                    f"not {disproof.refused} ({state.topic}-{state.partition}): no more than "
+                    f"{node.memory.limit} are sent ahead there for a while; no record is harmed "
+                    "(is something between that answers for it?)"
+                )
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
         """Rebuild a batch without the records it was refused for."""
@@ -1175,6 +1214,8 @@ class ProducerCore:
         limit = link.limits.of(state.topic)
         if part.error_code == 0:
             limit.accept(len(batch.data))
+            if link.memory.limit is not None:
+                part = part._replace(retained=link.memory.believed(part.retained, now))
             state.on_ack(batch, part, now, current=self._is_current(state), out=self)
             return
         disposition = classify(
@@ -1399,7 +1440,8 @@ class ProducerCore:
     def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
         """A Metadata request was answered."""
         link = self.connections.links.get(link_id)
-        if link is None or link.take(token, now) is None:
+        request = None if link is None else link.take(token, now)
+        if link is None or request is None:
             return
         link.throttle(update.throttle_ms, now)
         if not self._identify(link, update.cluster_id):
@@ -1409,6 +1451,7 @@ class ProducerCore:
         asked = tuple(topic for topic in update.topics if topic.name in self.topics)
         result = self.cluster.merge(dataclasses.replace(update, topics=asked))
         self.connections.learn(self.cluster.brokers.values())
+        self._convict(request.sent_at, now)
         told = {topic.name for topic in asked if not topic.error_code and topic.partitions}
         for name in result.recreated:
             self._recreate(name)
@@ -1508,6 +1551,7 @@ class ProducerCore:
         self.identity_error = None
         self._identity_at = 0.0
         self.metadata.want()
+        self._accused.clear()
         self._expirations.clear()
         self.expiration = self.config.producer_id_expiration or DEFAULT_EXPIRATION
         self._sequence_caps.clear()

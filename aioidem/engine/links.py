@@ -31,6 +31,7 @@ from aioidem.engine.discovery import PRODUCE_WITH_WINDOW, Discovery
 from aioidem.engine.goodput import Goodput
 from aioidem.engine.lifecycle import transition
 from aioidem.engine.partition import PartitionState
+from aioidem.engine.retention import BrokerMemory
 from aioidem.engine.windows import ConnectionWindow
 
 __all__ = [
@@ -154,6 +155,7 @@ class Link:
         "limits",
         "link_id",
         "may_read",
+        "memory",
         "node_id",
         "outstanding",
         "plain_version",
@@ -170,15 +172,18 @@ class Link:
         max_in_flight: int,
         now: float,
         discovery: Discovery,
+        memory: BrokerMemory,
     ) -> None:
         self.link_id = link_id
         self.node_id = node_id
         self.state = LinkState.CONNECTING
         self.window = ConnectionWindow(max_in_flight)
         self.outstanding: OrderedDict[int, Outstanding] = OrderedDict()
-        # The Produce version below v14 that both sides speak, and the node's word on v14.
+        # The Produce version below v14 that both sides speak; what the node knows of v14 and is
+        # believed to remember.
         self.plain_version = 0
         self.discovery = discovery
+        self.memory = memory
         self.throttled_until = 0.0
         self.last_progress = now
         self.goodput = Goodput()
@@ -289,6 +294,7 @@ class Node:
         "last_error",
         "limit_lost",
         "link",
+        "memory",
         "misrouted_to",
         "node_id",
         "port",
@@ -310,6 +316,7 @@ class Node:
         self.link: Link | None = None
         self.backoff = Backoff(config.reconnect_backoff, config.reconnect_backoff_max, random)
         self.discovery = Discovery(f"broker {node_id}", config, random)
+        self.memory = BrokerMemory(random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
         # The other cluster that its address was last seen to lead to.

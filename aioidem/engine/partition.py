@@ -34,8 +34,9 @@ from aioidem.engine.classify import Action, Disposition
 from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
 from aioidem.engine.read_back import WrittenBatch
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem.engine.retention import Disproof, RetentionEvidence, earlier_link
 from aioidem.engine.suspicion import Suspicion
-from aioidem.engine.windows import PartitionWindow
+from aioidem.engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem.protocol.produce import PartitionAnswer
 from aioidem.records import restamp
 from aioidem.structs import DeliveryStatus
@@ -90,6 +91,10 @@ class Effects(Protocol):
         """The open transaction can only be aborted."""
         ...
 
+    def disprove(self, partition: PartitionState, disproof: Disproof, now: float) -> None:
+        """The leader turned out to remember fewer batches than it says."""
+        ...
+
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
         """Rebuild a batch without the records at these places; None when nothing is left."""
         ...
@@ -99,6 +104,7 @@ class PartitionState:
     """One partition of one topic id."""
 
     __slots__ = (
+        "_evidence",
         "_gate",
         "_heard",
         "_heard_at",
@@ -165,6 +171,7 @@ class PartitionState:
         # The newest batch whose offset told of a loss: holes below it are of the same one.
         self._told = -1
         self.suspicion = Suspicion()
+        self._evidence = RetentionEvidence()
         # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
         self.sequence_cap = sequence_cap
         self._resend = resend
@@ -225,6 +232,7 @@ class PartitionState:
         self.route = route
         self._read_from = None
         self.window.reset()
+        self._evidence.clear()
         self._gate = None
         self.recovery.move(RecoveryEvent.RESTART)
         return True
@@ -313,6 +321,7 @@ class PartitionState:
         self.disowned = None
         self._skipped = None
         self._gate = None
+        self._evidence.clear()
         self.suspicion.renewed()
         self.recovery.move(RecoveryEvent.RESOLVED)
         for ordinal, batch in enumerate(self.unresolved):
@@ -352,8 +361,11 @@ class PartitionState:
             knows_us=self.idempotent
             and not self.suspicion.suspect
             and (probing or self._gate_passed),
+            earlier_link=earlier_link(batch, (route.leader_id, route.leader_epoch)),
         )
+        batch.first_attempt = batch.first_attempt or batch.attempt
         batch.attempts += 1
+        self._evidence.sent(batch)
         batch.move(BatchEvent.SEND)
         self.outstanding += 1
         if probing:
@@ -377,6 +389,7 @@ class PartitionState:
             if attempt is not None:
                 attempt.knows_us = False  # it is another log, whatever that leader has shown before
         if batch.settled:
+            self._note_recognised(batch, now, out)
             self._remember(batch, answer.base_offset)
             return  # given up meanwhile; where it lies still tells whether a later answer fits
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
@@ -387,12 +400,23 @@ class PartitionState:
         self._hear_none(batch, attempt, now)
         if current:
             self.window.learn(answer.retained)
+        self._note_recognised(batch, now, out)
         if self.recovery.rung is not Rung.CLEAR:
             self.recovery.move(
                 RecoveryEvent.PROVED
                 if self.recovery.rung is not Rung.SALVAGE
                 else self._salvage_state()
             )
+
+    def _note_recognised(self, batch: Batch, now: float, out: Effects) -> None:
+        self._evidence.recognised(batch, self.acked_ordinal - batch.ordinal + 1)
+        self._judge_memory(now, out)
+
+    def _judge_memory(self, now: float, out: Effects) -> None:
+        """Hold what the leader was seen to remember against what it says, on this connection."""
+        disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
+        if disproof is not None and not self.suspicion.suspect and self.sequence_cap is None:
+            out.disprove(self, disproof, now)
 
     def _salvage_state(self) -> RecoveryEvent:
         return RecoveryEvent.PROVED if self.recovery.salvaging else RecoveryEvent.RESOLVED
@@ -452,6 +476,7 @@ class PartitionState:
         place in it, and why (KIP-467).
         """
         self.outstanding -= 1
+        self._note_refused(batch, disposition, now, out)
         if disposition.refresh_metadata:
             out.refresh_metadata()
         if batch.settled:
@@ -484,6 +509,15 @@ class PartitionState:
                 out.fatal(error)
             case _:
                 self._retry_later(batch, now)
+
+    def _note_refused(
+        self, batch: Batch, disposition: Disposition, now: float, out: Effects
+    ) -> None:
+        if disposition.action is Action.OUT_OF_ORDER:
+            self._evidence.refused(batch, self.next_ordinal - batch.ordinal)
+        else:
+            self._evidence.ended(batch)
+        self._judge_memory(now, out)
 
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)
@@ -535,6 +569,9 @@ class PartitionState:
         # Behind an older batch that failed, or one whose numbers were given up, it is no news.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
+            # By its word it would have recognised this one: see how many it remembers.
+            distance = self.next_ordinal - batch.ordinal
+            self.recovery.searches = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
 
     @property
     def _head(self) -> Batch | None:
@@ -579,6 +616,7 @@ class PartitionState:
         was answered, so no copy of it can turn up later), and what follows keeps its own. Only the
         ordinals shift.
         """
+        self._evidence.clear()  # it counts in batches
         position = self.unresolved.index(batch)
         batch.move(BatchEvent.SPLIT)
         self.unresolved[position : position + 1] = parts
@@ -637,6 +675,7 @@ class PartitionState:
         """
         self.outstanding -= 1
         self._gate = None
+        self._evidence.ended(batch)
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)

@@ -109,6 +109,7 @@ class Recovery:
         "refusal",
         "rung",
         "salvaged",
+        "searches",
     )
 
     def __init__(self) -> None:
@@ -121,6 +122,9 @@ class Recovery:
         # PROBING only: a probe of this pass was refused for good, for what it is and not for its
         # place. It may never have been appended, so that the pass proves no loss.
         self.refusal: KafkaError | None = None
+        # ASKING, PROBING: probe what lies below the hinted batch as well. What the leader
+        # recognises there shows how many batches it remembers (`retention`).
+        self.searches = False
         self._hinted: Batch | None = None
         self._probed: set[int] = set()
         self._pass_began: float | None = None
@@ -137,6 +141,7 @@ class Recovery:
             self.pass_not_before = 0.0
             self.asked = False
             self.refusal = None
+            self.searches &= rung in (Rung.ASKING, Rung.PROBING)
             self._hinted = None
             self._probed.clear()
             self._pass_began = None
@@ -161,7 +166,9 @@ class Recovery:
             if id(hinted) not in self._probed:
                 return hinted if hinted.state is BatchState.WAITING else None
             if hinted.state is BatchState.IN_FLIGHT:
-                return None  # its NONE would answer for all the others
+                if not self.searches:
+                    return None  # its NONE would answer for all the others
+                unresolved = unresolved[: unresolved.index(hinted)]
         candidates = [b for b in unresolved if b.in_doubt and id(b) not in self._probed]
         for batch in reversed(candidates):
             if batch.state is not BatchState.WAITING:

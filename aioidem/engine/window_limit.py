@@ -35,4 +35,6 @@ def _reason_of_the_broker(state: PartitionState, link: Link) -> str:
     broker = f"broker {link.node_id}"
     if not state.window.heard:
         return f"{broker} has not acknowledged a batch of this partition yet"
+    if link.memory.limit is not None and state.window.limit >= link.memory.limit:
+        return f"{broker} says that it retains more than {link.memory.limit}, and was seen not to"
     return f"{broker} retains {state.window.limit} batches"

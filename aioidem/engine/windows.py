@@ -36,18 +36,20 @@ MAX_BATCHES_RETAINED = 1000
 class PartitionWindow:
     """How many batches past the oldest unresolved one (inclusive) a partition may have sent."""
 
-    __slots__ = ("heard", "limit", "max_span")
+    __slots__ = ("heard", "limit", "max_span", "said")
 
     def __init__(self) -> None:
         self.limit = DEFAULT_BATCHES_RETAINED
         # Whether the present leader has said it, or nothing.
         self.heard = False
+        # What any leader said last, kept over `reset`: it sends nothing ahead.
+        self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 
     def learn(self, retained: int | None) -> None:
         """Take the leader's word from a successful answer; `None` when the field was absent."""
         value = DEFAULT_BATCHES_RETAINED if retained is None else retained
-        self.limit = max(1, min(value, MAX_BATCHES_RETAINED))
+        self.limit = self.said = max(1, min(value, MAX_BATCHES_RETAINED))
         self.heard = True
 
     def reset(self) -> None:

@@ -28,6 +28,7 @@ from aioidem.engine.accumulator import PendingRecord, Settlement
 from aioidem.engine.discovery import Discovery
 from aioidem.engine.links import Link
 from aioidem.engine.partition import PartitionState
+from aioidem.engine.retention import BrokerMemory
 from aioidem.engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem.engine.transactions import Outcome as TransactionOutcome
 from aioidem.errors import KafkaConnectionError, KafkaError
@@ -822,7 +823,8 @@ class Rig:
 def made_link() -> Link:
     """A link to broker 1 that nothing has happened to."""
     config = ProducerConfig.build("b1:9092")
-    return Link(1, 1, 5, 0.0, Discovery("broker 1", config, random.Random(1).random))
+    chance = random.Random(1).random
+    return Link(1, 1, 5, 0.0, Discovery("broker 1", config, chance), BrokerMemory(chance))
 
 
 def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:

@@ -1,0 +1,167 @@
+"""Whether a broker retains as many batches as it says (KIP-1269), as far as its answers tell.
+
+A broker says N; a retry of a batch at most N batches back must be recognised (error NONE and its
+offset). One that keeps fewer loses no record: its OUT_OF_ORDER_SEQUENCE_NUMBER is resolved by
+probing. But it costs offsets and round trips at every lost connection, so it is noticed, said once,
+and sent no more ahead than it was seen to deduplicate.
+
+What is a proof? Positions are counted in batches of one partition and one identity; the newest one
+sent is at distance 1.
+
+- *Recognised at distance d*: a retry was answered NONE though a later batch is known to be stored.
+  It cannot have been appended just now. d counts from the newest batch that is known to be stored
+  by then, so it is at most the true distance: at least d are remembered.
+- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and is proved to be
+  stored: a batch after it was recognised. d counts from the newest batch ever sent, so it is at
+  least the true distance: fewer than d are remembered.
+
+Why a restart does not explain it. After a restart, clean or not, a broker remembers the newest
+batch of each producer and nothing else, so a refusal alone convicts nobody. Evidence counts only of
+batches each of which was sent before on one and the same connection, the same for all, under the
+leader and epoch of now: one process appended them. And two batches *below* the newest stored one
+must be recognised. Both were appended before this connection (what is stored above them was
+appended later), so the memory is older than the last of them, and whatever came before that on the
+same connection was in it. Only trimming removes it.
+
+Why a change of leader does not explain it. Followers rebuild what they remember when they truncate.
+So a verdict waits for metadata that was asked for after it, and falls with the leader's epoch.
+
+Why a changed config does not explain it. What the broker says is taken from an answer on the
+present connection: a window that was made smaller is said to be smaller there.
+
+What follows: for every partition at that broker the window is at most the largest distance that was
+recognised, and at least 5, for ten minutes, then for twice as long each time, up to a day. The
+verdict is not for ever, because what this rule cannot exclude (a memory that was made smaller and
+larger while something was in doubt, a proxy that moves a connection to another process) must cost
+throughput only, and for a time.
+
+Not noticed: a broker that keeps fewer than three (it looks as if it had been restarted), and any in
+transactions, where doubt is not resolved by probing.
+
+Rejected: resending acknowledged batches as a test. Where the broker has forgotten us, that
+is a duplicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aioidem.engine.backoff import Backoff
+from aioidem.engine.batch import Attempt, Batch
+from aioidem.engine.windows import DEFAULT_BATCHES_RETAINED
+
+__all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "earlier_link"]
+
+_WITNESSES = 2
+"""Recognised batches below the newest stored one that exclude a restart."""
+
+_FIRST_DOUBT = 600.0
+_LONGEST_DOUBT = 86400.0
+
+
+class Disproof(NamedTuple):
+    """A broker's word about its memory does not hold."""
+
+    said: int
+    """Batches that it said it retains."""
+    proved: int
+    """The largest distance at which a retry was recognised."""
+    refused: int
+    """The smallest one above it at which a retry was refused."""
+
+
+class RetentionEvidence:
+    """What the retries of one partition have shown, on its present connection."""
+
+    __slots__ = ("_awaited", "_recognised", "_refused")
+
+    def __init__(self) -> None:
+        self._awaited: set[int] = set()
+        # By the connection on which all earlier attempts were made.
+        self._recognised: dict[int, list[int]] = {}
+        self._refused: dict[int, list[int]] = {}
+
+    def clear(self) -> None:
+        """Another connection, leader or identity: what was seen belongs to the one before."""
+        self._awaited.clear()
+        self._recognised.clear()
+        self._refused.clear()
+
+    def sent(self, batch: Batch) -> None:
+        """A batch was sent; only retries that can bear witness are waited for."""
+        if batch.attempt is not None and batch.attempt.earlier_link is not None:
+            self._awaited.add(id(batch))
+
+    def recognised(self, batch: Batch, distance: int) -> None:
+        """A retry was answered NONE; `distance`: from the newest batch known to be stored."""
+        self._take(batch, distance, self._recognised)
+
+    def refused(self, batch: Batch, distance: int) -> None:
+        """A retry was answered OUT_OF_ORDER; `distance`: from the newest batch ever sent."""
+        self._take(batch, distance, self._refused)
+
+    def ended(self, batch: Batch) -> None:
+        """A retry ended in a way that tells nothing of the broker's memory."""
+        self._awaited.discard(id(batch))
+
+    def _take(self, batch: Batch, distance: int, into: dict[int, list[int]]) -> None:
+        if id(batch) in self._awaited and batch.attempt is not None:
+            link = batch.attempt.earlier_link
+            if link is not None and distance > 1:
+                into.setdefault(link, []).append(distance)
+        self.ended(batch)
+
+    def verdict(self, said: int) -> Disproof | None:
+        """What is proved once every retry is answered; `said`: what the broker says now."""
+        if self._awaited or not self._refused:
+            return None
+        refused, recognised = self._refused, self._recognised
+        self._refused, self._recognised = {}, {}
+        for link, distances in refused.items():
+            seen = recognised.get(link, [])
+            if len(seen) < _WITNESSES:
+                continue
+            proved = max(seen)
+            beyond = min((d for d in distances if d > proved), default=said + 1)
+            if beyond <= said:
+                return Disproof(said, proved, beyond)
+        return None
+
+
+class BrokerMemory:
+    """What one broker is believed to remember per partition, across its connections."""
+
+    __slots__ = ("_backoff", "_told", "_until", "limit")
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        self.limit: int | None = None
+        self._until = 0.0
+        self._told: int | None = None
+        self._backoff = Backoff(_FIRST_DOUBT, _LONGEST_DOUBT, random)
+
+    def believed(self, said: int | None, now: float) -> int | None:
+        """What to take for the window that an answer names."""
+        if self.limit is not None and now >= self._until:
+            self.limit = None
+        if self.limit is None or said is None:
+            return said
+        return min(said, self.limit)
+
+    def disprove(self, disproof: Disproof, now: float) -> bool:
+        """Believe no more than what was proved, for a time; whether that is news to a user."""
+        self.limit = max(DEFAULT_BATCHES_RETAINED, disproof.proved)
+        self._until = now + self._backoff.next_delay()
+        news, self._told = self.limit != self._told, self.limit
+        return news
+
+
+def earlier_link(batch: Batch, leader: tuple[int, int]) -> int | None:
+    """The one connection on which every earlier attempt at a batch was made, under this leader and
+    epoch; None where there is none such.
+    """
+    first: Attempt | None = batch.first_attempt
+    last: Attempt | None = batch.attempt
+    if first is None or last is None or last.link_id != first.link_id:
+        return None
+    return first.link_id if (first.leader_id, first.leader_epoch) == leader else None

@@ -1,0 +1,146 @@
+"""A broker that says how many batches it retains, and retains fewer: what convicts it, what does
+not, and what follows.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.protocol.producers import ProducersAnswer
+
+from .driver import ACKED, OUT_OF_ORDER, PENDING, Request, Rig, T, pipelined
+
+FORTY = {"max_in_flight_requests_per_connection": 40, "version": 14}
+IN_DOUBT = 20
+
+
+def cut_with_twenty(**options: object) -> Rig:
+    """Twenty batches sent on a connection that ended before any answer; the window was 20."""
+    rig, _ = pipelined(IN_DOUBT, **{**FORTY, **options})
+    rig.lose()
+    rig.tick(0.5)
+    assert rig.state().in_doubt == IN_DOUBT
+    return rig
+
+
+def answer_as(rig: Rig, remembered: set[int], *, retained: int | None = 20) -> None:
+    """Answer everything as a broker that has all the batches and remembers these sequences; what
+    follows them in sequence is appended.
+    """
+    last = IN_DOUBT
+    for _ in range(400):
+        if not rig.outstanding():
+            rig.tick(0.5)
+        if not rig.outstanding():
+            return
+        request: Request = rig.outstanding()[0]
+        if request.sequence in remembered:
+            rig.ack(request, offset=request.sequence, retained=retained)
+        elif request.sequence == last + 1:
+            last += 1
+            remembered.add(last)
+            rig.ack(request, offset=last, retained=retained)
+        else:
+            rig.fail(request, OUT_OF_ORDER)
+    raise AssertionError("requests never end")
+
+
+def accusations(rig: Rig) -> list[str]:
+    return [event for event in rig.events if "deduplicate" in event]
+
+
+@pytest.mark.parametrize("granted", [False, True], ids=["without READ", "with READ"])
+@pytest.mark.parametrize("kept", [3, 5, 7, 19])
+def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
+    kept: int, granted: bool
+) -> None:
+    """The window falls back to what it was seen to deduplicate, and never below 5."""
+    rig = cut_with_twenty()
+    if granted:
+        identity = rig.core.identity.current
+        assert identity is not None
+        rig.producers = ProducersAnswer(0, {identity.producer_id: (identity.epoch, IN_DOUBT)})
+    answer_as(rig, set(range(IN_DOUBT - kept + 1, IN_DOUBT + 1)))
+    assert PENDING not in rig.statuses
+    assert set(rig.statuses) == {ACKED}
+    [told] = accusations(rig)
+    assert told.startswith("broker 1 says that it retains 20 batches")
+    rig.send(60)
+    rig.ack(rig.outstanding()[0], retained=20)
+    assert rig.state().window.limit == max(5, kept)
+    rig.ack_all()
+    assert rig.core.counters.data_loss_events == 0
+    assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_its_word_is_believed_again_after_a_while_and_the_warning_is_not_repeated() -> None:
+    rig = cut_with_twenty()
+    answer_as(rig, set(range(16, 21)))
+    rig.tick(300.0)
+    rig.send()
+    rig.ack(rig.outstanding()[0], retained=20)
+    assert rig.state().window.limit == 5
+    rig.tick(500.0)
+    rig.send()
+    rig.ack(rig.outstanding()[0], retained=20)
+    assert rig.state().window.limit == 20
+    assert len(accusations(rig)) == 1
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [
+        {20},  # a restart, clean or not: of each producer the newest batch is kept
+        {19, 20},  # the same, and the newest was appended by the probe itself
+        set(range(1, 21)),
+    ],
+    ids=["restarted", "restarted and appended", "honest"],
+)
+def test_what_a_restart_explains_convicts_nobody(remembered: set[int]) -> None:
+    rig = cut_with_twenty()
+    answer_as(rig, set(remembered))
+    assert set(rig.statuses) == {ACKED}
+    assert not accusations(rig)
+    rig.send(2)
+    rig.ack(rig.outstanding()[0], retained=20)
+    assert rig.state().window.limit == 20
+
+
+def test_a_window_that_shrank_is_no_lie() -> None:
+    """What it says now is what it keeps."""
+    rig = cut_with_twenty()
+    answer_as(rig, set(range(16, 21)), retained=None)
+    assert set(rig.statuses) == {ACKED}
+    assert not accusations(rig)
+
+
+def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
+    """Metadata says afterwards that the epoch is another: what it kept before proves nothing."""
+    rig = cut_with_twenty()
+    rig.leaders[T, 0] = (1, 2)
+    answer_as(rig, set(range(16, 21)))
+    assert set(rig.statuses) == {ACKED}
+    assert not accusations(rig)
+
+
+def test_what_was_sent_on_two_connections_before_proves_nothing() -> None:
+    """A restart between the two leaves a memory like a liar's."""
+    rig = cut_with_twenty()
+    assert rig.sequences == [1]
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert len(rig.outstanding()) == IN_DOUBT, "a pass of probes"
+    rig.lose()
+    rig.tick(0.5)
+    answer_as(rig, set(range(16, 21)))
+    assert set(rig.statuses) == {ACKED}
+    assert not accusations(rig)
+
+
+def test_the_other_partitions_of_that_broker_are_careful_too() -> None:
+    rig = cut_with_twenty(partitions=2)
+    answer_as(rig, set(range(14, 21)))
+    assert len(accusations(rig)) == 1
+    rig.send(partition=1)
+    rig.ack(rig.outstanding()[0], retained=20)
+    assert rig.state(partition=1).window.limit == 7
