@@ -14,7 +14,7 @@ import pytest
 from aioidem import Producer
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Drop
+from aioidem.testing.fault_proxy import Cut, Drop
 
 from .tools import (
     DESCRIBE_CONFIGS,
@@ -295,3 +295,53 @@ async def test_twenty_one_where_twenty_are_retained_lose_an_offset_and_nothing_e
     assert 60 in unknown
     assert set(unknown) <= set(range(60, 81))
     assert await check(patched, [history], "twenty-one") == list(range(101))
+
+
+# --- discovery that is lost, and a broker that lies -----------------------------------------------
+
+
+@pytest.mark.parametrize("discovery", ["auto", "on"])
+@bounded(60)
+async def test_two_connections_cut_before_the_first_answer_in_v14_and_the_window_is_learned_again(
+    patched: KafkaCluster, discovery: Literal["auto", "on"]
+) -> None:
+    topic = f"unheard-{discovery}"
+    await patched.create_topic(topic)
+    spans = SpanCount(patched.proxy)
+    cuts = [Cut(reset=True), Cut(reset=True)]
+    spans.request = lambda: cuts.pop() if cuts else None
+    async with producer_of(patched, **ONE_EACH, window_discovery=discovery) as producer:
+        history = History(producer, topic)
+        await outcomes(history.send(1))
+        assert partition_of(producer, topic).window == 5
+        assert 13 in spans.versions
+        while partition_of(producer, topic).window < 20:
+            await outcomes(history.send(1))
+        spans.forget()
+        await outcomes(history.send(100))
+        assert spans.max_span() == 20
+    records = len(history.deliveries)
+    assert await check(patched, [history], topic) == list(range(records))
+
+
+@bounded(90)
+async def test_a_broker_that_says_20_and_keeps_5_is_noticed_and_sent_5(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with KafkaCluster(retain=5, rtt=RTT) as cluster:
+        await cluster.create_topic("t")
+        cluster.retention().set("t", 20)
+        spans = SpanCount(cluster.proxy)
+        async with producer_of(cluster, **ONE_EACH) as producer:
+            history = History(producer, "t")
+            await cut_with(cluster, producer, history, spans, 20)
+            assert OUT_OF_ORDER in spans.codes
+            await outcomes(history.send(20))
+            spans.forget()
+            await outcomes(history.send(60))
+            assert (partition_of(producer, "t").window, spans.max_span()) == (5, 5)
+            assert producer.statistics().data_loss_events == 0
+            assert producer.statistics().epoch_bumps == 0
+        assert await check(cluster, [history], "t") == list(range(160))
+    [told] = [r.getMessage() for r in caplog.records if "deduplicate" in r.getMessage()]
+    assert "says that it retains 20 batches" in told
