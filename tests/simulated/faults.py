@@ -48,6 +48,11 @@ class Injector:
         self._leaderless = False
         self._laggard: dict[tuple[str, int], int] = {}
         self._refusal: tuple[int, tuple[str, int]] | None = None
+        # How many more connections of a broker end at their first request in v14, and whether that
+        # is carried out; connections on which one has passed; whether nobody may read configs.
+        self._unheard: dict[int, tuple[int, bool]] = {}
+        self._passed: set[int] = set()
+        self._secret = False
 
     # -- faults with a time -------------------------------------------------------------------
 
@@ -286,6 +291,28 @@ class Injector:
 
         self._later(0.05, create)
 
+    def _do_unheard(self, broker: int, connections: int, processed: bool) -> None:
+        self._unheard[broker] = (connections, processed)
+        self._do_cut(broker, 1.0, True, 0.0)
+
+    def _hang_up(self, seen: RequestSeen) -> Action | None:
+        left, processed = self._unheard.get(seen.broker_id, (0, False))
+        if seen.api_version < 14 or seen.connection_id in self._passed:
+            return None
+        if not left:
+            self._passed.add(seen.connection_id)
+            return None
+        self._unheard[seen.broker_id] = (left - 1, processed)
+        return CloseConnection(processed)
+
+    def _do_secret(self, seconds: float) -> None:
+        self._secret = True
+
+        def end() -> None:
+            self._secret = False
+
+        self._later(seconds, end)
+
     def _do_jump(self, seconds: float) -> None:
         self._world.wall_jump += seconds
 
@@ -309,11 +336,15 @@ class Injector:
         """The cluster's hook."""
         match seen.api_key:
             case 0:
+                hung_up = self._hang_up(seen)
+                if hung_up is not None:
+                    self._note_late(seen)
+                    return hung_up
                 self._served += 1
                 glitch = self._glitches.get(self._served)
                 self._note_late(seen)
                 if glitch is None:
-                    return self._refuse_next(seen)
+                    return self._refuse_next(seen) or self._boast(seen)
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
                 action: Action | None = getattr(self, f"_on_{glitch.kind}")(glitch, seen)
                 return action
@@ -323,7 +354,7 @@ class Injector:
                 return self._on_init(seen)
             case 1 | 61 if not self._world.schedule.grants_read:
                 return Respond(_denied_read(seen))
-            case 32 if not self._world.schedule.grants_describe:
+            case 32 if self._secret or not self._world.schedule.grants_describe:
                 return Rewrite(_denied_describe)
             case _:
                 return None
@@ -391,13 +422,11 @@ class Injector:
         if seen.api_version < 14:
             return None
 
-        def lie(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(
-                dataclasses.replace(part, producer_state_batches_to_retain=glitch.args[0])
-                for part in parts
-            )
+        return _saying(glitch.args[0])
 
-        return Rewrite(lambda answer: _with_partitions(answer, lie))
+    def _boast(self, seen: RequestSeen) -> Action | None:
+        says = self._world.schedule.says
+        return None if says is None or seen.api_version < 14 else _saying(says)
 
     def _on_garbage(self, glitch: Glitch, seen: RequestSeen) -> Action | None:
         self._garble[seen.connection_id, seen.correlation_id] = glitch.args[0]
@@ -523,6 +552,15 @@ def _denied_read(seen: RequestSeen) -> Entity:
     ]
     values = {"throttle_time": ZERO_MS, "error_code": ErrorCode.none, "responses": responses}
     return respond(1, seen.api_version, values)
+
+
+def _saying(retained: int) -> Action:
+    def say(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            dataclasses.replace(part, producer_state_batches_to_retain=retained) for part in parts
+        )
+
+    return Rewrite(lambda answer: _with_partitions(answer, say))
 
 
 def _denied_describe(answer: Entity) -> Entity:

@@ -29,10 +29,12 @@ from aioidem.engine.batch import (
 from aioidem.engine.classify import Disposition
 from aioidem.engine.cluster import ClusterView
 from aioidem.engine.core import ProducerCore
+from aioidem.engine.discovery import Discovery, DiscoveryState
 from aioidem.engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem.engine.links import Link
 from aioidem.engine.partition import PartitionState, Route
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem.engine.retention import BrokerMemory, RetentionEvidence
 from aioidem.engine.suspicion import Suspicion
 from aioidem.engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
@@ -147,6 +149,67 @@ def connection_window_ignored(patch: Patch) -> None:
         return self.state.name == "READY" and now >= self.throttled_until
 
     patch(Link, "admits", admits)
+
+
+# -- the window, found again --------------------------------------------------------------------
+
+
+@mutant("what ends v14 ends it for a while: two unlucky connections are no verdict")
+def held_back_for_good(patch: Patch) -> None:
+    def due(self: Discovery, _now: float) -> bool:
+        return self.state is DiscoveryState.UNASKED
+
+    patch(Discovery, "due", due)
+
+
+@mutant("a refused DescribeConfigs is asked again")
+def a_config_that_was_refused_is_never_asked_about_again(patch: Patch) -> None:
+    due = Discovery.due
+
+    def naive(self: Discovery, now: float) -> bool:
+        return self.state is not DiscoveryState.NOT_GRANTED and due(self, now)
+
+    patch(Discovery, "due", naive)
+
+
+@mutant("a node that has answered v14 collects no strikes")
+def strikes_against_a_known_broker(patch: Patch) -> None:
+    lost = Discovery.lost
+
+    def naive(self: Discovery, **how: Any) -> None:
+        proven, self._proven = self._proven, False
+        lost(self, **how)
+        self._proven = proven
+
+    patch(Discovery, "lost", naive)
+
+
+@mutant("a broker that keeps fewer batches than it says is noticed")
+def every_word_about_memory_believed(patch: Patch) -> None:
+    patch(RetentionEvidence, "verdict", lambda _self, _said: None)
+
+
+@mutant("a broker that was found out is not believed")
+def found_out_and_believed(patch: Patch) -> None:
+    patch(BrokerMemory, "believed", lambda _self, said, _now: said)
+
+
+@mutant("a broker that was restarted remembers one batch: two must be recognised below the newest")
+def a_refusal_alone_convicts(patch: Patch) -> None:
+    def naive(self: RetentionEvidence, batch: Batch, distance: int, into: Any) -> None:
+        attempt = batch.attempt
+        if attempt is not None and attempt.earlier_link is not None:
+            into.setdefault(0, []).append(distance)
+            if into is self._refused:
+                self._recognised[0] = [1, 1]
+        self.ended(batch)
+
+    patch(RetentionEvidence, "_take", naive)
+
+
+@mutant("a pass of probes goes on below what DescribeProducers names, or it shows nothing")
+def no_search_below_the_hint(patch: Patch) -> None:
+    patch(Recovery, "searches", property(lambda _self: False, lambda _self, _value: None))
 
 
 # -- doubt --------------------------------------------------------------------------------------

@@ -102,6 +102,12 @@ class Schedule:
     """Nothing in it entitles the producer to lose or to doubt a record."""
     round_trips: int | None = None
     """Whatever was sent before the only incident is settled so soon after the next connection."""
+    says: int | None = None
+    """How many batches brokers say they retain, whatever they do; None: the truth."""
+    noticed: bool = False
+    """The only incident shows that lie, and the producer must notice."""
+    wide_at_end: bool = False
+    """Whatever hid the window has healed long before the last records are sent."""
     work: tuple[Work, ...] = ()
     """Transactions, one after the other: see `transactional`. Then there are no `calls`."""
     coordination: tuple[Glitch, ...] = ()
@@ -126,6 +132,11 @@ class Schedule:
             or self.profile == "forgetful"
             or any(glitch.kind in lies for glitch in self.glitches)
         )
+
+    @property
+    def lies_about_memory(self) -> bool:
+        """Whether a broker says that it retains more than it does."""
+        return self.says is not None or any(glitch.kind == "absurd" for glitch in self.glitches)
 
     def describe(self) -> str:
         """Everything but the load, one line per thing."""
@@ -199,6 +210,7 @@ class Drawer:
         getattr(self, f"_{self.profile}")()
         self._end()
         self._add_to_it()
+        self._hide_windows()
         return Schedule(
             self.seed,
             self.profile,
@@ -333,6 +345,82 @@ class Drawer:
             self._fault("narrow", self.r.choice((2_000.0, 10_000.0, 50_000.0)), self._duration())
         if self.profile == "codes" and self.r.random() < 0.2:
             self._refused_for_good()
+
+    def _hide_windows(self) -> None:
+        """Brokers that lie about their memory, and Produce v14 that is lost and must come back;
+        from a generator of its own, too.
+        """
+        if self.profile in ("sprint", "forgetful", "unclean", "range", "resend", "plain"):
+            return
+        self.r = random.Random(f"windows {self.seed}")
+        draw = self.r.random()
+        if draw < 0.06:
+            self._lose_discovery()
+        elif draw < 0.09:
+            self._speak_of_more()
+        elif draw < 0.11:
+            self._lie_in_the_open()
+
+    def _lose_discovery(self) -> None:
+        """Connections that end before their first answer in v14, and DescribeConfigs refused for a
+        while; then a minute in which nothing happens but records.
+        """
+        r, v = self.r, self.values
+        brokers = v["brokers"]
+        v["versions"], v["grants_describe"], v["wide_at_end"] = (14,) * brokers, True, True
+        v["retain"] = tuple(r.choice((6, 20)) for _ in range(brokers))
+        v["options"]["window_discovery"] = r.choice(("on", "auto"))
+        v.pop("close_at", None)
+        v.pop("close_timeout", None)
+        for _ in self._times(1, 2):
+            # (broker, connections that end so, whether their requests are carried out)
+            self._fault("unheard", self._broker(), r.choice((1, 2, 3, 4)), r.random() < 0.5)
+        if r.random() < 0.5:
+            self._fault("secret", 10 * r.random(), at=0.0)
+        self._many_more()
+
+    def _many_more(self) -> None:
+        every = [(topic, p) for topic, count in self.values["topics"] for p in range(count)]
+        self.values["calls"] += tuple(
+            Call(round(self.until + 0.6 * i, 6), topic, partition, None, 60)
+            for i in range(100)
+            for topic, partition in every
+        )
+
+    def _speak_of_more(self) -> None:
+        """Whatever happens, it happens to brokers that keep fewer batches than they say."""
+        r, v = self.r, self.values
+        brokers = v["brokers"]
+        v["says"], v["versions"] = r.choice((20, 50)), (14,) * brokers
+        v["retain"] = (r.choice((5, 6, 8)),) * brokers
+        v["options"]["window_discovery"] = "on"
+        v["options"]["max_in_flight_requests_per_connection"] = r.choice((20, 50))
+
+    def _lie_in_the_open(self) -> None:
+        """Twenty batches are appended, their answers are lost with the connection, and the broker
+        recognises the newest of them only.
+        """
+        r, v = self.r, self.values
+        self.faults.clear()
+        self.glitches.clear()
+        for name in ("close_at", "close_timeout", "callbacks"):
+            v.pop(name, None)
+        v["noticed"] = v["all_acked"] = True
+        v["brokers"] = v["replication"] = 1
+        v["topics"], v["topic_configs"] = (("t", 1),), {}
+        v["says"], v["retain"], v["versions"], v["rtt"] = 20, (r.choice((5, 7, 12)),), (14,), 0.1
+        v["options"] = {
+            "request_timeout": 2.0,
+            "delivery_timeout": 60.0,
+            "batch_size": 150,
+            "late_sealing": False,
+            "max_in_flight_requests_per_connection": 20,
+            "window_discovery": r.choice(("on", "auto")),
+        }
+        v["grants_describe"] = True
+        v["calls"] = tuple(Call(round(0.01 + i * 0.005, 6), "t", 0, None, 60) for i in range(300))
+        self.until = 1.5
+        self._fault("cut", 0, 1.0, True, 0.0, at=round(0.9 + 0.3 * r.random(), 5))
 
     def _refused_for_good(self) -> None:
         """A batch that was never appended is in doubt, and every copy of it is refused for what it

@@ -84,6 +84,7 @@ class Tally:
     bumps: int = 0
     events: int = 0
     losses: int = 0
+    convictions: int = 0
     lossy: Counter[str] = field(default_factory=Counter)
     max_span: int = 0
     virtual_seconds: float = 0.0
@@ -97,6 +98,8 @@ class Tally:
         self.profiles[profile] += 1
         self.faults.update(fault.kind for fault in schedule.faults)
         self.faults.update(glitch.kind for glitch in schedule.glitches)
+        windows = ("says", schedule.says), ("noticed", schedule.noticed)
+        self.faults.update(name for name, drawn in windows if drawn)
         self.faults.update(f"coordinator's {each.kind}" for each in schedule.coordination)
         self.transactions.update(result.transactions)
         self.unknown_by_profile[profile] += result.unknown
@@ -105,6 +108,7 @@ class Tally:
         self.bumps += result.bumps
         self.events += result.events
         self.losses += result.losses
+        self.convictions += result.convictions
         if result.lost:
             self.lossy["answers proved it" if result.losses else "no answer could"] += 1
         self.max_span = max(self.max_span, result.max_span)
@@ -123,6 +127,7 @@ class Tally:
         self.bumps += other.bumps
         self.events += other.events
         self.losses += other.losses
+        self.convictions += other.convictions
         self.max_span = max(self.max_span, other.max_span)
         self.virtual_seconds += other.virtual_seconds
 
@@ -143,6 +148,7 @@ class Tally:
         yield (
             f"batches sent: {self.batches}, again: {self.retries}, epoch bumps: {self.bumps}, "
             f"data-loss events: {self.events}, losses that answers proved: {self.losses}, "
+            f"brokers that keep less than they say: {self.convictions}, "
             f"widest span: {self.max_span}, virtual time: {self.virtual_seconds:.0f} s"
         )
 

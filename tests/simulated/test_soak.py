@@ -129,6 +129,9 @@ def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
     }
     assert known - faults.keys() == set()
     assert min(faults[kind] for kind in known) >= 10
+    assert sum(s.says is not None for s in schedules) >= 40, "brokers that lie about their memory"
+    assert sum(s.noticed for s in schedules) >= 10, "and show it"
+    assert sum(s.wide_at_end for s in schedules) >= 40, "windows that must come back"
     options = [s.options for s in schedules]
     assert sum("buffer_memory" in o for o in options) > 50, "memory pressure"
     assert (

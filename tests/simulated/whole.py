@@ -77,7 +77,7 @@ __all__ = [
 FAULTS = frozenset(
     {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
     | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
-    | {"block", "stall", "reset"}
+    | {"block", "stall", "reset", "unheard", "secret"}
 )
 GLITCHES = frozenset(
     {"drop", "delay", "refuse", "after", "missing", "doubled", "invented", "absurd", "spurious"}

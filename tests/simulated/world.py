@@ -93,6 +93,7 @@ class Result:
     max_span: int = 0
     events: int = 0
     losses: int = 0
+    convictions: int = 0
     lost: int = 0
     took: float = 0.0
     transactions: dict[str, int] = field(default_factory=dict)
@@ -453,6 +454,11 @@ class World:
         # When the leader of the sprint was reached again, first, after the last incident.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
+        # Requests in v14 by connection and token, and the brokers that have answered one.
+        self._asked_in_v14: dict[tuple[int, int], int] = {}
+        self._speak_v14: set[int] = set()
+        # By partition: the window that it ended with, and what its leader retains.
+        self._windows: dict[tuple[str, int], tuple[int, int]] = {}
         self.lost: set[ValueId] = set()
         # In requests that were served after the client had closed their connection.
         self.late: set[ValueId] = set()
@@ -719,8 +725,17 @@ class World:
     def _shut(self) -> None:
         if not self.ended:
             self.trace("the producer ends")
+            self._note_windows()
             self.sender.shut()
             self.ended = True
+
+    def _note_windows(self) -> None:
+        for (name, index), state in self.core.partitions.items():
+            topic = self.cluster.topics.get(name)
+            partition = None if topic is None else topic.partition(index)
+            if partition is not None and partition.leader in self.cluster.brokers:
+                kept = partition.retain_on(partition.leader)
+                self._windows[name, index] = state.window.limit, kept
 
     # -- the network --------------------------------------------------------------------------
 
@@ -767,6 +782,7 @@ class World:
         self.trace(f"event: {event}")
         if event.endswith("the topic was recreated"):
             self._recreated_at = self.now
+        self.result.convictions += "was seen to deduplicate" in event
         lost = _DATA_LOSS.match(event)
         if lost is not None:
             self.monitor.loss_reported(lost[1], int(lost[2]))
@@ -781,6 +797,20 @@ class World:
             for index, data in topic.partitions
         ]
         self.monitor.wrote(link_id, step.token, batches)
+        self._watch_version(link_id, step)
+
+    def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
+        """Who has answered in v14 is spoken to in v14, where the user says that all have it."""
+        connection = self.connections.get(link_id)
+        if connection is None or self.config.window_discovery != "on":
+            return
+        if step.version >= 14:
+            self._asked_in_v14[link_id, step.token] = connection.broker
+        # What cannot be decoded, or names a partition twice, is a refusal of v14 in so many words.
+        garbled = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
+        if step.version == 13 and connection.broker in self._speak_v14 and not garbled:
+            self._speak_v14.clear()  # said once is enough
+            self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
         """A Produce answer reached the client."""
@@ -788,6 +818,9 @@ class World:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.monitor.answered(link_id, token, answers)
+        broker = self._asked_in_v14.pop((link_id, token), None)
+        if broker is not None:
+            self._speak_v14.add(broker)
 
     def progressed(self, connection: SimConnection) -> None:
         """Bytes left; the pump says so a moment later."""
@@ -935,10 +968,25 @@ class World:
         result.losses = self.monitor.losses_proved
         if result.events and not (schedule.events_allowed or self.lost):
             self.report(Anomaly.EVENT, f"{result.events} events where no broker lost anything")
+        self._judge_windows()
         if schedule.all_acked:
             self._judge_gentle()
         if schedule.round_trips is not None:
             self._judge_sprint(schedule.round_trips)
+
+    def _judge_windows(self) -> None:
+        schedule, convictions = self.schedule, self.result.convictions
+        if convictions and not schedule.lies_about_memory:
+            self.report(Anomaly.EVENT, f"{convictions} brokers accused that keep what they say")
+        if schedule.noticed and not convictions:
+            self.report(Anomaly.EVENT, "none raised for a broker that keeps less than it says")
+        if not (schedule.noticed or (schedule.wide_at_end and not convictions)):
+            return
+        for (topic, index), (limit, kept) in self._windows.items():
+            if limit != kept:
+                self.report(
+                    Anomaly.STUCK, f"{topic}-{index} ends at a window of {limit}, not {kept}"
+                )
 
     def _judge_gentle(self) -> None:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
