@@ -15,6 +15,7 @@ from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerS
 from aioidem.producer import Producer
 from aioidem.structs import (
     ConsumerGroupMetadata,
+    DeliveryCounts,
     DeliveryStatus,
     OffsetAndMetadata,
     RecordMetadata,
@@ -29,6 +30,7 @@ __all__ = [
     "ConsumerGroupMetadata",
     "Deliveries",
     "Delivery",
+    "DeliveryCounts",
     "DeliveryStatus",
     "IllegalOperation",
     "NullProducerMetricsCollector",

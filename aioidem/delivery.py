@@ -1,8 +1,9 @@
 """Delivery: one record's outcome, as the caller holds it.
 
 It leaves PENDING once. Awaiting it waits for the outcome; cancelling the wait detaches the waiter
-and nothing else: the record goes on. A failed delivery that nobody looked at is reported when the
-producer closes.
+and nothing else: the record goes on. A delivery that fails while nobody looks is counted, and the
+log tells (`unseen`). While it is pending it can be awaited, and given callbacks, on its producer's
+event loop only; what became of it may be read from anywhere.
 
 Rejected: a future of the event loop. There is none that asyncio and trio share, cancelling one
 reads as "cancel the send", and its "exception was never retrieved" comes at the garbage collector's
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, overload
 
@@ -21,7 +21,9 @@ import anyio
 
 from aioidem.engine.accumulator import Settlement
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError, TransactionAborted
+from aioidem.home import HomeLoop
 from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+from aioidem.unseen import UnseenFailures
 from aioidem.waiting import Signal, new_signal
 
 __all__ = ["Deliveries", "Delivery"]
@@ -29,6 +31,7 @@ __all__ = ["Deliveries", "Delivery"]
 logger = logging.getLogger("aioidem")
 
 _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+_COUNTED_AS_UNSEEN = -1
 
 
 class Delivery:
@@ -42,22 +45,25 @@ class Delivery:
         "_callbacks",
         "_error",
         "_event",
-        "_failed",
         "_group",
+        "_home",
+        "_looking",
         "_metadata",
-        "_seen",
+        "_unseen",
         "status",
     )
 
-    def __init__(self, group: Deliveries | None, failed: deque[Delivery]) -> None:
+    def __init__(self, group: Deliveries | None, unseen: UnseenFailures, home: HomeLoop) -> None:
         self.status = DeliveryStatus.PENDING
         self._metadata: RecordMetadata | None = None
         self._error: KafkaError | None = None
         self._event: Signal | None = None
         self._callbacks: list[Callable[[Delivery], object]] | None = None
         self._group = group
-        self._failed = failed
-        self._seen = False
+        self._unseen = unseen
+        self._home = home
+        # Tasks that wait, callbacks, and looks at the outcome; or `_COUNTED_AS_UNSEEN`.
+        self._looking = 0
 
     def settle(self, settlement: Settlement, index: int) -> None:
         """Take the outcome; called once, by the Sender."""
@@ -80,8 +86,10 @@ class Delivery:
             )
             # Who aborts a transaction knows what becomes of its records.
             asked_for = isinstance(error, TransactionAborted)
-            if not (self._seen or asked_for) and self._event is None:
-                self._failed.append(self)
+            watched = self._looking or (self._group is not None and self._group.watched)
+            if not watched and not asked_for:
+                self._unseen.add(settlement.topic, self._error)
+                self._looking = _COUNTED_AS_UNSEEN
         self.status = settlement.status
         if self._event is not None:
             self._event.set()
@@ -109,7 +117,7 @@ class Delivery:
             KafkaError: it failed; `status` on the error says whether it may be in the log.
             InternalError: the outcome is not known yet.
         """
-        self._seen = True
+        self._look()
         if self._error is not None:
             raise self._error
         if self._metadata is None:
@@ -118,15 +126,26 @@ class Delivery:
 
     def exception(self) -> KafkaError | None:
         """The error it failed with, or None."""
-        self._seen = True
+        self._look()
         return self._error
+
+    def _look(self) -> None:
+        if self._looking == _COUNTED_AS_UNSEEN and self._metadata is not None:
+            self._unseen.looked_at(self._metadata.topic, self._error)
+        self._looking = 1
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` when the outcome is known: at once if it is. It must not block.
 
         What it raises is logged. It may call `send_nowait`.
+
+        Raises:
+            WrongLoopError: called from another thread or event loop while it is pending.
+            ProducerClosed: likewise, and the producer's loop was closed.
         """
-        self._seen = True
+        if not self.done():
+            self._home.check(awaits=False)
+        self._look()
         if self.done():
             self._call(callback)
             return
@@ -134,19 +153,21 @@ class Delivery:
             self._callbacks = []
         self._callbacks.append(callback)
 
-    @property
-    def unseen_failure(self) -> KafkaError | None:
-        """The error, if it failed and nobody has looked."""
-        return None if self._seen else self._error
-
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         return self._wait().__await__()
 
     async def _wait(self) -> RecordMetadata:
         if self.status is DeliveryStatus.PENDING:
+            self._home.check(awaits=True)
             if self._event is None:
                 self._event = new_signal()
-            await self._event.wait()
+            self._looking += 1
+            try:
+                await self._event.wait()
+            except BaseException:
+                if self._looking > 0:
+                    self._looking -= 1
+                raise
         return self.metadata
 
     def __repr__(self) -> str:
@@ -161,9 +182,11 @@ class Delivery:
 class Deliveries(Sequence[Delivery]):
     """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
 
-    __slots__ = ("_callback", "_event", "_items", "_pending")
+    __slots__ = ("_callback", "_event", "_items", "_pending", "watched")
 
     def __init__(self) -> None:
+        # Whether somebody is going to look at every outcome.
+        self.watched = False
         self._callback: Callable[[Deliveries], object] | None = None
         self._items: list[Delivery] = []
         self._pending = 0
@@ -189,15 +212,21 @@ class Deliveries(Sequence[Delivery]):
         block nor raise, and takes the place of one given before.
         """
         self._callback = callback
+        self.watched = True
         if not self._pending:
             callback(self)
 
     async def settled(self) -> None:
         """Wait until every outcome is known."""
-        while self._pending:
-            if self._event is None or self._event.is_set():
-                self._event = anyio.Event()
-            await self._event.wait()
+        self.watched = True
+        try:
+            while self._pending:
+                if self._event is None or self._event.is_set():
+                    self._event = anyio.Event()
+                await self._event.wait()
+        except BaseException:
+            self.watched = False
+            raise
 
     def count(self, value: object) -> int:
         """How many have this `DeliveryStatus`."""

@@ -169,6 +169,7 @@ __all__ = [
     "UnsupportedForMessageFormatError",
     "UnsupportedSaslMechanismError",
     "UnsupportedVersionError",
+    "WrongLoopError",
     "broker_error",
     "error_for_code",
     "for_code",
@@ -303,6 +304,12 @@ class ForkedProducerError(KafkaError):
     """A producer was used in a child of ``fork()``.
 
     It would share its producer id and sequences with the parent, and lose records in silence.
+    """
+
+
+class WrongLoopError(KafkaError, RuntimeError):
+    """A producer was called from another event loop, or another thread, than the one it was started
+    on. Nothing was queued, and the producer is none the worse for it.
     """
 
 

@@ -100,6 +100,11 @@ class BackgroundTask:
             self._finished.set()
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The asyncio loop that it runs on; None on trio, and before the start."""
+        return None if self._task is None else self._task.get_loop()
+
+    @property
     def finished(self) -> bool:
         """Whether the task has ended."""
         return self._finished.is_set()

@@ -40,7 +40,8 @@ from aioidem.protocol.messages import decode_response, encode_request, response_
 from aioidem.protocol.produce import decode_produce_response, encode_produce_request
 from aioidem.protocol.versions import ApiKey
 from aioidem.questions import Question, question
-from aioidem.waiting import Wakeup
+from aioidem.unseen import UnseenFailures
+from aioidem.waiting import Signal, Wakeup, new_signal
 
 __all__ = ["Alarm", "Observer", "Sender"]
 
@@ -166,9 +167,10 @@ class Sender:
         self._config = config
         self._connector = secured(connector, config)
         self.sasl = sasl_client(config)
+        self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
-        self._watchers: list[tuple[Callable[[], bool], anyio.Event]] = []
+        self._watchers: list[tuple[Callable[[], bool], Signal]] = []
         self._tasks: TaskGroup | None = None
         self.ended = False
         # The loop's own, once there is a loop: finding it out anew costs a tenth of a request.
@@ -212,6 +214,7 @@ class Sender:
             self._perform(step)
         self._alarm.set(self._core.wake_at)
         self.deliver()
+        self._alarm.set(self.unseen.due_at)
 
     def deliver(self) -> None:
         """Tell outcomes and events to whom they concern, and wake those who watch the engine's
@@ -226,6 +229,8 @@ class Sender:
                     self._observer.on_settled(settlement, self._now())
                 for index, record in enumerate(settlement.records):
                     record.sink.settle(settlement, index)
+        if self.unseen.due_at is not None:
+            self.unseen.report(self._now())
         for event in core.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
         for note in core.take_notes():
@@ -244,7 +249,7 @@ class Sender:
         if condition():
             await anyio.lowlevel.checkpoint()
             return
-        watcher = (condition, anyio.Event())
+        watcher = (condition, new_signal())
         self._watchers.append(watcher)
         try:
             await watcher[1].wait()
@@ -261,6 +266,18 @@ class Sender:
         for channel in self._channels.values():
             channel.connection.close_soon("the producer is closing")
         self.deliver()
+        self.unseen.report_the_rest()
+
+    def forsake(self) -> None:
+        """End everything although the loop was closed: settle what is left, and touch nothing of
+        the loop's. Its sockets go with it.
+        """
+        self.ended = True
+        self.clock = lambda: 0.0  # the loop's own may be gone with it
+        self._watchers.clear()
+        self._core.close(0.0)
+        self.deliver()
+        self.unseen.report_the_rest()
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -425,9 +442,9 @@ class Sender:
             scope.cancel()
 
 
-def _notify(watcher: tuple[Callable[[], bool], anyio.Event]) -> bool:
-    condition, event = watcher
+def _notify(watcher: tuple[Callable[[], bool], Signal]) -> bool:
+    condition, signal = watcher
     if not condition():
         return False
-    event.set()
+    signal.set()
     return True

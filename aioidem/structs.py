@@ -17,6 +17,7 @@ from typing import NamedTuple
 __all__ = [
     "BrokerMetadata",
     "ConsumerGroupMetadata",
+    "DeliveryCounts",
     "DeliveryStatus",
     "OffsetAndMetadata",
     "PartitionMetadata",
@@ -42,6 +43,24 @@ class DeliveryStatus(enum.Enum):
     UNKNOWN = "unknown"
     """It may or may not be in the log, and nothing the broker offers could tell. Producing it again
     may duplicate it."""
+
+
+class DeliveryCounts(NamedTuple):
+    """How many records ended in which way."""
+
+    acked: int = 0
+    """Acknowledged."""
+
+    not_written: int = 0
+    """Failed, and not in the log."""
+
+    unknown: int = 0
+    """Failed, and maybe in the log; under ``acks=0`` also what was sent without an error."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.acked + self.not_written + self.unknown
 
 
 class TopicPartition(NamedTuple):

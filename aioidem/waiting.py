@@ -55,7 +55,8 @@ class _FutureSignal:
     def set(self) -> None:
         self._given = True
         for waiter in self._waiters:
-            if not waiter.done():
+            # A loop that was closed wakes nobody, and raises when it is asked to.
+            if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
         self._waiters.clear()
 

@@ -32,6 +32,7 @@ from aioidem.errors import (
     ConfigError,
     ProducerClosed,
     RecordError,
+    WrongLoopError,
 )
 from aioidem.partitioner import DefaultPartitioner, Partitioner
 from aioidem.producer.native import Producer
@@ -206,11 +207,16 @@ class AIOKafkaProducer:
         again, and by another task than called `start`.
 
         Raises:
+            WrongLoopError: called from another thread or event loop than `start`; it runs on.
             ForkedProducerError: in a child process.
         """
-        self._stopped = True
+        before, self._stopped = self._stopped, True
         with self._translation:
-            await self._core.close()
+            try:
+                await self._core.close()
+            except WrongLoopError:
+                self._stopped = before
+                raise
 
     async def flush(self) -> None:
         """Wait until every record queued before has its outcome, without lingering. Their errors

@@ -39,6 +39,7 @@ from aioidem.engine.cluster_change import carried_records, changed, id_is_shared
 from aioidem.engine.connections import Connections
 from aioidem.engine.coordinator import CallKind
 from aioidem.engine.discovery import PRODUCE_WITH_WINDOW
+from aioidem.engine.flushing import FlushCount
 from aioidem.engine.idempotence import IdentityLedger, IdentityState, ProducerIdentity
 from aioidem.engine.links import Entry, Link, Outstanding, RequestKind
 from aioidem.engine.metadata import MetadataRefresher
@@ -174,6 +175,8 @@ class ProducerCore:
         self._appended = 0
         self._home_heard_at = 0.0
         self.generation = 0
+        # Those of the flushes that somebody waits for.
+        self.flush_counts: list[FlushCount] = []
         self.metadata = MetadataRefresher(config.metadata_max_age, self._new_backoff(random))
         self.identity_error: errors.KafkaError | None = None
         # None without a transactional id.
@@ -310,6 +313,19 @@ class ProducerCore:
     def unsettled(self) -> int:
         """Records that have no outcome yet."""
         return sum(self._unsettled.values())
+
+    def unsettled_by_topic(self) -> dict[str, int]:
+        """How many records of each topic have no outcome yet. May be called by a finaliser."""
+        counts = {
+            name: len(topic.unassigned)
+            for name, topic in list(self.topics.items())
+            if topic.unassigned
+        }
+        for state in [*self.partitions.values(), *self._retired]:
+            left = len(state.queue.records) + sum(len(b.records) for b in list(state.unresolved))
+            if left:
+                counts[state.topic] = counts.get(state.topic, 0) + left
+        return counts
 
     def begin_flush(self) -> int:
         """End lingering for what is queued; the generation whose records `flushed` waits for."""
@@ -468,6 +484,8 @@ class ProducerCore:
         for record in settlement.records:
             size += record.size
             self._unsettled[record.generation] -= 1
+        for flush in self.flush_counts:
+            flush.add(settlement)
         if len(self._unsettled) > 1:
             for generation in [g for g, n in self._unsettled.items() if n == 0]:
                 del self._unsettled[generation]

@@ -9,6 +9,8 @@ What is promised
 - Bad arguments raise at the call, before a sequence number is taken.
 - A producer carried over a `fork()` refuses to work in the child: it would share its producer id
   with the parent, and the broker would drop one's records as the other's duplicates.
+- A call from another thread or event loop than the one it was started on raises, and does nothing.
+- What failed and nobody looked at is in the log.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from aioidem.delivery import Deliveries, Delivery
 from aioidem.engine import ProducerCore
 from aioidem.engine.accumulator import PendingRecord, RecordGroup
 from aioidem.engine.cluster import ClusterView
+from aioidem.engine.flushing import FlushCount
+from aioidem.home import LOOP_ENDED, HomeLoop
 from aioidem.metrics import ProducerStatistics, snapshot
 from aioidem.network.transport import Connector, TcpConnector
 from aioidem.producer.arguments import (
@@ -47,14 +51,14 @@ from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
 from aioidem.secret import Secret
 from aioidem.sender import Observer, Sender
-from aioidem.structs import RecordMetadata
+from aioidem.structs import DeliveryCounts, RecordMetadata
+from aioidem.waiting import new_signal
 
 __all__ = ["Producer"]
 
 logger = logging.getLogger("aioidem")
 
 _GRACEFUL_END = 5.0
-_UNSEEN_KEPT = 10_000
 
 
 class Producer(TransactionCalls):
@@ -62,6 +66,11 @@ class Producer(TransactionCalls):
 
     Use it with `async with`, or `start()` and `stop()`, which may be called from different tasks.
     With a `transactional_id` every record belongs to a transaction.
+
+    It is used on the event loop, and so in the thread, that `start()` was called on; a call from
+    elsewhere raises `WrongLoopError`, and does nothing. To send from another thread hand the call
+    to that loop: `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or in a
+    thread that anyio has started `anyio.from_thread.run(producer.send, ...)`.
 
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
@@ -94,9 +103,7 @@ class Producer(TransactionCalls):
         self._clock: Callable[[], float] = time.monotonic  # the loop's own, from start() on
         self._pid = os.getpid()
         self._closed = False
-        # Failed deliveries, for the report at close: bounded, because a dead broker can fail
-        # millions.
-        self._failed: deque[Delivery] = deque(maxlen=_UNSEEN_KEPT)
+        self._home = HomeLoop()
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -117,6 +124,7 @@ class Producer(TransactionCalls):
         self._clock = self._sender.clock = loop_clock()
         self._background = BackgroundTask(self._sender.run, _crash_handler(self._core))
         self._background.start(f"aioidem sender of {self.config.client_id}")
+        self._home.move_in(self._background.loop)
         try:
             await self._bootstrap()
         except BaseException:
@@ -179,16 +187,26 @@ class Producer(TransactionCalls):
                 UNKNOWN. 0 ends at once; None waits until the last record's deadline.
 
         Raises nothing for records that fail: look at their deliveries. Failures nobody looked at
-        are logged.
+        are logged. Where the producer's event loop was closed before, what is unsettled ends
+        NOT_WRITTEN or UNKNOWN, and is logged too.
+
+        Raises:
+            WrongLoopError: called from another thread or event loop; the producer runs on.
         """
         if self._closed:
             if self._background is not None and self._pid == os.getpid():
-                with anyio.move_on_after(timeout):
-                    await self._background.wait()
-                    return
-                await self._end()  # sooner than the other call meant to
+                await self._await_end(self._background, timeout)
             return
         self._check_process()
+        if self._background is not None:
+            if self._home.closed:
+                self._closed = True
+                if not self._background.finished:
+                    self._sender.forsake()
+                await anyio.lowlevel.checkpoint()
+                return
+            if not self._background.finished:
+                self._home.check(awaits=True)
         self._closed = True
         for waiter in self._core.budget.wake_all():
             waiter.granted = False
@@ -199,7 +217,17 @@ class Producer(TransactionCalls):
                     await self._flush()
         finally:
             await self._end()
-            self._report_unseen()
+
+    async def _await_end(self, background: BackgroundTask, timeout: float | None) -> None:
+        """Another call closes it: wait for that, and end it when this call's time is over."""
+        if background.finished or self._home.closed:
+            await anyio.lowlevel.checkpoint()
+            return
+        self._home.check(awaits=True)
+        with anyio.move_on_after(timeout):
+            await background.wait()
+            return
+        await self._end()
 
     async def _end(self) -> None:
         """Settle everything and end the task. The settling is plain `def`, so that cancellation
@@ -211,17 +239,6 @@ class Producer(TransactionCalls):
             self._background.cancel()
             with anyio.move_on_after(_GRACEFUL_END, shield=True):
                 await self._background.wait()
-
-    def _report_unseen(self) -> None:
-        unseen = [delivery for delivery in self._failed if delivery.unseen_failure is not None]
-        if unseen:
-            logger.error(
-                "%s: %d failed deliveries were never looked at; the first: %s",
-                self.config.client_id,
-                len(unseen),
-                unseen[0].unseen_failure,
-            )
-        self._failed.clear()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -243,10 +260,25 @@ class Producer(TransactionCalls):
             warnings.warn(f"{described} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     def abandon(self) -> bool:
-        """End from a finaliser: without waiting, in whatever thread. Whether it was still open."""
+        """End from a finaliser: without waiting, in whatever thread. Whether it was still open.
+
+        What it loses is logged.
+        """
         background, self._background = self._background, None
         if background is None or background.finished or self._pid != os.getpid():
             return False
+        if self._closed and self._home.closed:
+            return False  # closed after its loop was: nothing ended the task
+        lost = self._core.unsettled_by_topic()
+        if lost:
+            logger.error(
+                "%s was not closed: %d records without an outcome are given up (%s); those that "
+                "were sent may be in the log",
+                self.config.client_id,
+                sum(lost.values()),
+                ", ".join(f"{count} of {topic!r}" for topic, count in sorted(lost.items())),
+            )
+            self._sender.unseen.wanted = False
         background.cancel_from_anywhere()
         return True
 
@@ -264,6 +296,9 @@ class Producer(TransactionCalls):
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged.
 
+        Cancelled while it waits for room in the buffer, nothing was queued; cancelled later, the
+        record is sent all the same, and only the wait for its outcome ends.
+
         Args:
             topic: its name.
             value: the payload; None is a tombstone.
@@ -278,9 +313,11 @@ class Producer(TransactionCalls):
 
         Raises:
             KafkaError: it failed; `status` says NOT_WRITTEN or UNKNOWN.
-            KafkaTimeoutError: no room in the buffer within `max_block`; nothing was queued.
+            KafkaTimeoutError: no room in the buffer within `max_block`, and nothing was queued; or
+            no metadata for the topic within `max_block` from the call on.
+            UnknownTopicOrPartitionError: the topic does not have that partition.
             RecordError, TypeError, MessageSizeTooLargeError: bad arguments; nothing was queued.
-            ProducerClosed: nothing was queued.
+            ProducerClosed, WrongLoopError: nothing was queued.
         """
         delivery = await self.enqueue(
             topic,
@@ -309,6 +346,7 @@ class Producer(TransactionCalls):
         caller, on the loop's clock (see `block_until`); None: it begins now. All else, and what is
         raised, as for `send`.
         """
+        self._check_open()
         record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not self._core.budget.try_take(record.size):
@@ -332,6 +370,7 @@ class Producer(TransactionCalls):
         the same. `block_until`: as for `enqueue`. What is raised is as for `send`, and then nothing
         was queued.
         """
+        self._check_open()
         group = None if size is None else RecordGroup(size)
         deliveries = Deliveries()
         pending: deque[PendingRecord] = deque()
@@ -367,8 +406,10 @@ class Producer(TransactionCalls):
 
         Raises:
             BufferFullError: there is no room; `await wait_for_room()` and call again.
-            RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed: nothing was queued.
+            RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed, WrongLoopError:
+            nothing was queued.
         """
+        self._check_open(awaits=False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record, delivery = self._record(topic, value, key, headers, partition, timestamp_ms)
         if not self._core.budget.try_take(record.size):
@@ -399,12 +440,14 @@ class Producer(TransactionCalls):
                 when the call must stop halfway (no room within `max_block`, a bad value): what was
                 queued before is in `deliveries`.
         """
+        self._check_open()
         deliveries = Deliveries()
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
-        self._check_open()
         await anyio.lowlevel.checkpoint_if_cancelled()
+        deliveries.watched = True
         try:
             for value in values:
+                self._check_open()
                 record, delivery = self._record(
                     topic, value, key, headers, partition, timestamp_ms, deliveries
                 )
@@ -420,6 +463,9 @@ class Producer(TransactionCalls):
             raise errors.PartialDeliveryError(
                 f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries
             ) from error
+        except BaseException:
+            deliveries.watched = False  # cancelled: nobody gets to see them
+            raise
         await deliveries.settled()
         deliveries.raise_for_status()
         return deliveries
@@ -435,7 +481,6 @@ class Producer(TransactionCalls):
         group: Deliveries | None = None,
     ) -> tuple[PendingRecord, Delivery]:
         """Check the arguments and make the record; nothing is queued yet."""
-        self._check_open()
         if type(topic) is not str or topic not in self._core.topics:
             validate_topic(topic)
         value = checked_payload("value", value)
@@ -458,7 +503,7 @@ class Producer(TransactionCalls):
             raise errors.MessageSizeTooLargeError(
                 f"a record of {size} bytes, more than buffer_memory ({self.config.buffer_memory})"
             )
-        delivery = Delivery(group, self._failed)
+        delivery = Delivery(group, self._sender.unseen, self._home)
         return (
             PendingRecord(key, value, headers, timestamp_ms, partition, size, delivery),
             delivery,
@@ -494,11 +539,11 @@ class Producer(TransactionCalls):
 
     async def _granted(self, size: int, until: float) -> None:
         budget = self._core.budget
-        event = anyio.Event()
-        waiter = budget.wait(size, event.set)
+        room = new_signal()
+        waiter = budget.wait(size, room.set)
         try:
             with anyio.CancelScope(deadline=until):
-                await event.wait()
+                await room.wait()
                 # Cancelled since the room was granted: the record is not queued yet, so not sent.
                 await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
@@ -548,7 +593,7 @@ class Producer(TransactionCalls):
 
     # -- waiting and asking ------------------------------------------------------------------------
 
-    async def flush(self, timeout: float | None = None) -> None:
+    async def flush(self, timeout: float | None = None) -> DeliveryCounts:
         """Wait until every record queued before this call has its outcome; ends lingering for them.
 
         It does not raise for records that failed.
@@ -556,19 +601,31 @@ class Producer(TransactionCalls):
         Args:
             timeout: seconds; None waits until the last deadline.
 
+        Returns:
+            What became of the records that it waited for: those without an outcome at the call.
+
         Raises:
             KafkaTimeoutError: records are still unsettled after `timeout`.
         """
         self._check_open()
         with anyio.move_on_after(timeout) as scope:
-            await self._flush()
+            return await self._flush()
         if scope.cancelled_caught:
-            raise errors.KafkaTimeoutError(f"records are unsettled after {timeout:g} s")
+            raise errors.KafkaTimeoutError(
+                f"flush: {self._core.unsettled} records are unsettled after {timeout:g} s"
+            )
+        raise errors.InternalError("a flush ended without a result")
 
-    async def _flush(self) -> None:
-        generation = self._core.begin_flush()
+    async def _flush(self) -> DeliveryCounts:
+        core = self._core
+        counted = FlushCount(core.begin_flush())
+        core.flush_counts.append(counted)
         self._sender.wakeup.set()
-        await self._sender.until(lambda: self._core.flushed(generation) or self._ended)
+        try:
+            await self._sender.until(lambda: core.flushed(counted.generation) or self._ended)
+        finally:
+            core.flush_counts.remove(counted)
+        return counted.counts
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic.
@@ -674,19 +731,24 @@ class Producer(TransactionCalls):
             f"queued, {core.counters.records_acked} acked>"
         )
 
-    def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            self._check_process()
-        if self._closed or self._background is None or self._background.finished:
-            if self._core.fatal_error is not None:
-                raise self._core.fatal_error
-            raise errors.ProducerClosed(
-                "the producer is not started"
-                if self._background is None
-                else "the producer is closed"
-            )
+    def _check_open(self, *, awaits: bool = True) -> None:
+        if (
+            self._closed
+            or self._pid != os.getpid()
+            or self._background is None
+            or self._background.finished
+            or self._core.fatal_error is not None
+        ):
+            raise self._why_closed()
+        self._home.check(awaits=awaits)
+
+    def _why_closed(self) -> errors.KafkaError:
+        self._check_process()
         if self._core.fatal_error is not None:
-            raise self._core.fatal_error
+            return self._core.fatal_error
+        if self._background is None:
+            return errors.ProducerClosed("the producer is not started")
+        return errors.ProducerClosed("the producer is closed" if self._closed else LOOP_ENDED)
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():

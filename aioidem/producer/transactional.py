@@ -57,8 +57,10 @@ class TransactionCalls(ABC):
     _sender: Sender
 
     @abstractmethod
-    def _check_open(self) -> None:
-        """Raise what keeps this producer from working, if anything does."""
+    def _check_open(self, *, awaits: bool = True) -> None:
+        """Raise what keeps this producer from working, if anything does; `awaits`: in a call that
+        waits.
+        """
 
     @property
     @abstractmethod

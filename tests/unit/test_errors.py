@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from collections import deque
 from typing import Any
 
 import aiokafka.errors
@@ -29,7 +28,9 @@ from aioidem.errors import (
     broker_error,
     error_for_code,
 )
+from aioidem.home import HomeLoop
 from aioidem.structs import DeliveryStatus
+from aioidem.unseen import UnseenFailures
 
 _ALL: list[type[KafkaError]] = [
     value
@@ -148,7 +149,7 @@ def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
 
 
 def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
-    deliveries = [Delivery(None, deque()), Delivery(None, deque())]
+    deliveries = [Delivery(None, UnseenFailures("c"), HomeLoop()) for _ in range(2)]
     error = PartialDeliveryError("2 of 3", deliveries=deliveries, status=DeliveryStatus.UNKNOWN)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert [delivery.status for delivery in again.deliveries] == [DeliveryStatus.PENDING] * 2

@@ -1,0 +1,98 @@
+"""HomeLoop: the event loop and the thread that a producer was started on, and the rule that it is
+used from there only.
+
+The engine is plain functions that one loop calls: a second thread would find it in the middle of a
+decision, and a task of another loop would wait for a signal that its own loop never hears.
+
+The check is made with each call, so it costs one look at the running loop (40 ns): it says which
+thread and which loop this is in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from aioidem.errors import KafkaError, ProducerClosed, WrongLoopError
+
+__all__ = ["LOOP_ENDED", "HomeLoop"]
+
+LOOP_ENDED = (
+    "the event loop that the producer was started on has ended, and the producer with it: make a "
+    "new Producer inside the function that you give to asyncio.run(), anyio.run() or trio.run(), "
+    "and close it there"
+)
+
+
+class HomeLoop:
+    """Where a producer lives, once it has moved in."""
+
+    __slots__ = ("_loop", "_thread", "_thread_name")
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._thread_name = ""
+
+    def move_in(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Home is here: this thread, and this asyncio loop (None on trio)."""
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._thread_name = threading.current_thread().name
+
+    def __reduce__(self) -> tuple[type[HomeLoop], tuple[()]]:
+        return HomeLoop, ()  # in another process nobody is at home
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop was closed under the producer. Trio's ends its tasks before it ends."""
+        return self._loop is not None and self._loop.is_closed()
+
+    def check(self, *, awaits: bool) -> None:
+        """Return if a call comes from home.
+
+        `awaits`: the caller is going to wait. A plain call may also come while the loop is not
+        running, from its thread: between two `run_until_complete`, say.
+
+        Raises:
+            WrongLoopError: it comes from another thread or event loop.
+            ProducerClosed: the loop was closed.
+        """
+        if self._loop is None:
+            if threading.get_ident() == self._thread:
+                return
+        else:
+            running = _running_loop()
+            if running is self._loop:
+                return
+            here = running is None and threading.get_ident() == self._thread
+            if here and not awaits and not self._loop.is_closed():
+                return
+        raise self._refusal()
+
+    def _refusal(self) -> KafkaError:
+        if self.closed:
+            return ProducerClosed(LOOP_ENDED)
+        if threading.get_ident() != self._thread:
+            here = threading.current_thread().name
+            how = (
+                "asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()"
+                if self._loop is not None
+                else "trio.from_thread.run(producer.send, ..., trio_token=token)"
+            )
+            return WrongLoopError(
+                f"called from thread {here!r}, but the producer was started in thread "
+                f"{self._thread_name!r}, and works on that thread's event loop only: call it there "
+                f"with {how}, or anyio.from_thread.run(producer.send, ...)"
+            )
+        return WrongLoopError(
+            "called from another event loop than the one that the producer was started on, which "
+            "is still open: await it there, or make a Producer for this loop"
+        )
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,272 @@
+"""Failures nobody looks at: they are in the log when they happen, once and then now and then, and
+`flush()` and the garbage collector say what was lost.
+
+In virtual time, so that "at most one line in ten seconds" is what is asserted.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem import DeliveryCounts, DeliveryStatus, Producer, errors
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, Drop, Refuse, RequestSeen
+
+from .tools import PRODUCE, bounded, numbered, producer_for, virtual_time
+
+pytestmark = pytest.mark.anyio
+
+NEVER = "never looked at"
+NOT_YET = "nobody has looked at the outcome yet"
+
+
+@asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
+    """A producer that knows the topic "orders" of three partitions."""
+    async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
+        cluster.create_topic("orders", partitions=3)
+        async with producer_for(cluster, client_id="careless", **options) as producer:
+            await producer.send("orders", b"connected", partition=0)
+            yield cluster, producer
+
+
+def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    """What was logged, of one kind."""
+    return [r.getMessage() for r in caplog.records if text in r.getMessage()]
+
+
+def refuse(seen: RequestSeen) -> Action | None:
+    """Every batch is refused for good."""
+    return Refuse(ErrorCode.invalid_timestamp) if seen.api_key == PRODUCE else None
+
+
+@bounded(200)
+async def test_what_is_queued_for_partitions_that_do_not_exist_is_told_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as (_, producer):
+        for number in range(45_000):
+            producer.send_nowait("orders", b"x", partition=3 + number % 7)
+        counts = await producer.flush()
+        assert counts == DeliveryCounts(acked=0, not_written=45_000, unknown=0)
+        [line] = lines(caplog, NOT_YET)
+        assert line.startswith("careless: 45000 records failed")
+        assert "45000 of 'orders' UnknownTopicOrPartitionError" in line
+        assert "topic 'orders' has 3 partitions (0 to 2); there is no partition" in line
+        assert caplog.records[-1].levelno == logging.WARNING
+    [last] = lines(caplog, NEVER)
+    assert "careless: 45000 failed deliveries were never looked at" in last
+
+
+@bounded(400)
+async def test_failures_that_go_on_are_told_once_in_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        for second in range(25):
+            producer.send_nowait("orders", b"x", partition=0)
+            await virtual_time(1.0)
+            if second == 0:
+                assert len(lines(caplog, NOT_YET)) == 1, "the first is told at once"
+        told = lines(caplog, NOT_YET)
+        assert len(told) == 3
+        assert "1 of 'orders' InvalidTimestampError" in told[0]
+        assert re.search(r"careless: (9|10) records failed", told[1])
+        await virtual_time(100.0)
+        told = lines(caplog, NOT_YET)
+        assert len(told) == 4
+        assert sum(int(re.findall(r"(\d+) records? failed", line)[0]) for line in told) == 25
+        await virtual_time(100.0)
+        assert len(lines(caplog, NOT_YET)) == 4, "nothing new, no line"
+        cluster.intercept(None)
+
+
+@bounded(200)
+async def test_whoever_looks_is_not_told_of_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        with pytest.raises(errors.InvalidTimestampError):
+            await producer.send("orders", b"x", partition=0)
+        with pytest.raises(errors.PartialDeliveryError):
+            await producer.send_many("orders", numbered(5), partition=0)
+        called: list[object] = []
+        producer.send_nowait("orders", b"x", partition=0).add_done_callback(called.append)
+        held = [producer.send_nowait("orders", value, partition=0) for value in numbered(5)]
+
+        async def wait(delivery: Any) -> None:
+            with pytest.raises(errors.InvalidTimestampError):
+                await delivery
+
+        async with anyio.create_task_group() as tasks:
+            for delivery in held:
+                tasks.start_soon(wait, delivery)
+        assert len(called) == 1
+        cluster.intercept(None)
+    assert lines(caplog, NOT_YET) == lines(caplog, NEVER) == []
+
+
+@bounded(200)
+async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The line says "yet": at the end there is nothing that nobody looked at."""
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        held = [producer.send_nowait("orders", value, partition=0) for value in numbered(9)]
+        await producer.flush()
+        [line] = lines(caplog, NOT_YET)
+        assert "9 records failed" in line
+        assert all(isinstance(d.exception(), errors.InvalidTimestampError) for d in held)
+        # What fails and is looked at between two lines is in neither.
+        later = [producer.send_nowait("orders", value, partition=0) for value in numbered(9)]
+        await producer.flush()
+        for delivery in later:
+            with pytest.raises(errors.InvalidTimestampError):
+                await delivery
+        await virtual_time(100.0)
+        cluster.intercept(None)
+    assert len(lines(caplog, NOT_YET)) == 1
+    assert lines(caplog, NEVER) == []
+
+
+@bounded(200)
+async def test_who_was_cancelled_does_not_look(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as (cluster, producer):
+        cluster.intercept(refuse)
+        cluster.set_rtt(2.0)
+        for send in (
+            producer.send("orders", b"x", partition=0),
+            producer.send_many("orders", numbered(3), partition=0),
+        ):
+            with anyio.move_on_after(1.0):
+                await send
+        await producer.flush()
+        [line] = lines(caplog, NOT_YET)
+        assert "of 'orders' InvalidTimestampError" in line
+        cluster.intercept(None)
+    [last] = lines(caplog, NEVER)
+    assert "careless: 4 failed" in last
+
+
+@bounded(200)
+async def test_several_topics_and_errors_are_counted_apart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as (cluster, producer):
+        cluster.create_topic("small", configs={"max.message.bytes": "100"})
+        await producer.partitions_for("small")
+        for _ in range(3):
+            producer.send_nowait("orders", b"x", partition=9)
+        for _ in range(2):
+            producer.send_nowait("small", bytes(200))
+        assert await producer.flush() == DeliveryCounts(not_written=5)
+    [last] = lines(caplog, NEVER)
+    assert "3 of 'orders' UnknownTopicOrPartitionError" in last
+    assert "2 of 'small' MessageSizeTooLargeError" in last
+
+
+# --- what flush returns ---------------------------------------------------------------------------
+
+
+@bounded(200)
+async def test_flush_returns_what_became_of_the_records_it_waited_for() -> None:
+    async with running(request_timeout=1.0, delivery_timeout=3.0) as (cluster, producer):
+        assert await producer.flush() == DeliveryCounts()
+        for value in numbered(4):
+            producer.send_nowait("orders", value, partition=0)
+        producer.send_nowait("orders", b"x", partition=3)
+        assert await producer.flush() == DeliveryCounts(acked=4, not_written=1)
+        cluster.intercept(lambda seen: Drop(processed=True) if seen.api_key == PRODUCE else None)
+        for value in numbered(2):
+            producer.send_nowait("orders", value, partition=0)
+        counts = await producer.flush()
+        assert counts == DeliveryCounts(unknown=2)
+        assert counts.total == 2
+        cluster.intercept(None)
+
+
+@bounded(200)
+async def test_two_flushes_count_apart_and_not_what_came_after_them() -> None:
+    async with running() as (cluster, producer):
+        cluster.set_rtt(1.0)
+        producer.send_nowait("orders", b"1", partition=0)
+        counted: dict[str, DeliveryCounts] = {}
+
+        async def flush(name: str) -> None:
+            counted[name] = await producer.flush()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flush, "first")
+            await virtual_time(0.1)
+            producer.send_nowait("orders", b"2", partition=0)
+            tasks.start_soon(flush, "second")
+            await virtual_time(0.1)
+            producer.send_nowait("orders", b"3", partition=0)
+        assert counted == {"first": DeliveryCounts(acked=1), "second": DeliveryCounts(acked=2)}
+
+
+@bounded(200)
+async def test_a_flush_that_times_out_says_how_many_are_left() -> None:
+    async with running() as (cluster, producer):
+        cluster.intercept(lambda seen: Drop() if seen.api_key == PRODUCE else None)
+        for value in numbered(3):
+            producer.send_nowait("orders", value, partition=0)
+        with pytest.raises(errors.KafkaTimeoutError, match="flush: 3 records are unsettled"):
+            await producer.flush(1.0)
+        assert producer._core.flush_counts == []  # noqa: SLF001 - nothing is left behind
+        cluster.intercept(None)
+
+
+# --- never closed ---------------------------------------------------------------------------------
+
+
+def forget(only: list[Producer]) -> None:
+    """Drop the only reference there is."""
+    only.clear()
+    gc.collect()
+
+
+@bounded(200)
+async def test_a_producer_that_is_collected_says_what_it_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("orders")
+        only = [producer_for(cluster, client_id="lost", linger=60.0)]
+        await only[0].start()
+        await only[0].partitions_for("orders")
+        held = [only[0].send_nowait("orders", value) for value in numbered(7)]
+        held += [only[0].send_nowait("elsewhere", value) for value in numbered(2)]
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            forget(only)
+        [line] = lines(caplog, "was not closed")
+        assert "9 records without an outcome are given up" in line
+        assert "2 of 'elsewhere'" in line
+        assert "7 of 'orders'" in line
+        assert [r.levelno for r in caplog.records] == [logging.ERROR]
+        await virtual_time(1.0)
+        assert {d.status for d in held} == {DeliveryStatus.NOT_WRITTEN}
+        assert len(caplog.records) == 1, "told once"
+
+
+@bounded(200)
+async def test_a_producer_that_is_collected_with_nothing_queued_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with EmbeddedCluster(transport="memory") as cluster:
+        only = [producer_for(cluster)]
+        await only[0].start()
+        await only[0].send("t", b"x")
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            forget(only)
+        assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
