@@ -144,7 +144,7 @@ class Delivery:
             ProducerClosed: likewise, and the producer's loop was closed.
         """
         if not self.done():
-            self._home.check(awaits=False)
+            self._home.check(False)
         self._look()
         if self.done():
             self._call(callback)
@@ -158,7 +158,7 @@ class Delivery:
 
     async def _wait(self) -> RecordMetadata:
         if self.status is DeliveryStatus.PENDING:
-            self._home.check(awaits=True)
+            self._home.check(True)
             if self._event is None:
                 self._event = new_signal()
             self._looking += 1

@@ -48,7 +48,7 @@ class HomeLoop:
         """Whether the loop was closed under the producer. Trio's ends its tasks before it ends."""
         return self._loop is not None and self._loop.is_closed()
 
-    def check(self, *, awaits: bool) -> None:
+    def check(self, awaits: bool) -> None:
         """Return if a call comes from home.
 
         `awaits`: the caller is going to wait. A plain call may also come while the loop is not
@@ -58,15 +58,16 @@ class HomeLoop:
             WrongLoopError: it comes from another thread or event loop.
             ProducerClosed: the loop was closed.
         """
-        if self._loop is None:
-            if threading.get_ident() == self._thread:
+        home = self._loop
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            here = threading.get_ident() == self._thread
+            if here and (home is None or not (awaits or home.is_closed())):
                 return
         else:
-            running = _running_loop()
-            if running is self._loop:
-                return
-            here = running is None and threading.get_ident() == self._thread
-            if here and not awaits and not self._loop.is_closed():
+            # Trio may run as a guest on asyncio's loop.
+            if running is home or (home is None and threading.get_ident() == self._thread):
                 return
         raise self._refusal()
 
@@ -89,10 +90,3 @@ class HomeLoop:
             "called from another event loop than the one that the producer was started on, which "
             "is still open: await it there, or make a Producer for this loop"
         )
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

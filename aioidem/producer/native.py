@@ -206,7 +206,7 @@ class Producer(TransactionCalls):
                 await anyio.lowlevel.checkpoint()
                 return
             if not self._background.finished:
-                self._home.check(awaits=True)
+                self._home.check(True)
         self._closed = True
         for waiter in self._core.budget.wake_all():
             waiter.granted = False
@@ -223,7 +223,7 @@ class Producer(TransactionCalls):
         if background.finished or self._home.closed:
             await anyio.lowlevel.checkpoint()
             return
-        self._home.check(awaits=True)
+        self._home.check(True)
         with anyio.move_on_after(timeout):
             await background.wait()
             return
@@ -740,7 +740,7 @@ class Producer(TransactionCalls):
             or self._core.fatal_error is not None
         ):
             raise self._why_closed()
-        self._home.check(awaits=awaits)
+        self._home.check(awaits)
 
     def _why_closed(self) -> errors.KafkaError:
         self._check_process()

@@ -313,6 +313,22 @@ class Injector:
 
         self._later(seconds, end)
 
+    def _do_grow(self, name: str, count: int) -> None:
+        world, topic = self._world, self._topic(name)
+        if topic is None or count <= len(topic.partitions):
+            return
+        schedule, cluster = world.schedule, world.cluster
+        plan = {
+            p: [(p + r) % schedule.brokers for r in range(schedule.replication)]
+            for p in range(count)
+        }
+        there = len(topic.partitions)
+        cluster.add_partitions(topic, count, plan)
+        for partition in topic.partitions[there:]:
+            for broker in cluster.brokers.values():
+                if not broker.online:
+                    partition.broker_stopped(broker.id)
+
     def _do_jump(self, seconds: float) -> None:
         self._world.wall_jump += seconds
 

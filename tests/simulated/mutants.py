@@ -32,10 +32,12 @@ from aioidem.engine.core import ProducerCore
 from aioidem.engine.discovery import Discovery, DiscoveryState
 from aioidem.engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem.engine.links import Link
+from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.partition import PartitionState, Route
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem.engine.retention import BrokerMemory, RetentionEvidence
 from aioidem.engine.suspicion import Suspicion
+from aioidem.engine.topics import TopicState
 from aioidem.engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
@@ -674,6 +676,28 @@ class _Silent:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
+
+
+# -- partitions that are not there --------------------------------------------------------------
+
+
+@mutant("a partition that fresh metadata lacks is refused then, not when max_block is over")
+def missing_partition_waited_for(patch: Patch) -> None:
+    def sent(self: MetadataRefresher) -> None:
+        self.in_flight = True
+        self.wanted = False
+
+    patch(MetadataRefresher, "sent", sent)
+
+
+@mutant("metadata asked for before the record came refuses no partition: it may have been added")
+def missing_partition_refused_by_old_metadata(patch: Patch) -> None:
+    wait = TopicState.wait
+
+    def hasty(self: TopicState, until: float, _asked: int, record: Any) -> None:
+        wait(self, until, -1, record)
+
+    patch(TopicState, "wait", hasty)
 
 
 # -- time ---------------------------------------------------------------------------------------

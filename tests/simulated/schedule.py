@@ -117,6 +117,16 @@ class Schedule:
     """Of the transactional id, before anybody starts."""
 
     @property
+    def most_partitions(self) -> dict[str, int]:
+        """How many partitions each topic ever has."""
+        most = dict(self.topics)
+        for fault in self.faults:
+            if fault.kind == "grow":
+                topic, count = fault.args
+                most[topic] = max(most[topic], count)
+        return most
+
+    @property
     def lossy(self) -> bool:
         """Whether brokers throw acknowledged data away."""
         return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
@@ -211,6 +221,7 @@ class Drawer:
         self._end()
         self._add_to_it()
         self._hide_windows()
+        self._missing_partitions()
         return Schedule(
             self.seed,
             self.profile,
@@ -421,6 +432,38 @@ class Drawer:
         v["calls"] = tuple(Call(round(0.01 + i * 0.005, 6), "t", 0, None, 60) for i in range(300))
         self.until = 1.5
         self._fault("cut", 0, 1.0, True, 0.0, at=round(0.9 + 0.3 * r.random(), 5))
+
+    def _missing_partitions(self) -> None:
+        """Records for partitions that their topic does not have, or not yet: of a generator of
+        their own, too.
+        """
+        if self.profile in ("sprint", "ladder"):
+            return
+        if self.values.get("noticed") or self.values.get("wide_at_end"):
+            return  # those are about one thing
+        self.r = r = random.Random(self.seed ^ 0x9A27)
+        if r.random() >= 0.15:
+            return
+        v = self.values
+        topic, partitions = r.choice(v["topics"])
+        more = [call.at for call in v["calls"]]
+        grows = round(r.random() * self.until, 5) if r.random() < 0.6 else None
+        count = partitions + r.randint(1, 3)
+        if grows is not None:
+            self._fault("grow", topic, count, at=grows)
+        for _ in self._times(2, 8):
+            # Metadata comes when something is missing: it may have been asked for before the topic
+            # grew, and tell so after it.
+            at = r.choice(more) if grows is None or r.random() < 0.5 else None
+            if at is None:
+                at = (grows or 0.0) + (r.random() - 0.2) * 3 * v["rtt"]
+            missing = partitions + r.randrange(4)
+            if v.get("all_acked") and (grows is None or missing >= count):
+                continue  # that would fail, as it should
+            if v.get("all_acked"):
+                at = max(at, (grows or 0.0) + 1e-5)
+            v["calls"] += (Call(round(max(0.0, at), 6), topic, missing, None, r.choice((0, 60))),)
+        v["calls"] = tuple(sorted(v["calls"], key=lambda call: call.at))
 
     def _refused_for_good(self) -> None:
         """A batch that was never appended is in doubt, and every copy of it is refused for what it

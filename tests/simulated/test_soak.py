@@ -137,6 +137,19 @@ def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
     assert (
         sum(f.kind == "pid" and f.args[0] in (14, 15, 16) for s in schedules for f in s.faults) > 20
     )
+    missing = [
+        call
+        for s in schedules
+        for call in s.calls
+        if call.partition is not None and call.partition >= dict(s.topics)[call.topic]
+    ]
+    never = sum(
+        call.partition is not None and call.partition >= s.most_partitions[call.topic]
+        for s in schedules
+        for call in s.calls
+    )
+    assert len(missing) - never > 100, "partitions that are added"
+    assert never > 100, "partitions that do not exist"
     ages = [call.age for s in schedules for call in s.calls]
     assert min(ages) < 0 < max(ages), "old and future record timestamps"
 

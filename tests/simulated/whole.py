@@ -58,6 +58,7 @@ from aioidem.testing import (
 )
 
 from .faults import Injector
+from .missing import MissingPartitions
 from .schedule import Call, Fault, Glitch, Schedule, draw
 from .world import START_MS, Result, SimCore, answer_lines, step_lines
 
@@ -77,7 +78,7 @@ __all__ = [
 FAULTS = frozenset(
     {"cut", "kill", "move", "retain", "throttle", "hold", "pause", "isr", "limit", "stamps", "pid"}
     | {"stale", "gone", "leaderless", "flush", "rtt", "lag", "unclean", "refuse_next"}
-    | {"block", "stall", "reset", "unheard", "secret"}
+    | {"block", "stall", "reset", "unheard", "secret", "grow"}
 )
 GLITCHES = frozenset(
     {"drop", "delay", "refuse", "after", "missing", "doubled", "invented", "absurd", "spurious"}
@@ -397,13 +398,17 @@ class Whole:
         self._producer: TapProducer | None = None
         injector_world: Any = self
         self.injector = WholeInjector(injector_world)
+        # Callers are tasks here: what they queue is not put down in these books.
+        self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
             outcome=self._outcome,  # doubt may have been settled by reading the log
             max_in_flight=schedule.options["max_in_flight_requests_per_connection"],
             trust_base_offset=schedule.options.get("trust_base_offset", True),
             first_sequences={
-                (t, p): schedule.first_sequence for t, n in schedule.topics for p in range(n)
+                (t, p): schedule.first_sequence
+                for t, n in schedule.most_partitions.items()
+                for p in range(n)
             },
         )
 
@@ -688,8 +693,8 @@ class Whole:
     def log(self) -> list[LogRecord]:
         """Every record of every partition."""
         found: list[LogRecord] = []
-        for name, partitions in self.schedule.topics:
-            for index in range(partitions):
+        for name, topic in self.embedded.state.topics.items():
+            for index in range(len(topic.partitions)):
                 found += log_records(name, index, self.embedded.batches(name, index))
         return found
 

@@ -59,6 +59,7 @@ from aioidem.testing import (
 from aioidem.waiting import Wakeup
 
 from .faults import Injector
+from .missing import MissingPartitions
 from .schedule import Call, Schedule
 
 __all__ = ["START_MS", "Result", "SimCore", "World", "answer_lines", "run", "step_lines"]
@@ -125,6 +126,8 @@ class Sink:
         row, world = self.row, self._world
         if index == 0 and isinstance(settlement.error, errors.OutOfOrderSequenceNumber):
             world.monitor.refused(settlement.topic, settlement.partition, row.value)
+        if "there is no partition" in str(settlement.error):
+            world.missing.refused(row.value)
         if row.outcome is not Outcome.PENDING:
             world.report(Anomaly.CRASH, f"{row.value} settled twice: {settlement.status.value}")
         row.outcome = _OUTCOMES[settlement.status]
@@ -176,14 +179,33 @@ class SimCore(ProducerCore):
         self._note_leaders()
         return odd
 
+    def _request_metadata(self, now: float) -> None:
+        """As it is; whoever watches missing partitions hears of what is asked."""
+        before = self.metadata.in_flight
+        super()._request_metadata(now)
+        if self.metadata.in_flight and not before:
+            asked = self._steps[-1]
+            assert isinstance(asked, steps.FetchMetadata)
+            self._world.missing.asked(asked.token)
+
     def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
-        """As it is; the monitor hears of changed leaders."""
+        """As it is; the monitor hears of changed leaders, and what partitions there are not."""
+        link = self.connections.links.get(link_id)
+        heard = link is not None and token in link.outstanding
         super().on_metadata(link_id, token, update, now)
+        if heard:
+            self._note_partitions(token, update, now)
         for name, view in self.cluster.topics.items():
             if self._ids.setdefault(name, view.topic_id) != view.topic_id:
                 self._ids[name] = view.topic_id
                 self._world.monitor.topic_recreated(name)
         self._note_leaders()
+
+    def _note_partitions(self, token: int, update: MetadataUpdate, now: float) -> None:
+        for topic in update.topics:
+            known = self.cluster.partitions(topic.name)
+            if known is not None and topic.partitions and not topic.error_code:
+                self._world.missing.told(token, topic.name, frozenset(known), now)
 
     def _note_leaders(self) -> None:
         for name, view in self.cluster.topics.items():
@@ -475,7 +497,12 @@ class World:
         self.cluster.interceptor = self.injector.intercept
         self.core = SimCore(self.config, self, schedule)
         self.sender = SimSender(self.core, self.config, self)
-        firsts = {(t, p): schedule.first_sequence for t, n in schedule.topics for p in range(n)}
+        self.missing = MissingPartitions(self.rows)
+        firsts = {
+            (t, p): schedule.first_sequence
+            for t, n in schedule.most_partitions.items()
+            for p in range(n)
+        }
         self.monitor = WireMonitor(
             max_in_flight=self.config.max_in_flight_requests_per_connection,
             outcome=lambda value: self.rows[value].outcome,
@@ -660,23 +687,26 @@ class World:
             call.key, data, (), stamp, call.partition, size, Sink(self, row, follow_up)
         )
         if self.core.budget.try_take(size):
-            self._append(call.topic, record, row)
+            self._append(call.topic, record, row, self.now + self.config.max_block)
         else:
             self._wait_for_room(call.topic, record, row)
 
-    def _append(self, topic: str, record: PendingRecord, row: Row) -> None:
+    def _append(self, topic: str, record: PendingRecord, row: Row, block_until: float) -> None:
         row.started = self.now
+        self.rows[row.value] = row
+        self.missing.queued(row.value)
         try:
-            self.core.append(topic, record, self.now)
+            self.core.append(topic, record, self.now, block_until)
         except errors.KafkaError:
             self.core.budget.release(record.size)
+            del self.rows[row.value]
             return
-        self.rows[row.value] = row
         self.trace(f"queued {row.value}")
         self.sender.wakeup.set()
 
     def _wait_for_room(self, topic: str, record: PendingRecord, row: Row) -> None:
         self._waiting += 1
+        block_until = self.now + self.config.max_block
         over = False
 
         def end() -> None:
@@ -687,14 +717,14 @@ class World:
             self._waiting -= 1
             if waiter.granted and not self.closed:
                 self.core.budget.claim(waiter)
-                self._append(topic, record, row)
+                self._append(topic, record, row, block_until)
             else:
                 self.core.budget.abandon(waiter)
 
         waiter = self.core.budget.wait(
             record.size, lambda: self.at(self.now, lambda: self._client(end, always=True))
         )
-        self.at(self.now + self.config.max_block, lambda: self._client(end, always=True))
+        self.at(block_until, lambda: self._client(end, always=True))
 
     def flush(self) -> None:
         """The application flushes."""
@@ -925,6 +955,7 @@ class World:
         schedule, result, core = self.schedule, self.result, self.core
         result.violations += self.monitor.violations
         result.violations += self.monitor.unreported_losses()
+        result.violations += self.missing.violations()
         rows = self.rows.values()
         deadline = self.config.delivery_timeout + self.config.request_timeout
         # A new epoch's first append fences the old one, but a broker that has forgotten us fences
