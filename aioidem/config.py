@@ -548,8 +548,8 @@ class ProducerConfig:
     """How long ``send`` may wait for room and metadata together."""
 
     delivery_timeout: Annotated[float, _Option(_Seconds(), "delivery.timeout.ms")] = 120.0
-    """By when each record is settled, counted from its ``send`` (KIP-91). At least ``linger`` +
-    ``request_timeout``."""
+    """By when each record is settled, counted from when ``send`` has queued it (KIP-91): the wait
+    for room before that is ``max_block``'s. At least ``linger`` + ``request_timeout``."""
 
     request_timeout: Annotated[
         float, _Option(_Seconds(), "request.timeout.ms", "request_timeout_ms")
