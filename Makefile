@@ -11,6 +11,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LONG := tests/simulated tests/spark
 
+# What a user's environment has for other Pythons and other installs: with PYTHONOPTIMIZE no assert
+# is run, with PIP_USER or PIP_TARGET nothing gets into .venv.
+unexport PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT
+unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
+export PIP_USER := 0
+
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
 .DELETE_ON_ERROR:

@@ -26,11 +26,19 @@ from blockbuster import BlockBuster
 from hypothesis import settings
 
 from tests.fake_maven import FakeMaven
+from tests.ground import foreign
 
 # What tests share asserts, too: without this a failure there shows no values.
 pytest.register_assert_rewrite(
     *(f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir())
 )
+
+# What others have in their environment is no part of a test; a test that wants it sets it.
+for _name in [name for name in os.environ if foreign(name)]:
+    del os.environ[_name]
+# Servers of a test are on loopback, where no proxy finds them.
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
 CI = os.environ.get("CI", "").lower() == "true"
 

@@ -14,6 +14,7 @@ lines, which scripts cannot match and a log cannot hold.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of another locale shows a question mark, and does not end a measurement.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
     # Commands load what they need when they run, so an extra can be missed at either moment.
     try:

@@ -56,7 +56,12 @@ from aioidem.protocol.messages import (
 from aioidem.testing.broker_patch import write_patch
 from aioidem.testing.fault_proxy import FaultProxy
 from aioidem.testing.kafka_dump import DumpedBatch, parse_dump, split_dumps
-from aioidem.testing.kafka_install import KafkaInstall, KafkaUnavailableError, install_kafka
+from aioidem.testing.kafka_install import (
+    KafkaInstall,
+    KafkaUnavailableError,
+    install_kafka,
+    java_environment,
+)
 from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
 from aioidem.testing.kafka_retention import RetentionFace
 from aioidem.testing.kafka_security import KafkaSecurity
@@ -539,7 +544,10 @@ class KafkaCluster:
             raise KafkaError("the cluster was not entered")
         printed: tuple[list[bytes], list[bytes]] = ([], [])
         process = await anyio.open_process(
-            command, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=java_environment(),
         )
         try:
             async with process, anyio.create_task_group() as tasks:
@@ -738,6 +746,7 @@ class KafkaCluster:
             [*self._java(*self._patch(node_id)), "kafka.Kafka", str(properties)],
             self._folder / f"broker-{node_id}.log",
             self._guard,
+            java_environment(),
         )
         names = () if self._security is None else self._security.listeners
         by_name = dict(zip(names, secure, strict=True))

@@ -29,11 +29,19 @@ from typing import Final
 from aioidem.errors import KafkaError
 from aioidem.jars import JarsUnavailableError, resolve_jars
 
-__all__ = ["MINIMUM_JAVA", "KafkaInstall", "KafkaUnavailableError", "find_java", "install_kafka"]
+__all__ = [
+    "MINIMUM_JAVA",
+    "KafkaInstall",
+    "KafkaUnavailableError",
+    "find_java",
+    "install_kafka",
+    "java_environment",
+]
 
 MINIMUM_JAVA: Final = 17
 
 _JAVA_SECONDS: Final = 30
+_FOR_EVERY_JAVA: Final = frozenset({"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"})
 # The broker; its tools (console consumer, log dump); something that prints what it logs.
 _WANTED: Final = (
     "org.apache.kafka:kafka_2.13:{}",
@@ -86,6 +94,14 @@ def install_kafka(version: str) -> KafkaInstall:
         raise KafkaUnavailableError(f"the jars of Kafka {version}: {error.args[0]}") from error
 
 
+def java_environment() -> dict[str, str]:
+    """This process's environment for a Java of ours: without the options it has for every Java, and
+    with a locale in which text is UTF-8 and "i" is not Turkish.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
+    return kept | {"LC_ALL": "C.UTF-8"}
+
+
 def find_java() -> Path:
     """The first Java of version 17 or newer.
 
@@ -126,6 +142,7 @@ def _java_version(java: Path) -> int:
             text=True,
             errors="replace",
             timeout=_JAVA_SECONDS,
+            env=java_environment(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0

@@ -143,12 +143,20 @@ class KafkaProcess:
     :param command: what to run.
     :param log: gets its output, appended.
     :param guard: ends it if nobody else does.
+    :param env: its environment; None: this process's own.
     """
 
-    __slots__ = ("_command", "_guard", "_process", "_stopped", "log")
+    __slots__ = ("_command", "_env", "_guard", "_process", "_stopped", "log")
 
-    def __init__(self, command: Sequence[str], log: Path, guard: ProcessGuard) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        guard: ProcessGuard,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.log = log
+        self._env = env
         self._command = list(command)
         self._guard = guard
         self._process: subprocess.Popen[bytes] | None = None
@@ -180,7 +188,7 @@ class KafkaProcess:
         self._forget()
         self._stopped = False
         with self.log.open("ab") as log:
-            self._process = self._guard.start(self._command, log)
+            self._process = self._guard.start(self._command, log, env=self._env)
 
     def exit_code(self) -> int | None:
         """How it ended; None while it runs or before it was started. Does not block."""
