@@ -148,6 +148,8 @@ class Anomaly(enum.Enum):
     IN_FLIGHT = "more requests in flight than the connection may have"
     EVENT = "a data-loss event where nothing was lost, or none where it was"
     STUCK = "no progress where nothing hindered it"
+    OUTGREW = "a batch larger than batch.size, and than its topic has ever taken"
+    BLAMED = "a record failed for what another one of its batch is"
     HALF = "of one transaction, some is visible and some is not"
     HANGING = "a transaction that nobody ends"
     FATAL = "a fatal error that nothing explains"

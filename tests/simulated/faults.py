@@ -24,7 +24,7 @@ from aioidem.broker.intercept import (
 from aioidem.broker.partition import NO_LEADER, Partition, Topic
 from aioidem.errors import KafkaConnectionError
 from aioidem.records import read_batches
-from aioidem.testing import ValueId, log_records, parse_value
+from aioidem.testing import Anomaly, ValueId, log_records, parse_value
 
 from .schedule import Fault, Glitch
 
@@ -359,6 +359,7 @@ class Injector:
                 self._served += 1
                 glitch = self._glitches.get(self._served)
                 self._note_late(seen)
+                self._look_at_sizes(seen)
                 if glitch is None:
                     return self._refuse_next(seen) or self._boast(seen)
                 self._world.trace(f"request {self._served}: {glitch.kind} {glitch.args}")
@@ -395,6 +396,14 @@ class Injector:
                     records = read_batches(part.records)[0].records()
                     values = [parse_value(record.value) for record in records]
                     self._world.late.update(value for value in values if value is not None)
+
+    def _look_at_sizes(self, seen: RequestSeen) -> None:
+        schedule, limit = self._world.schedule, self._world.schedule.small_limit
+        for batch in seen.batches if schedule.limits_stand else ():
+            if batch.size > limit and batch.count > 1:
+                self._world.report(
+                    Anomaly.OUTGREW, f"{batch.size} bytes, {batch.count} records, limit {limit}"
+                )
 
     def _on_drop(self, glitch: Glitch, _seen: RequestSeen) -> Action:
         carried_out, silent = glitch.args

@@ -26,6 +26,7 @@ from aioidem.engine.batch import (
     Evidence,
     Persistence,
 )
+from aioidem.engine.batch_limits import BatchLimit
 from aioidem.engine.classify import Disposition
 from aioidem.engine.cluster import ClusterView
 from aioidem.engine.core import ProducerCore
@@ -378,6 +379,80 @@ def expired_doubt_said_to_be_not_written(patch: Patch) -> None:
 
     give_up = PartitionState._give_up
     patch(PartitionState, "_give_up", naive)
+
+
+# -- sizes and single records -------------------------------------------------------------------
+
+
+@mutant("a batch outgrows batch.size only to what its topic is known to take")
+def growth_not_bounded_by_the_topic(patch: Patch) -> None:
+    patch(BatchLimit, "known", lambda _self, _batch_size: 1 << 30)
+
+
+@mutant("a topic that does not tell its limit is taken at batch.size, not tried")
+def larger_batches_are_tried(patch: Patch) -> None:
+    known = BatchLimit.known
+
+    def hopeful(self: BatchLimit, batch_size: int) -> int:
+        return 4 * known(self, batch_size) if self.told is None else self.told
+
+    patch(BatchLimit, "known", hopeful)
+
+
+@mutant("what is beside a bad record is delivered (KIP-467)")
+def innocent_records_fail_with_the_culprits(patch: Patch) -> None:
+    def naive(
+        self: PartitionState, batch: Batch, _culprits: Any, error: KafkaError, out: Any
+    ) -> None:
+        self._on_permanent(batch, error, out)
+
+    patch(PartitionState, "_on_culprits", naive)
+
+
+@mutant("what is beside a bad record has an outcome (KIP-467)")
+def innocent_records_are_dropped(patch: Patch) -> None:
+    on_culprits = PartitionState._on_culprits
+
+    def naive(
+        self: PartitionState, batch: Batch, culprits: Any, error: KafkaError, out: Any
+    ) -> None:
+        on_culprits(self, batch, culprits, error, out)
+        self.unresolved = [b for b in self.unresolved if not set(b.records) < set(batch.records)]
+
+    patch(PartitionState, "_on_culprits", naive)
+
+
+@mutant("what is beside a bad record stays in front of what follows (KIP-467)")
+def innocent_records_go_last(patch: Patch) -> None:
+    on_culprits = PartitionState._on_culprits
+
+    def naive(
+        self: PartitionState, batch: Batch, culprits: Any, error: KafkaError, out: Any
+    ) -> None:
+        on_culprits(self, batch, culprits, error, out)
+        self.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
+
+    patch(PartitionState, "_on_culprits", naive)
+
+
+@mutant("a batch in doubt is not torn apart, whatever its copy is refused for (KIP-467)")
+def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
+    on_error = PartitionState.on_error
+
+    def naive(
+        self: PartitionState,
+        batch: Batch,
+        disposition: Disposition,
+        error: KafkaError,
+        now: float,
+        out: Any,
+        culprits: Any = None,
+    ) -> None:
+        if culprits and not batch.settled:
+            batch.persistence = Persistence.REJECTED
+        on_error(self, batch, disposition, error, now, out, culprits)
+
+    patch(PartitionState, "on_error", naive)
 
 
 # -- DescribeProducers --------------------------------------------------------------------------

@@ -113,6 +113,10 @@ class Schedule:
     coordination: tuple[Glitch, ...] = ()
     """What happens to the n-th request to a coordinator, or for one."""
     transaction_version: Literal[0, 2] = 2
+    small_limit: int = 0
+    """`max.message.bytes` of every topic from the beginning; 0: Kafka's default."""
+    bad_records: bool = False
+    """Topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
     """Of the transactional id, before anybody starts."""
 
@@ -130,6 +134,19 @@ class Schedule:
     def lossy(self) -> bool:
         """Whether brokers throw acknowledged data away."""
         return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
+
+    @property
+    def limits_stand(self) -> bool:
+        """Whether topics take the same sizes to the end."""
+        return bool(self.small_limit) and all(fault.kind != "limit" for fault in self.faults)
+
+    @property
+    def names_culprits(self) -> bool:
+        """Whether a broker that refuses a batch for its records always says for which."""
+        refusals = [glitch.args for glitch in self.glitches if glitch.kind == "refuse"]
+        refusals += [fault.args for fault in self.faults if fault.kind == "refuse_next"]
+        told = min(self.versions) >= _FIRST_WITH_RECORD_ERRORS
+        return self.bad_records and told and all(a[0] != _INVALID_RECORD for a in refusals)
 
     @property
     def events_allowed(self) -> bool:
@@ -188,6 +205,8 @@ PROFILES: dict[str, int] = {
 }
 
 # UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are said before an append too.
+_INVALID_RECORD = 87
+_FIRST_WITH_RECORD_ERRORS = 8
 _RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103, -1, 56)
 _AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
 _AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
@@ -222,6 +241,8 @@ class Drawer:
         self._add_to_it()
         self._hide_windows()
         self._missing_partitions()
+        self._limit_topics()
+        self._spoil_records()
         return Schedule(
             self.seed,
             self.profile,
@@ -464,6 +485,40 @@ class Drawer:
                 at = max(at, (grows or 0.0) + 1e-5)
             v["calls"] += (Call(round(max(0.0, at), 6), topic, missing, None, r.choice((0, 60))),)
         v["calls"] = tuple(sorted(v["calls"], key=lambda call: call.at))
+
+    def _limit_topics(self) -> None:
+        """Topics that take little, batches that could outgrow it, and answers that are lost. Drawn
+        from a generator of its own, as what follows.
+        """
+        self.r = random.Random(self.seed ^ 0x512E)
+        r, v = self.r, self.values
+        if self.profile in ("sprint", "ladder") or r.random() >= 0.12:
+            return
+        if v.get("noticed") or v.get("wide_at_end"):
+            return  # those are about one thing
+        options = v["options"] = {**v["options"], "late_sealing": True}
+        v["small_limit"] = max(options["batch_size"], 300) + r.choice((0, 60, 300))
+        v["topic_configs"] = {
+            **v.get("topic_configs", {}),
+            "max.message.bytes": str(v["small_limit"]),
+        }
+        for _ in self._times(1, 3):
+            self._glitch("drop", True, r.random() < 0.5)
+
+    def _spoil_records(self) -> None:
+        """Records that their topic refuses by name, beside others that it takes (KIP-467)."""
+        self.r = random.Random(self.seed ^ 0x467)
+        r, v = self.r, self.values
+        alone = v.get("all_acked") or v.get("wide_at_end") or self.profile == "ladder"
+        if alone or r.random() >= 0.08:
+            return
+        v["bad_records"] = True
+        v["topic_configs"] = {**v.get("topic_configs", {}), "cleanup.policy": "compact"}
+        v["options"] = {**v["options"], "linger": r.choice((0.005, 0.05))}
+        v["calls"] = tuple(
+            dataclasses.replace(call, key=None if r.random() < 0.06 else call.key or b"k")
+            for call in v["calls"]
+        )
 
     def _refused_for_good(self) -> None:
         """A batch that was never appended is in doubt, and every copy of it is refused for what it

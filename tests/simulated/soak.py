@@ -101,6 +101,8 @@ class Tally:
         windows = ("says", schedule.says), ("noticed", schedule.noticed)
         self.faults.update(name for name, drawn in windows if drawn)
         self.faults.update(f"coordinator's {each.kind}" for each in schedule.coordination)
+        self.faults.update(["small limit"] * bool(schedule.small_limit))
+        self.faults.update(["bad records"] * schedule.bad_records)
         self.transactions.update(result.transactions)
         self.unknown_by_profile[profile] += result.unknown
         self.batches += result.batches

@@ -132,6 +132,9 @@ def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
     assert sum(s.says is not None for s in schedules) >= 40, "brokers that lie about their memory"
     assert sum(s.noticed for s in schedules) >= 10, "and show it"
     assert sum(s.wide_at_end for s in schedules) >= 40, "windows that must come back"
+    assert sum(s.limits_stand and s.options["late_sealing"] for s in schedules) > 100
+    assert sum(s.small_limit > 0 and s.all_acked for s in schedules) > 10, "and no excuse"
+    assert sum(s.names_culprits for s in schedules) > 50
     options = [s.options for s in schedules]
     assert sum("buffer_memory" in o for o in options) > 50, "memory pressure"
     assert (
@@ -190,6 +193,19 @@ def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ProducerCore, "bump", cry_wolf)
     assert first_anomaly(range(40)) is Anomaly.EVENT
+
+
+@pytest.mark.parametrize(
+    ("name", "anomaly"),
+    [
+        ("growth not bounded by the topic", Anomaly.OUTGREW),
+        ("innocent records fail with the culprits", Anomaly.BLAMED),
+    ],
+)
+def test_planted_sizes_and_records(name: str, anomaly: Anomaly) -> None:
+    with broken(name):
+        found = (violation for seed in range(200) for violation in run(draw(seed)).violations)
+        assert any(violation.anomaly is anomaly for violation in found)
 
 
 def test_each_anomaly_is_planted_somewhere() -> None:

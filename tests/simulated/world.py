@@ -128,6 +128,13 @@ class Sink:
             world.monitor.refused(settlement.topic, settlement.partition, row.value)
         if "there is no partition" in str(settlement.error):
             world.missing.refused(row.value)
+        if (
+            settlement.status is DeliveryStatus.NOT_WRITTEN
+            and isinstance(settlement.error, errors.InvalidRecord)
+            and settlement.records[index].key is not None
+            and world.schedule.names_culprits
+        ):
+            world.report(Anomaly.BLAMED, f"{row.value}: {settlement.error}")
         if row.outcome is not Outcome.PENDING:
             world.report(Anomaly.CRASH, f"{row.value} settled twice: {settlement.status.value}")
         row.outcome = _OUTCOMES[settlement.status]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import pytest
 
+from aioidem import Producer
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
+from aioidem.testing.fault_proxy import Cut
 from tests.kafka.faults.world import (
     RTT,
     World,
     fill,
+    forbid_describing_configs,
     leave_in_doubt,
     load,
     nothing_noticed,
@@ -124,3 +127,31 @@ async def test_f35_the_limit_falls_while_large_batches_are_in_doubt(
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
         assert producer.statistics().data_loss_events == 0
     assert await check(cluster, [history], topic) == list(range(5 * window + 20))
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not-told"])
+@pytest.mark.parametrize("lost", [4, 8])
+@bounded(90)
+async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_lost(
+    cluster: KafkaCluster, world: World, lost: int, told: bool
+) -> None:
+    """4,000 small records, a limit of 64 KiB: were a batch larger, its lost refusal would leave it
+    in doubt, never split and refused again.
+    """
+    topic = f"small-{lost}-{told}"
+    await cluster.create_topic(topic, configs={LIMIT: 65536})
+    if not told:
+        await forbid_describing_configs(cluster, topic)
+    cluster.proxy.set_link(rtt=0.05)
+    spans = SpanCount(cluster.proxy)
+    async with Producer(
+        cluster.bootstrap_servers, max_in_flight_requests_per_connection=world.window
+    ) as producer:
+        history = History(producer, topic)
+        spans.answer = lambda: Cut(reset=True) if spans.answers == lost else None
+        history.send(4000, size=100)
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        assert nothing_noticed(producer)
+        assert producer.statistics().batches_split == 0
+    assert spans.answers > lost
+    assert await check(cluster, [history], topic) == list(range(4000))

@@ -34,7 +34,9 @@ _DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (
 )
 _DELETE_RECORDS: Final = (21, 2)
 _METADATA: Final = (3, 12)
+_CONFIGS: Final = (32, 4)
 _LITERAL, _READ, _WRITE, _ALL, _DENY, _ALLOW = 3, 3, 4, 2, 2, 3
+_DESCRIBE_CONFIGS: Final = 10
 _HIGH_WATERMARK: Final = -1
 _SET, _DELETE = 0, 1
 _FORBIDDEN: Final = 29
@@ -235,6 +237,18 @@ async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
 
     async def forbidden() -> bool:
         return int((await _producers(cluster, topic)).error_code) == _FORBIDDEN
+
+    await until(forbidden)
+
+
+async def forbid_describing_configs(cluster: KafkaCluster, topic: str) -> None:
+    """From now on everybody, we as well, may do anything to the topic but ask for its configs."""
+    await _forbid(cluster, topic, _DESCRIBE_CONFIGS)
+
+    async def forbidden() -> bool:
+        asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
+        answer = await cluster.ask(*_CONFIGS, resources=[asked])
+        return int(answer.results[0].error_code) == _FORBIDDEN
 
     await until(forbidden)
 
