@@ -725,6 +725,11 @@ def _no_delay(stream: ByteStream) -> None:
 
 
 def _reset_on_close(stream: ByteStream) -> None:
-    with suppress(OSError, anyio.TypedAttributeLookupError):
+    # ValueError: uvloop's socket, once it is closed.
+    with suppress(OSError, ValueError, anyio.TypedAttributeLookupError):
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    # Before 4.16 anyio's stream shuts itself down as it is closed: the peer reads an end, no reset.
+    abort = getattr(getattr(stream, "_transport", None), "abort", None)
+    if abort is not None:
+        abort()
