@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import base64
 import json
+import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from aioidem import Producer
@@ -129,6 +132,7 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
         (gives(b"not json"), AuthenticationFailedError, "no usable access_token"),
         (gives(b"[" * 100_000), AuthenticationFailedError, "no usable access_token"),
         (gives([1]), AuthenticationFailedError, "no usable access_token"),
+        (gives({"access_token": None}), AuthenticationFailedError, "no usable access_token"),
         (gives({"access_token": ""}), AuthenticationFailedError, "no usable access_token"),
         (
             gives({"access_token": "t", "expires_in": "NaN"}),
@@ -159,20 +163,178 @@ async def test_what_goes_wrong_is_typed_short_and_without_secrets(
 
 
 @bounded(20)
-async def test_a_provider_that_cannot_be_reached_or_stays_silent_is_a_connection_error() -> None:
+async def test_a_provider_that_cannot_be_reached_is_a_connection_error() -> None:
     with pytest.raises(KafkaConnectionError, match="no token from"):
         await client("http://127.0.0.1:9/token").token()
-    silence = threading.Event()
 
-    def wait(_: Provider) -> None:
-        silence.wait(5)
 
-    with provider(wait) as (url, _):
-        began = time.monotonic()
-        with pytest.raises(KafkaConnectionError, match="timed out"):
-            await client(url, timeout=0.2).token()
-        assert time.monotonic() - began < 3
-        silence.set()
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+NOT_IN_TIME = "did not answer in full within 0.3 s"
+
+
+class Endpoint(socketserver.BaseRequestHandler):
+    """A token endpoint that sends `begin` at once and then `then`, again and again, slowly."""
+
+    begin: bytes
+    then: bytes
+    gone: threading.Event
+
+    def handle(self) -> None:
+        try:
+            self.request.recv(1 << 16)
+            self.request.sendall(self.begin)
+            while not self.gone.wait(0.01):
+                self.request.sendall(self.then)
+        except OSError:
+            return
+
+
+@contextmanager
+def endpoint(begin: bytes, then: bytes = b"") -> Iterator[str]:
+    """An endpoint that goes on until the block ends, if nobody closes the connection."""
+    gone = threading.Event()
+    handler: Any = type("Handler", (Endpoint,), {"begin": begin, "then": then, "gone": gone})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/token"
+        finally:
+            gone.set()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("begin", "then", "kind", "says"),
+    [
+        (b"", b"", KafkaConnectionError, NOT_IN_TIME),
+        (b"HTTP/1.1 200 OK\r\nX-Drip: ", b"x", KafkaConnectionError, NOT_IN_TIME),
+        (HEAD + b"Content-Length: 9999\r\n\r\n", b" ", KafkaConnectionError, NOT_IN_TIME),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 9, HEAD[:9], KafkaConnectionError, "no token from"),
+        (
+            HEAD + b"Content-Length: 999999999\r\n\r\n",
+            b" " * (1 << 18),
+            AuthenticationFailedError,
+            "no usable access_token",
+        ),
+        (b"\x15\x03\x01\x00\x02\x02\x46", b"", KafkaConnectionError, "no token from"),
+        (b"", b"220 mail.example.org ESMTP\r\n", KafkaConnectionError, "no token from"),
+    ],
+    ids=["silence", "header-drip", "body-drip", "no-end-of-100", "no-end", "garbage", "banner"],
+)
+@bounded(20)
+async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
+    begin: bytes, then: bytes, kind: type[Exception], says: str
+) -> None:
+    with endpoint(begin, then) as url:
+        credentials = client(url, timeout=0.3)
+        ours = {thread for thread in threading.enumerate() if "Handler" not in thread.name}
+        for _ in range(3):
+            with pytest.raises(kind, match=says):
+                await credentials.token()
+            # One worker of anyio's, which imports the HTTP client, and none for each attempt.
+            left = [
+                thread
+                for thread in threading.enumerate()
+                if thread not in ours and "process_request" not in thread.name
+            ]
+            assert len(left) <= 1, left
+
+
+@bounded(20)
+async def test_a_failure_is_told_to_all_who_wait_for_the_same_request() -> None:
+    told: list[KafkaConnectionError] = []
+    with provider(gives(b"", 503)) as (url, handler):
+        credentials = client(url)
+
+        async def ask() -> None:
+            with pytest.raises(KafkaConnectionError, match="503") as caught:
+                await credentials.token()
+            told.append(caught.value)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(ask)
+    assert len(handler.asked) == 1
+    assert len({id(error) for error in told}) == 8  # no traceback is shared
+
+
+@bounded(20)
+async def test_if_the_one_that_asks_is_cancelled_another_one_asks() -> None:
+    arrived, held = threading.Event(), threading.Event()
+
+    def hold_the_first(asked: Provider) -> None:
+        if len(asked.asked) == 1:
+            arrived.set()
+            held.wait(10)
+        else:
+            gives({"access_token": "t", "expires_in": 100})(asked)
+
+    got: list[str] = []
+    with provider(hold_the_first) as (url, handler):
+        credentials = client(url)
+
+        async def ask() -> None:
+            got.append((await credentials.token()).reveal())
+
+        first = anyio.CancelScope()
+        async with anyio.create_task_group() as tasks:
+
+            async def ask_first() -> None:
+                with first:
+                    await ask()
+
+            tasks.start_soon(ask_first)
+            await anyio.to_thread.run_sync(arrived.wait, 10)
+            for _ in range(3):
+                tasks.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+        held.set()
+    assert got == ["t"] * 3
+    assert len(handler.asked) == 2
+
+
+DRIPPED = """
+import sys
+
+import anyio
+
+from aioidem import Producer
+from aioidem.errors import KafkaError
+
+
+async def main() -> None:
+    producer = Producer(
+        sys.argv[1],
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_allow_plaintext=True,
+        sasl_oauthbearer_token_endpoint_url=sys.argv[2],
+        sasl_oauthbearer_client_id="me",
+        sasl_oauthbearer_client_secret="canary",
+    )
+    with anyio.move_on_after(0.5):
+        await producer.start()
+    await producer.close(timeout=0)
+    print("closed", flush=True)
+
+
+anyio.run(main)
+"""
+
+
+@bounded(40)
+async def test_a_process_ends_though_the_endpoint_drips_on() -> None:
+    security = BrokerSecurity(mechanisms=("OAUTHBEARER",))
+    with endpoint(b"HTTP/1.1 200 OK\r\nX-Drip: ", b"x") as url:
+        async with EmbeddedCluster(security=security) as cluster:
+            with anyio.fail_after(30):  # the endpoint never ends by itself
+                done = await anyio.run_process(
+                    [sys.executable, "-c", DRIPPED, cluster.bootstrap_servers, url]
+                )
+    assert done.stdout.split() == [b"closed"]
 
 
 @bounded(30)

@@ -1,60 +1,89 @@
 """Tokens from an OpenID provider: the client-credentials grant (RFC 6749, section 4.4; KIP-768).
 
-A token is kept until a fifth of its life is left, and connections share it. The request is made
-with the standard library, in a thread: one POST in many minutes is no reason for an HTTP client
-among the dependencies.
+A token is kept until a fifth of its life is left, and all connections of a producer share it. They
+share the request for it, too: while one of them asks, the others wait for what it gets, token or
+failure. If the one that asks is cancelled, one of those that wait asks anew.
 
-Invariants: client id and secret go to the configured URL and nowhere else (no redirect is
-followed); the answer's size and the time for it are bounded; nothing of the answer but its error
-code is shown.
+Invariants: one request at a time; `timeout` bounds the whole of it (connect, headers and body
+together), however slowly the provider answers; no thread is started, so nothing outlives the
+producer; client id and secret go to the configured URL and nowhere else (no redirect is followed);
+the answer's size is bounded; nothing of the answer but its error code is shown.
+
+Rejected: urllib in a thread. Its time-out is one socket operation's, so an endpoint that sends a
+byte now and then is waited for without end, and the thread that waits keeps the process alive.
 """
 
 from __future__ import annotations
 
-import base64
+import copy
+import importlib.util
 import json
 import math
-import threading
+import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Final
-from urllib.parse import quote_plus, urlencode
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote_plus
 
 import anyio
 import anyio.to_thread
 
-from aioidem.errors import AuthenticationFailedError, KafkaConnectionError
+from aioidem.errors import (
+    AuthenticationFailedError,
+    ConfigError,
+    KafkaConnectionError,
+    KafkaError,
+)
 from aioidem.protocol.messages import printable
 from aioidem.secret import Secret
+from aioidem.waiting import Signal, new_signal
 
 __all__ = ["ClientCredentials"]
 
 _LONGEST_ANSWER: Final = 1 << 18
 _USED_UP: Final = 0.8
-"""Of a token's life, when it is replaced; Java's client refreshes there too."""
+"""Part of a token's life after which it is replaced; Java's client refreshes there too."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self,
-        req: urllib.request.Request,  # noqa: ARG002 - the names are the base class's
-        fp: IO[bytes],  # noqa: ARG002
-        code: int,  # noqa: ARG002
-        msg: str,  # noqa: ARG002
-        headers: HTTPMessage,  # noqa: ARG002
-        newurl: str,  # noqa: ARG002
-    ) -> None:
-        return None
+class _Answer(NamedTuple):
+    """What the provider answered."""
+
+    status: int
+    body: Secret[bytes]
+
+
+class _HttpClient(NamedTuple):
+    """The HTTP library, and whom it trusts."""
+
+    module: ModuleType
+    tls: ssl.SSLContext
+
+
+class _Request:
+    """A request under way, and how it ended for those who wait for it."""
+
+    __slots__ = ("ended", "failure")
+
+    def __init__(self) -> None:
+        self.ended: Signal = new_signal()
+        # None: there is a token, or the task that asked was cancelled.
+        self.failure: KafkaError | None = None
 
 
 class ClientCredentials:
-    """A token provider.
+    """Fetches and keeps the access token of one producer. Belongs to one event loop.
 
-    :param url: the provider's token endpoint; the configuration has checked its scheme.
-    :param timeout: seconds for one request.
+    Args:
+        url: the provider's token endpoint; the configuration has checked its scheme.
+        client_id: who asks.
+        client_secret: the password that goes with it.
+        scope: what the token is asked for; None leaves that to the provider.
+        timeout: seconds for a whole request, from connecting to the answer's last byte.
+        clock: seconds, for the age of a token.
+
+    Raises:
+        ConfigError: the HTTP client of `aioidem[oauth]` is not installed.
     """
 
     def __init__(
@@ -67,91 +96,138 @@ class ClientCredentials:
         timeout: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if importlib.util.find_spec("httpx2") is None:
+            raise ConfigError(
+                "sasl_oauthbearer_token_endpoint_url needs an HTTP client: "
+                "pip install 'aioidem[oauth]'"
+            )
         self._url = url
         self._client_id = client_id
         self._client_secret = client_secret
         self._scope = scope
         self._timeout = timeout
         self._clock = clock
+        self._http: _HttpClient | None = None
         self._token: Secret[str] | None = None
         self._replace_at = 0.0
-        # Of the thread and not of the event loop: a second producer may run in another loop.
-        self._lock = threading.Lock()
+        self._request: _Request | None = None
 
     async def token(self) -> Secret[str]:
-        """A token that is good for a while.
+        """Return a token that is good for a while.
 
-        :raises AuthenticationFailedError: the provider refuses, or its answer is not one.
-        :raises KafkaConnectionError: the provider cannot be reached or fails.
+        Raises:
+            AuthenticationFailedError: the provider refuses, or its answer is not a token.
+            KafkaConnectionError: the provider cannot be reached, fails, or takes longer than
+                `timeout` seconds.
         """
-        token, good = self._token, self._clock() < self._replace_at
-        if token is not None and good:
-            return token
-        return await anyio.to_thread.run_sync(self._fetch, abandon_on_cancel=True)
-
-    def _fetch(self) -> Secret[str]:
-        with self._lock:
+        while True:
             if self._token is not None and self._clock() < self._replace_at:
                 return self._token
-            asked = self._clock()
-            self._token, lifetime = self._read(self._post())
-            self._replace_at = asked + lifetime * _USED_UP
-            return self._token
+            if self._request is None:
+                await self._ask()
+                continue
+            request = self._request
+            await request.ended.wait()
+            if request.failure is not None:
+                raise copy.copy(request.failure)
 
-    def _post(self) -> Secret[bytes]:
-        """The answer's body. Exceptions are not chained: their frames hold the request."""
-        opener = urllib.request.build_opener(_NoRedirect)
-        refused, failure = False, ""
+    async def _ask(self) -> None:
+        """Fetch a token for all who want one."""
+        request = self._request = _Request()
         try:
-            with opener.open(self._request(), timeout=self._timeout) as answer:
-                return Secret(answer.read(_LONGEST_ANSWER + 1))
-        except urllib.error.HTTPError as error:
-            with error:
-                refused = error.code < 500 and error.code != 429
-                failure = f"HTTP status {error.code}{_oauth_error(error)}"
-        except (OSError, HTTPException, ValueError) as error:
-            failure = printable(str(getattr(error, "reason", "") or error))
-        kind = AuthenticationFailedError if refused else KafkaConnectionError
-        raise kind(f"no token from {self._url}: {failure}")
+            asked = self._clock()
+            answer = await self._exchange()
+            if isinstance(answer, KafkaError):
+                request.failure = answer
+            else:
+                request.failure = self._take(answer, asked)
+        finally:
+            self._request = None
+            request.ended.set()
+        if request.failure is not None:
+            raise request.failure
 
-    def _request(self) -> urllib.request.Request:
+    async def _exchange(self) -> _Answer | KafkaError:
+        """Post the request and read the answer.
+
+        A failure is returned and not raised: frames of a traceback show the request.
+        """
+        failure = f"it did not answer in full within {self._timeout:g} s"
+        with anyio.move_on_after(self._timeout):
+            if self._http is None:
+                self._http = await anyio.to_thread.run_sync(_load_http_client)
+            try:
+                return await self._post(self._http)
+            except (self._http.module.HTTPError, self._http.module.InvalidURL, OSError) as error:
+                failure = printable(str(error) or type(error).__name__)
+        return KafkaConnectionError(f"no token from {self._url}: {failure}")
+
+    async def _post(self, http: _HttpClient) -> _Answer:
         form = {"grant_type": "client_credentials"}
         if self._scope:
             form["scope"] = self._scope
-        pair = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret.reveal())}"
-        return urllib.request.Request(  # noqa: S310 - the configuration has checked the scheme
-            self._url,
-            data=urlencode(form).encode(),
-            headers={
-                "Accept": "application/json",
-                "Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}",
-            },
-        )
+        body = bytearray()
+        # Read as it comes, without the client's decoding: a short body can decompress to a long one.
+        async with (
+            http.module.AsyncClient(verify=http.tls, timeout=None) as client,
+            client.stream(
+                "POST",
+                self._url,
+                data=form,
+                headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+                auth=http.module.BasicAuth(*self._credentials()),
+                follow_redirects=False,
+            ) as answer,
+        ):
+            async for chunk in answer.aiter_raw():
+                body += chunk
+                if len(body) > _LONGEST_ANSWER:
+                    break
+            return _Answer(answer.status_code, Secret(bytes(body)))
 
-    def _read(self, body: Secret[bytes]) -> tuple[Secret[str], float]:
-        """The token and the seconds it is good for."""
-        if len(body.reveal()) <= _LONGEST_ANSWER:
-            token, lifetime = _token_of(body)
+    def _credentials(self) -> tuple[str, str]:
+        """Name and password for HTTP Basic, form-encoded first (RFC 6749, section 2.3.1)."""
+        return quote_plus(self._client_id), quote_plus(self._client_secret.reveal())
+
+    def _take(self, answer: _Answer, asked: float) -> KafkaError | None:
+        """Keep the token of an answer, or say what is wrong with it."""
+        if not 200 <= answer.status < 300:
+            refused = answer.status < 500 and answer.status != 429
+            kind = AuthenticationFailedError if refused else KafkaConnectionError
+            code = _oauth_error(answer.body)
+            return kind(f"no token from {self._url}: HTTP status {answer.status}{code}")
+        if len(answer.body.reveal()) <= _LONGEST_ANSWER:
+            token, lifetime = _token_of(answer.body)
             if token and lifetime > 0:
-                return token, lifetime
-        raise AuthenticationFailedError(f"the answer of {self._url} has no usable access_token")
+                self._token, self._replace_at = token, asked + lifetime * _USED_UP
+                return None
+        return AuthenticationFailedError(f"the answer of {self._url} has no usable access_token")
+
+
+def _load_http_client() -> _HttpClient:
+    """Import the client and load the system's authorities: for a thread, it takes 0.1 s."""
+    import httpx2
+
+    return _HttpClient(httpx2, httpx2.create_ssl_context())
 
 
 def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
+    """The token and the seconds it is good for; an empty one where there is none."""
     try:
         answer = json.loads(body.reveal())
         lifetime = float(answer.get("expires_in", 300))
-        token = Secret(str(answer["access_token"]))
+        token = answer["access_token"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Secret(""), 0.0
-    return token, lifetime if math.isfinite(lifetime) else 0.0
+    if not isinstance(token, str):
+        return Secret(""), 0.0
+    return Secret(token), lifetime if math.isfinite(lifetime) else 0.0
 
 
-def _oauth_error(error: urllib.error.HTTPError) -> str:
-    """What RFC 6749 has a provider say, if it does."""
+def _oauth_error(body: Secret[bytes]) -> str:
+    """The error code that RFC 6749 (section 5.2) has a provider send, if it is there."""
     try:
-        answer: Any = json.loads(error.read(4096))
-        code = answer.get("error", "")
-    except (OSError, HTTPException, ValueError, AttributeError, RecursionError):
+        code = json.loads(body.reveal()[:4096]).get("error", "")
+    except (ValueError, AttributeError, RecursionError):
         return ""
     return f", {printable(code, 100)}" if isinstance(code, str) and code else ""
