@@ -66,8 +66,9 @@ from aioidem.cli import render
 from aioidem.cli.load import Workload, run_load
 from aioidem.cli.measure import RunLabel, RunResult, Tally
 from aioidem.cli.perf import Target, loop_options
-from aioidem.cli.plan import PerfPlan, UsageError, plan_perf
+from aioidem.cli.plan import PerfPlan, plan_perf
 from aioidem.cli.screen import choose_screen
+from aioidem.cli.usage import UsageError
 from aioidem.network.transport import Connector
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster

@@ -24,6 +24,7 @@ _EXTRAS = {
     "typer": ("typer", "cli"),
     "rich": ("rich", "cli"),
     "hdrh": ("hdrhistogram", "cli"),
+    "javaproperties": ("javaproperties", "cli"),
     "py4j": ("pyspark", "spark"),
     "pyspark": ("pyspark", "spark"),
     "pyarrow": ("pyarrow", "spark"),

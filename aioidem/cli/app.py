@@ -18,8 +18,9 @@ import typer.main
 
 from aioidem import __version__
 from aioidem.cli import plan as plans
-from aioidem.cli.plan import UsageError, spread_values
+from aioidem.cli.properties import spread_values
 from aioidem.cli.screen import silence
+from aioidem.cli.usage import UsageError
 
 __all__ = ["aioidem", "app", "audit", "broker", "perf", "run"]
 
@@ -61,6 +62,11 @@ def _refuse(name: str, message: str, status: int) -> int:
     return status
 
 
+def _warn(name: str, lines: tuple[str, ...]) -> None:
+    for line in lines:
+        print(f"{name}: warning: {line}", file=sys.stderr)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"aioidem {__version__}")
@@ -81,6 +87,10 @@ _PRODUCER = "Producer"
 _TARGET = "Target"
 _SPARK = "Spark"
 _OUTPUT = "Output"
+
+# Kafka 4.2's name for it (KIP-1147), and the one before.
+_CONFIG_FLAGS = ("--command-config", "--producer.config")
+_CONFIG_HELP = "Read properties from FILE, in Java's format; for passwords, with mode 0600."
 
 
 @app.command()
@@ -154,11 +164,17 @@ def perf(
     producer_props: Annotated[
         list[str] | None,
         typer.Option(
+            "--producer-props",
+            "--command-property",
             metavar="NAME=VALUE...",
             help="Producer properties by their Java names, several after one flag:"
-            " linger.ms=5 batch.size=65536.",
+            " linger.ms=5 batch.size=65536. A value may be env:NAME or file:PATH.",
             rich_help_panel=_PRODUCER,
         ),
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(*_CONFIG_FLAGS, metavar="FILE", help=_CONFIG_HELP, rich_help_panel=_PRODUCER),
     ] = None,
     transactional_id: Annotated[
         str | None,
@@ -295,6 +311,7 @@ def perf(
         payload_delimiter=payload_delimiter,
         throughput=throughput,
         producer_props=producer_props or (),
+        config_file=config_file,
         transactional_id=transactional_id,
         transaction_duration_ms=transaction_duration_ms,
         print_metrics=print_metrics,
@@ -307,6 +324,7 @@ def perf(
         json_file=json_file,
         report_file=report,
     )
+    _warn("aioidem perf", plan.warnings)
     if spark or (master, tasks, ledger) != (None, None, None):
         raise typer.Exit(
             _perf_on_spark(plan, spark=spark, master=master, tasks=tasks, ledger=ledger)
@@ -358,9 +376,15 @@ def audit(
     consumer_props: Annotated[
         list[str] | None,
         typer.Option(
+            "--consumer-props",
+            "--command-property",
             metavar="NAME=VALUE...",
-            help="Consumer properties by their Java names: security.protocol=SSL.",
+            help="Consumer properties by their Java names: security.protocol=SSL."
+            " A value may be env:NAME or file:PATH.",
         ),
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option(*_CONFIG_FLAGS, metavar="FILE", help=_CONFIG_HELP)
     ] = None,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     spark_conf: Annotated[
@@ -390,6 +414,7 @@ def audit(
         topic=topic,
         out=out,
         consumer_props=consumer_props or (),
+        config_file=config_file,
         bucket=bucket,
         master=master,
         spark_conf=spark_conf or (),
@@ -397,6 +422,7 @@ def audit(
         follow=follow,
         every=every,
     )
+    _warn("aioidem audit", command.warnings)
     raise typer.Exit(run_audit(command))
 
 

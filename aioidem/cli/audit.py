@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from aioidem.cli.plan import UsageError, one_line, parse_properties
+from aioidem.cli.properties import gather_properties
 from aioidem.cli.render import write_whole
+from aioidem.cli.usage import UsageError, one_line
 from aioidem.config import validate_topic
 from aioidem.errors import RecordError
 
@@ -42,13 +43,14 @@ class AuditCommand:
     bootstrap: str
     topic: str
     out: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)  # may be passwords, and so may settings
     bucket: int
     master: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = field(repr=False)
     json_file: Path | None
     follow: bool
     every: int
+    warnings: tuple[str, ...] = ()
 
 
 def plan_audit(
@@ -58,6 +60,7 @@ def plan_audit(
     topic: str,
     out: str | None = None,
     consumer_props: Sequence[str] = (),
+    config_file: Path | None = None,
     bucket: int = 10,
     master: str = "local[*]",
     spark_conf: Sequence[str] = (),
@@ -87,19 +90,21 @@ def plan_audit(
         raise UsageError(f"--ledger: {ledger} is not a folder")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise UsageError(f"--json: {json_file} cannot be written")
-    properties = parse_properties(consumer_props, "--consumer-props")
+    properties = gather_properties(consumer_props, config_file, flag="--consumer-props")
+    settings = gather_properties(spark_conf, flag="--spark-conf")
     return AuditCommand(
         ledger=ledger if remote else str(Path(ledger).absolute()),
         bootstrap=bootstrap_server,
         topic=topic,
         out=_out(ledger, out),
-        options={f"kafka.{name}": value for name, value in properties.items()},
+        options={f"kafka.{name}": value for name, value in properties.values.items()},
         bucket=bucket,
         master=master,
-        settings=parse_properties(spark_conf, "--spark-conf"),
+        settings=settings.values,
         json_file=json_file,
         follow=follow,
         every=every,
+        warnings=(*properties.warnings, *settings.warnings),
     )
 
 

@@ -23,9 +23,8 @@ from aioidem.cli.plan import (
     MAX_PARTITIONS,
     MAX_RETAIN,
     MAX_RTT_MS,
-    UsageError,
-    one_line,
 )
+from aioidem.cli.usage import UsageError, one_line
 from aioidem.config import validate_topic
 from aioidem.errors import RecordError
 

@@ -5,7 +5,7 @@ Invariants:
 * Everything that can be wrong with the flags is found here, before a socket is opened or a broker
   started, and raised as `UsageError` with one line that names the flag.
 * A `PerfPlan` is complete and consistent: the code that runs it checks nothing again.
-* Nothing here awaits, reads a clock or prints. The payload file is the only thing read.
+* Nothing here awaits, reads a clock or prints. Only files that a flag names are read.
 
 Rejected: range checks by the option parser. Its messages name the parameter and not the reason,
 and the rules that matter (which flags exclude each other) span several flags anyway.
@@ -20,11 +20,13 @@ import os
 import random
 import string
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from aioidem.cli.properties import gather_properties
+from aioidem.cli.usage import UsageError, one_line, reason, shown
 from aioidem.config import ProducerConfig, validate_topic
 from aioidem.errors import ConfigError, RecordError
 from aioidem.records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
@@ -37,13 +39,9 @@ __all__ = [
     "DEFAULT_TOPIC",
     "DEFAULT_TRANSACTION_DURATION_MS",
     "PerfPlan",
-    "UsageError",
-    "one_line",
     "parse_in_flight",
-    "parse_properties",
     "plan_perf",
     "read_payloads",
-    "spread_values",
 ]
 
 DEFAULT_TOPIC = "perf"
@@ -82,10 +80,6 @@ _TRANSACTIONAL_ID = "transactional.id"
 _ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"\t": "\t"})
 
 
-class UsageError(ValueError):
-    """The command line cannot be obeyed; the message is one line and names the flag."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfPlan:
     """One `aioidem perf`, checked.
@@ -101,6 +95,7 @@ class PerfPlan:
             limit, which differ per run.
         bootstrap: servers to use, or None for the embedded cluster.
         rtt: round trip of the embedded cluster's links, in seconds.
+        warnings: lines for the user to read before the run.
     """
 
     topic: str
@@ -110,7 +105,7 @@ class PerfPlan:
     values: tuple[bytes, ...]
     throughput: float
     transaction_duration: float | None
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = dataclasses.field(repr=False)  # may be passwords
     bootstrap: str | None
     rtt: float
     retain: int
@@ -119,6 +114,7 @@ class PerfPlan:
     json_file: Path | None
     report_file: Path | None
     print_metrics: bool
+    warnings: tuple[str, ...] = ()
 
     @property
     def record_size(self) -> int:
@@ -158,34 +154,6 @@ class PerfPlan:
         return min(config.buffer_memory, batches * batch * self.partitions)
 
 
-def spread_values(
-    argv: Sequence[str],
-    flags: Sequence[str] = ("--producer-props", "--consumer-props", "--spark-conf"),
-) -> list[str]:
-    """Repeat a flag before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
-
-    Kafka's own tool takes several values after one flag, which option parsers that know only
-    one value per flag read as stray arguments. A value ends the list when it starts with a dash.
-    """
-    spread: list[str] = []
-    position = 0
-    while position < len(argv):
-        word = argv[position]
-        position += 1
-        if word == "--":
-            return [*spread, word, *argv[position:]]
-        if word not in flags:
-            spread.append(word)
-            continue
-        first = position
-        while position < len(argv) and not argv[position].startswith("-"):
-            spread += [word, argv[position]]
-            position += 1
-        if position == first:  # Nothing followed: leave it for the parser to refuse.
-            spread.append(word)
-    return spread
-
-
 def parse_in_flight(text: str) -> tuple[int, ...]:
     """`"1,5,20"` as `(1, 5, 20)`.
 
@@ -201,29 +169,11 @@ def parse_in_flight(text: str) -> tuple[int, ...]:
         number = int(word) if word.isascii() and word.isdecimal() and len(word) <= 9 else 0
         if not 1 <= number <= MAX_IN_FLIGHT:
             raise UsageError(
-                f"--in-flight: {word!r} in {_shown(text)} is not a whole number from 1 to"
+                f"--in-flight: {word!r} in {shown(text)} is not a whole number from 1 to"
                 f" {MAX_IN_FLIGHT}; write it like 1,5,20"
             )
         runs.append(number)
     return tuple(runs)
-
-
-def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> dict[str, str]:
-    """`["a=1", "b=2"]` as a dictionary; a value may contain `=`.
-
-    Raises:
-        UsageError: an item is not `name=value`, or a name was given two values.
-    """
-    properties: dict[str, str] = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise UsageError(f"{flag}: {_shown(item)} is not name=value")
-        if properties.setdefault(name, value) != value:
-            # Without the values: they may be passwords.
-            raise UsageError(f"{flag}: {name} was given twice, with two values")
-    return properties
 
 
 def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
@@ -236,7 +186,7 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
         with path.open("rb") as file:
             content = file.read(MAX_PAYLOAD_FILE + 1)
     except OSError as error:
-        raise UsageError(f"--payload-file: {path}: {_reason(error)}") from error
+        raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
     if len(content) > MAX_PAYLOAD_FILE:
         raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
     separator = _ESCAPES.get(delimiter, delimiter).encode()
@@ -256,6 +206,7 @@ def plan_perf(
     payload_delimiter: str | None = None,
     throughput: float = -1.0,
     producer_props: Sequence[str] = (),
+    config_file: Path | None = None,
     transactional_id: str | None = None,
     transaction_duration_ms: int | None = None,
     print_metrics: bool = False,
@@ -273,7 +224,8 @@ def plan_perf(
     Raises:
         UsageError: a flag is malformed, out of range, or contradicts another.
     """
-    properties = parse_properties(producer_props)
+    gathered = gather_properties(producer_props, config_file)
+    properties = dict(gathered.values)
     transaction_duration = _transactions(transactional_id, transaction_duration_ms, properties)
     bootstrap = _bootstrap(bootstrap_server, properties)
     embedded_only = {
@@ -302,9 +254,10 @@ def plan_perf(
         json_file=_output("--json", json_file),
         report_file=_output("--report", report_file),
         print_metrics=print_metrics,
+        warnings=gathered.warnings,
     )
     _check_report_extra(report_file)
-    _check_configs(plan)
+    _check_configs(plan, "--producer-props" if producer_props else "--command-config")
     return plan
 
 
@@ -430,13 +383,14 @@ def _throughput(records_per_second: float) -> float:
     return records_per_second
 
 
-def _check_configs(plan: PerfPlan) -> None:
+def _check_configs(plan: PerfPlan, flag: str) -> None:
     """Build every run's configuration once, so that a bad property costs no run."""
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]
     except ConfigError as error:
-        raise UsageError(f"{_culprit(plan)}: {one_line(error)}") from error
+        culprit = flag if plan.properties else "--bootstrap-server"
+        raise UsageError(f"{culprit}: {one_line(error)}") from error
     largest = max(record_size_bound(None, value, ()) for value in plan.values)
     for config in configs:
         limit = min(config.max_request_size, config.buffer_memory)
@@ -451,10 +405,6 @@ def _check_configs(plan: PerfPlan) -> None:
                 f"--transaction-duration-ms: the coordinator aborts a transaction after"
                 f" transaction.timeout.ms, {config.transaction_timeout:g} s"
             )
-
-
-def _culprit(plan: PerfPlan) -> str:
-    return "--producer-props" if plan.properties else "--bootstrap-server"
 
 
 def _check_report_extra(report_file: Path | None) -> None:
@@ -487,17 +437,3 @@ def _between(flag: str, value: float, low: float, high: float) -> float:
     if not low <= value <= high:  # Also false for NaN.
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
     return value
-
-
-def _shown(text: str, limit: int = 60) -> str:
-    return repr(text if len(text) <= limit else text[:limit] + "...")
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, without its class: the flag in front says where to look."""
-    text = " ".join(str(error).split())
-    return text.removeprefix(f"{type(error).__name__}: ") or type(error).__name__

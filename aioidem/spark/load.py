@@ -40,9 +40,10 @@ from aioidem.cli.perf import (
     run_tallied,
     write_files,
 )
-from aioidem.cli.plan import PerfPlan, UsageError, one_line
+from aioidem.cli.plan import PerfPlan
 from aioidem.cli.render import failures
 from aioidem.cli.screen import PlainScreen, Screen, choose_screen
+from aioidem.cli.usage import UsageError, one_line
 from aioidem.config import ProducerConfig
 from aioidem.network.transport import Connector
 from aioidem.producer import Producer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioidem.cli import main
 from aioidem.cli.broker import TopicPlan, parse_topic, plan_broker
-from aioidem.cli.plan import UsageError
+from aioidem.cli.usage import UsageError
 
 Captured = pytest.CaptureFixture[str]
 

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from aioidem.cli import plan as plans
 from aioidem.cli.plan import (
     PerfPlan,
-    UsageError,
     parse_in_flight,
-    parse_properties,
     plan_perf,
     read_payloads,
-    spread_values,
 )
+from aioidem.cli.properties import parse_properties, spread_values
+from aioidem.cli.usage import UsageError
 from aioidem.records import build_batch, record_size_bound
 
 REMOTE: dict[str, Any] = {"bootstrap_server": "h:9092", "topic": "t", "num_records": 1}

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from aioidem.broker import EmbeddedCluster
 from aioidem.cli import main
 from aioidem.cli.measure import RunLabel, Tally
-from aioidem.cli.plan import UsageError, plan_perf
+from aioidem.cli.plan import plan_perf
+from aioidem.cli.usage import UsageError
 from aioidem.spark.ledger import LEDGER_COLUMNS
 from aioidem.spark.load import plan_spark, share
 from aioidem.structs import DeliveryStatus

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.cli.plan import one_line
+from aioidem.cli.usage import one_line
 from aioidem.spark.session import (
     SparkUnavailableError,
     job_failure,

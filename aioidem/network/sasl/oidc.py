@@ -23,7 +23,7 @@ import ssl
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote_plus
 
 import anyio
@@ -167,7 +167,7 @@ class ClientCredentials:
         if self._scope:
             form["scope"] = self._scope
         body = bytearray()
-        # Read as it comes, without the client's decoding: a short body can decompress to a long one.
+        # Read without decoding: a short body can decompress to a very long one.
         async with (
             http.module.AsyncClient(verify=http.tls, timeout=None) as client,
             client.stream(

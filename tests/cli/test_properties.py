@@ -1,0 +1,172 @@
+"""Client properties of a command: flags, files, named values, and secrets that others can read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.security import BrokerSecurity
+from aioidem.cli.audit import plan_audit
+from aioidem.cli.plan import plan_perf
+from aioidem.cli.properties import gather_properties
+from aioidem.cli.usage import UsageError
+
+CANARY = "canary-hunter2"
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="latin-1")
+    path.chmod(0o600)
+    return path
+
+
+def refusal(*items: str, file: Path | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        gather_properties(items, file)
+    message = str(caught.value)
+    assert CANARY not in message
+    assert "\n" not in message
+    return message
+
+
+def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
+    file = private(
+        tmp_path / "client.properties",
+        "# a comment\nlinger.ms = 5\nclient.id: caf\\u00e9\n"
+        f'sasl.jaas.config=x required \\\n    password="{CANARY}";\n',
+    )
+    values, warnings = gather_properties(file=file)
+    assert values == {
+        "linger.ms": "5",
+        "client.id": "café",
+        "sasl.jaas.config": f'x required password="{CANARY}";',
+    }
+    assert warnings == ()
+
+
+def test_what_a_flag_gives_overrides_the_file(tmp_path: Path) -> None:
+    file = private(tmp_path / "f", "linger.ms=5\nacks=1\n")
+    assert gather_properties(["acks=all"], file).values == {"linger.ms": "5", "acks": "all"}
+
+
+def test_values_may_stand_in_the_environment_and_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_PASSWORD", CANARY)
+    key = private(tmp_path / "key", "first line\nsecond: line\r\n")
+    items = ["sasl.password=env:THE_PASSWORD", f"ssl.keystore.key=file:{key}"]
+    values, warnings = gather_properties(items)
+    assert values == {"sasl.password": CANARY, "ssl.keystore.key": "first line\nsecond: line"}
+    assert warnings == ()
+
+
+def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    assert (
+        refusal("sasl.password=env:NO_SUCH_VARIABLE")
+        == "sasl.password: the environment has no variable 'NO_SUCH_VARIABLE'"
+    )
+    assert "No such file" in refusal(f"sasl.password=file:{tmp_path / 'none'}")
+    assert "directory" in refusal(f"sasl.password=file:{tmp_path}")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff" + CANARY.encode())
+    assert "not text in UTF-8" in refusal(f"sasl.password=file:{binary}")
+    long = private(tmp_path / "long", "x" * ((1 << 16) + 1))
+    assert "larger than 64 KiB" in refusal(f"sasl.password=file:{long}")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    assert "--command-config" in refusal(file=tmp_path / "none")
+    assert "--command-config" in refusal(file=tmp_path)
+    assert "broken" in refusal(file=private(tmp_path / "f", f"sasl.password={CANARY}\\u00"))
+    assert "larger than 1 MiB" in refusal(file=private(tmp_path / "l", "#" * ((1 << 20) + 1)))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        f"sasl.password={CANARY}",
+        f'sasl.jaas.config=x required password="{CANARY}";',
+        f"ssl.key.password={CANARY}",
+        f"ssl.keystore.key={CANARY}",
+        f"sasl.oauthbearer.client.credentials.client.secret={CANARY}",
+    ],
+)
+def test_a_secret_on_the_command_line_is_warned_of(item: str) -> None:
+    name = item.partition("=")[0]
+    _, [warning] = gather_properties([item])
+    assert warning == (
+        f"--producer-props {name}: every user of this machine can read the command line; use"
+        f" --command-config FILE, {name}=env:NAME or {name}=file:PATH"
+    )
+
+
+def test_no_warning_where_nothing_is_shown() -> None:
+    items = ["linger.ms=5", "sasl.username=me", "sasl.password=", "sasl.mechanism=PLAIN"]
+    assert gather_properties(items).warnings == ()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
+def test_a_file_with_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
+    file = private(tmp_path / "f", f"sasl.password={CANARY}\n")
+    file.chmod(0o640)
+    assert gather_properties(file=file).warnings == (
+        f"--command-config {file}: it holds a secret and others may read it; chmod 0600",
+    )
+    file.write_text("sasl.password=env:PATH\nlinger.ms=5\n")
+    assert gather_properties(file=file).warnings == ()
+
+
+def test_plans_show_no_values(tmp_path: Path) -> None:
+    file = private(tmp_path / "f", f"sasl.username=me\nsasl.password={CANARY}\n")
+    more = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"]
+    perf = plan_perf(producer_props=more, config_file=file)
+    assert perf.properties["sasl.password"] == CANARY
+    audit = plan_audit(
+        ledger=str(tmp_path),
+        bootstrap_server="h:1",
+        topic="t",
+        config_file=file,
+        spark_conf=[f"spark.my.password={CANARY}"],
+    )
+    assert audit.options == {"kafka.sasl.username": "me", "kafka.sasl.password": CANARY}
+    assert len(audit.warnings) == 1
+    for shown in (repr(perf), repr(audit), repr(gather_properties(file=file)), *audit.warnings):
+        assert CANARY not in shown
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The command runs in a process of its own: the test's loop makes no difference."""
+    return "asyncio"
+
+
+@pytest.mark.parametrize("flag", ["--command-config", "--producer.config"])
+@pytest.mark.anyio
+async def test_perf_authenticates_with_a_password_that_no_process_list_shows(
+    flag: str, tmp_path: Path
+) -> None:
+    file = private(
+        tmp_path / "client.properties",
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.username=me\nsasl.password=env:THE_PASSWORD\n",
+    )
+    security = BrokerSecurity(mechanisms=("SCRAM-SHA-256",), users={"me": CANARY})
+    async with EmbeddedCluster(security=security) as cluster:
+        with anyio.fail_after(50):
+            done = await anyio.run_process(
+                [
+                    *(sys.executable, "-m", "aioidem", "perf", "--topic", "t"),
+                    *("--num-records", "3", "--bootstrap-server", cluster.bootstrap_servers),
+                    *(flag, str(file)),
+                ],
+                check=False,
+                env={**os.environ, "THE_PASSWORD": CANARY},
+            )
+    assert done.returncode == 0, done.stderr
+    assert CANARY.encode() not in done.stdout + done.stderr
