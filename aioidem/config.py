@@ -35,7 +35,7 @@ from typing import Annotated, Final, Literal, Protocol, Self, TypedDict, Unpack,
 from aioidem.errors import ConfigError, RecordError
 from aioidem.jaas import JaasError, read_jaas
 from aioidem.partitioner import Partitioner
-from aioidem.secret import Secret
+from aioidem.secret import Secret, without_frames
 from aioidem.security import SaslMechanism, SecurityProtocol, TokenProvider, complaints
 
 __all__ = [
@@ -809,6 +809,7 @@ class ProducerConfig:
             raise ConfigError(complaint)
 
     @classmethod
+    @without_frames
     def build(
         cls,
         bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]],
@@ -828,6 +829,7 @@ class ProducerConfig:
         return cls(**values)  # type: ignore[arg-type]
 
     @classmethod
+    @without_frames
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """Return the configuration for Java's property names and text values (milliseconds, bytes).
 
@@ -849,6 +851,7 @@ class ProducerConfig:
         return cls(**values)  # type: ignore[arg-type]
 
     @classmethod
+    @without_frames
     def from_keywords(cls, keywords: Mapping[str, object]) -> Self:
         """Return the configuration for the drop-in's names: aiokafka's, and for what aiokafka
         lacks Java's in snake_case (``delivery_timeout_ms``).
@@ -905,6 +908,10 @@ class ProducerConfig:
         low, high = _LEVELS[codec]
         if not low <= level <= high:
             raise _illegal("compression_level", level, f"{low} to {high} for {codec}")
+
+
+# The generated constructor's arguments are passwords, too.
+ProducerConfig.__init__ = without_frames(ProducerConfig.__init__)  # type: ignore[method-assign]
 
 
 def _options() -> Mapping[str, _Option]:

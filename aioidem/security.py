@@ -145,9 +145,24 @@ def _about_token(config: ProducerConfig) -> Iterator[str]:
     elif given and len(given) < len(_OIDC):
         yield f"{', '.join(_OIDC)} go together"
     elif config.sasl_oauthbearer_token_endpoint_url is not None:
-        scheme = urlsplit(config.sasl_oauthbearer_token_endpoint_url).scheme
-        if scheme != "https" and not (scheme == "http" and config.sasl_allow_plaintext):
-            yield (
-                "sasl_oauthbearer_token_endpoint_url must begin with https:, or with http: and "
-                "sasl_allow_plaintext=True"
-            )
+        yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url)
+
+
+def _about_endpoint(config: ProducerConfig, endpoint: str) -> Iterator[str]:
+    try:
+        url = urlsplit(endpoint)
+    except ValueError:
+        yield "sasl_oauthbearer_token_endpoint_url is no URL"
+        return
+    scheme = url.scheme
+    if "@" in url.netloc:
+        yield (
+            "sasl_oauthbearer_token_endpoint_url has a user name or password in it, which "
+            "logs would show: expected sasl_oauthbearer_client_id and "
+            "sasl_oauthbearer_client_secret"
+        )
+    elif scheme != "https" and not (scheme == "http" and config.sasl_allow_plaintext):
+        yield (
+            "sasl_oauthbearer_token_endpoint_url must begin with https:, or with http: and "
+            "sasl_allow_plaintext=True"
+        )

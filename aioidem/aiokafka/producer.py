@@ -36,6 +36,7 @@ from aioidem.errors import (
 )
 from aioidem.partitioner import DefaultPartitioner, Partitioner
 from aioidem.producer.native import Producer
+from aioidem.secret import without_frames
 from aioidem.security import SecurityProtocol, TokenProvider
 from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 
@@ -100,6 +101,7 @@ class AIOKafkaProducer:
     _producer: Producer | None = None  # for __del__, should the constructor raise
     _translation: ClassVar[Translation] = OWN
 
+    @without_frames
     def __init__(
         self,
         *,
@@ -503,7 +505,7 @@ def _deprecated(name: str, instead: str) -> None:
     warnings.warn(
         f"AIOKafkaProducer: the argument `{name}` is deprecated: {instead}",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=4,  # past the constructor and what keeps secrets from its errors
     )
 
 
@@ -518,7 +520,7 @@ def _where_made(loop: asyncio.AbstractEventLoop | None) -> traceback.StackSummar
     loop = loop or _running_loop()
     if loop is None or not loop.get_debug():
         return None
-    return traceback.extract_stack(sys._getframe(2))  # noqa: SLF001 - as asyncio does itself
+    return traceback.extract_stack(sys._getframe(3))  # noqa: SLF001 - as asyncio does itself
 
 
 def _nowhere(topic: str, partition: int) -> RecordMetadata:

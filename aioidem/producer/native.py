@@ -49,7 +49,7 @@ from aioidem.producer.arguments import (
 from aioidem.producer.transactional import TransactionCalls
 from aioidem.records import BATCH_OVERHEAD, NewRecord, record_size_bound
 from aioidem.runtime import BackgroundTask, loop_clock
-from aioidem.secret import Secret
+from aioidem.secret import Secret, without_frames
 from aioidem.sender import Observer, Sender
 from aioidem.structs import DeliveryCounts, RecordMetadata
 from aioidem.waiting import new_signal
@@ -83,6 +83,7 @@ class Producer(TransactionCalls):
         ConfigError: an option is unknown, illegal or contradicts another one.
     """
 
+    @without_frames
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | Sequence[tuple[str, int]] = "localhost:9092",
@@ -161,6 +162,7 @@ class Producer(TransactionCalls):
     def _ended(self) -> bool:
         return self._background is None or self._sender.ended
 
+    @without_frames
     def set_sasl_credentials(self, username: str, password: str | Secret[str]) -> None:
         """Authenticate with these from now on (PLAIN and SCRAM).
 

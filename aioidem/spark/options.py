@@ -21,6 +21,7 @@ from typing import Final, Literal
 
 from aioidem.config import ProducerConfig, validate_topic
 from aioidem.errors import ConfigError, RecordError
+from aioidem.secret import without_frames
 
 __all__ = ["COLUMNS", "Mode", "SinkOptions", "check_columns"]
 
@@ -84,6 +85,7 @@ class SinkOptions:
     speculation: bool = False
 
     @classmethod
+    @without_frames
     def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
         """Take Spark's options.
 

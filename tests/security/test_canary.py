@@ -10,33 +10,40 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import dataclasses
 import io
 import json
 import logging
+import operator
 import pickle
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem import Producer
+from aioidem import AIOKafkaProducer, Producer
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.entities import ZERO_MS, respond
 from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
-from aioidem.config import ProducerConfig
-from aioidem.errors import KafkaError
+from aioidem.config import _BY_KEYWORD, _BY_PROPERTY, ProducerConfig
+from aioidem.errors import AuthenticationFailedError, KafkaError
 from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
+from aioidem.network.sasl.gssapi import Gssapi
+from aioidem.secret import Secret
+from aioidem.spark.options import SinkOptions
 
 from .test_oidc import gives, provider
 from .tools import Authority, AwsSession, bounded, sasl
@@ -379,20 +386,124 @@ async def test_credentials_that_cannot_be_used_are_not_said(options: Mapping[str
     ear.check(CANARY)
 
 
-def test_options_that_contradict_each_other_are_not_said() -> None:
-    ear = Ear()
-    tries: list[Callable[[], object]] = [
-        lambda: ProducerConfig.from_properties({"sasl.jaas.config": CANARY}),
-        lambda: ProducerConfig.from_properties(
-            {"bootstrap.servers": "h", "sasl.password": CANARY, "sasl.mechanism": "PLAIN"}
+class NoValue:
+    """No option takes it."""
+
+
+def _wrong(given: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    """Options with the canary in them, one of which is wrong."""
+    return {**given, name: value}
+
+
+NATIVE = {"sasl_password": CANARY, "ssl_key_password": CANARY, "sasl_username": "me"}
+JAVA = {
+    "bootstrap.servers": "h",
+    "sasl.password": CANARY,
+    "sasl.jaas.config": f'a.PlainLoginModule required username="me" password="{CANARY}";',
+}
+DROP_IN = {"security_protocol": "SASL_SSL", "sasl_plain_password": CANARY}
+SINK = {"topic": "t"} | {f"kafka.{name}": value for name, value in JAVA.items()}
+
+
+def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Every way that options with a password come in, and all that can be wrong with them."""
+    for each in dataclasses.fields(ProducerConfig):
+        wrong = _wrong({"bootstrap_servers": "h", **NATIVE}, each.name, NoValue())
+        yield f"build {each.name}", partial(ProducerConfig.build, **wrong)
+        yield f"constructor {each.name}", partial(ProducerConfig, **wrong)
+        yield f"Producer {each.name}", partial(Producer, **wrong)
+    for name in [*_BY_PROPERTY, "sasl.jaas.config", "no.such.property"]:
+        properties = _wrong(JAVA, name, NoValue())
+        yield f"from_properties {name}", partial(ProducerConfig.from_properties, properties)
+        wrong = _wrong(SINK, f"kafka.{name}", NoValue())
+        yield f"SinkOptions {name}", partial(SinkOptions.read, wrong)
+    for name in [*_BY_KEYWORD, "no_such_argument"]:
+        wrong = _wrong(DROP_IN, name, NoValue())
+        yield f"drop-in {name}", partial(AIOKafkaProducer, **wrong)
+        yield f"from_keywords {name}", partial(ProducerConfig.from_keywords, wrong)
+    for name, properties in {
+        "twice": {**JAVA, "sasl.password": CANARY},
+        "jaas": {"bootstrap.servers": "h", "sasl.jaas.config": CANARY},
+        "no mechanism": {"bootstrap.servers": "h", "sasl.password": CANARY},
+    }.items():
+        yield name, partial(ProducerConfig.from_properties, properties)
+    yield "sink without a topic", lambda: SinkOptions.read({**SINK, "nothing": "x"})
+    yield "bytes", lambda: Producer("h", sasl_password=CANARY.encode())  # type: ignore[arg-type]
+    yield "new password", lambda: Producer("h").set_sasl_credentials("me", CANARY)
+    yield (
+        "other mechanism",
+        lambda: Producer(
+            "h", **sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: "t")
+        ).set_sasl_credentials("me", CANARY),
+    )
+    yield (
+        "user in the URL",
+        lambda: ProducerConfig.build(
+            "h",
+            **sasl(
+                "OAUTHBEARER",
+                sasl_oauthbearer_token_endpoint_url=f"https://me:{CANARY}@idp.example.org/token",
+                sasl_oauthbearer_client_id="me",
+                sasl_oauthbearer_client_secret=CANARY,
+            ),
         ),
-        lambda: ProducerConfig.build("h", sasl_password=CANARY),
-        lambda: ProducerConfig.build("h", sasl_password=CANARY.encode()),  # type: ignore[arg-type]
-    ]
-    for each in tries:
-        with pytest.raises(KafkaError) as caught:
-            each()
-        ear.hear(caught.value)
+    )
+
+
+def frames_of(error: BaseException) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """The local variables that an error reporter would send, but for those of the tests."""
+    for link in (error, error.__cause__, error.__context__):
+        if link is None:
+            continue
+        if link is not error:
+            yield from frames_of(link)
+        for frame, _ in traceback.walk_tb(link.__traceback__):
+            if "tests" not in Path(frame.f_code.co_filename).parts:
+                yield frame.f_code.co_qualname, frame.f_locals
+
+
+@pytest.mark.parametrize("entrance", list(entrances()), ids=operator.itemgetter(0))
+@pytest.mark.filterwarnings("ignore:AIOKafkaProducer. the argument:DeprecationWarning")
+def test_no_frame_of_a_refused_option_holds_a_password(
+    entrance: tuple[str, Callable[[], object]],
+) -> None:
+    ear = Ear()
+    try:
+        entrance[1]()
+    except (KafkaError, TypeError, ValueError) as error:
+        ear.hear("aioidem")
+        ear.hear_error(error)
+        for name, variables in frames_of(error):
+            ear.hear(name, *variables.values())
+        ear.check(CANARY)
+        return
+    assert entrance[0].split()[-1] in TAKES_ANYTHING, "nothing was refused"
+
+
+TAKES_ANYTHING = {"api_version"}
+"""Arguments of the drop-in that any value is taken for, as in aiokafka."""
+
+
+def test_what_kerberos_says_is_not_chained() -> None:
+    """The frames of its library hold tickets."""
+
+    def refuse() -> NoReturn:
+        raise RuntimeError("no such key")
+
+    with pytest.raises(AuthenticationFailedError, match="GSSAPI: no such key") as caught:
+        Gssapi(refuse).first()
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_secret_cannot_be_copied_out() -> None:
+    secret = Secret(CANARY)
+    for take in (secret.__getstate__, lambda: pickle.dumps(secret), lambda: json.dumps(secret)):
+        with pytest.raises(TypeError):
+            take()
+    config = ProducerConfig.build("h", **options_for("PLAIN", right=True))
+    ear = Ear()
+    ear.hear("aioidem", dataclasses.asdict(config), copy.deepcopy(config), copy.copy(secret))
     ear.check(CANARY)
 
 

@@ -135,6 +135,7 @@ class Gssapi:
             return step()
         except AuthenticationFailedError:
             raise
-        except Exception as error:
-            # The library's exceptions have no base here, where it may not be installed.
-            raise AuthenticationFailedError(f"GSSAPI: {printable(str(error))}") from error
+        except Exception as error:  # noqa: BLE001 - the library may not be here, nor its classes
+            said = printable(str(error))
+        # Outside, so that nothing is chained: the library's frames hold tickets.
+        raise AuthenticationFailedError(f"GSSAPI: {said}")
