@@ -24,13 +24,14 @@ from aioidem.cli.render import write_whole
 from aioidem.cli.usage import UsageError, one_line
 from aioidem.config import validate_topic
 from aioidem.errors import RecordError
+from aioidem.protocol.foreign_text import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from aioidem.spark.audit import AuditPlan
 
-__all__ = ["AuditCommand", "audit", "findings_table", "plan_audit"]
+__all__ = ["AuditCommand", "audit", "example_lines", "findings_table", "plan_audit"]
 
 MAX_BUCKET = 86_400
 
@@ -163,8 +164,8 @@ def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> 
         write_whole(command.json_file, json.dumps(found, indent=2, allow_nan=False) + "\n")
     console = Console(highlight=False)
     console.print(findings_table(found))
-    for finding, examples in found["examples"].items():
-        console.print(f"{finding}: {'; '.join(examples)}", markup=False, soft_wrap=True)
+    for line in example_lines(found):
+        console.print(line, markup=False, soft_wrap=True)
     console.print(f"written to {command.out}", markup=False, soft_wrap=True)
     return 1 if any(found["anomalies"].values()) else 0
 
@@ -189,6 +190,17 @@ def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
     except KeyboardInterrupt:
         query.stop()
     return 1 if wrong else 0
+
+
+def example_lines(found: Mapping[str, Any]) -> list[str]:
+    """One line for each kind of anomaly, with examples.
+
+    They name producers, and a producer's name is what whoever wrote the record made it.
+    """
+    return [
+        f"{finding}: {'; '.join(map(printable, examples))}"
+        for finding, examples in found["examples"].items()
+    ]
 
 
 def findings_table(found: Mapping[str, Any]) -> Table:

@@ -14,6 +14,7 @@ Invariants:
 - Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
   come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
   as absent instead when its value is malformed.
+- Text that cannot be shown as it is becomes a `ForeignText`, which escapes and cuts itself.
 - What a newer broker may rightly say stays readable: an error code kio does not list becomes a
   `RawErrorCode`, which is an int.
 
@@ -39,6 +40,7 @@ from kio.serial import entity_writer
 from kio.static.protocol import Entity
 
 from aioidem.errors import InternalError, ProtocolError
+from aioidem.protocol.foreign_text import foreign_text
 
 __all__ = [
     "MAX_ARRAY_ITEMS",
@@ -210,7 +212,7 @@ def _sized(read_length: Read, least: int, *, text: bool, nullable: bool) -> _Fie
         if end > len(data):
             raise ProtocolError(f"length {length} at byte {at}, but {len(data) - at} are left")
         raw = data[at:end]
-        return (raw.decode() if text else raw), end
+        return (foreign_text(raw.decode()) if text else raw), end
 
     return _Field(read, least)
 

@@ -14,6 +14,7 @@ from kio.static.protocol import RequestPayload
 
 from aioidem.errors import InternalError
 from aioidem.protocol.messages import request_type, throttle_ms
+from aioidem.protocol.metadata import BrokerAddress
 
 __all__ = ["CoordinatorAnswer", "CoordinatorKey", "coordinator_answer", "coordinator_request"]
 
@@ -21,6 +22,7 @@ API_KEY: Final = 10
 _FIRST_WITH_TYPES: Final = 1
 _FIRST_WITH_KEYS: Final = 4
 _UNKNOWN: Final = -1
+_NOT_AVAILABLE: Final = 15
 
 
 class CoordinatorKey(IntEnum):
@@ -32,7 +34,10 @@ class CoordinatorKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAnswer:
-    """The broker: ``node_id`` and ``port`` are -1, ``host`` empty where there is an error."""
+    """Which broker it is.
+
+    With an error ``node_id`` and ``port`` are -1 and ``host`` is empty.
+    """
 
     error_code: int
     node_id: int
@@ -59,13 +64,21 @@ def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> Request
 
 
 def coordinator_answer(response: Any, key: str) -> CoordinatorAnswer:
-    """The answer of any version; one without the key counts as UNKNOWN_SERVER_ERROR."""
+    """Read the answer of any version.
+
+    One without the key counts as UNKNOWN_SERVER_ERROR, and one that names an address which no
+    broker can have as COORDINATOR_NOT_AVAILABLE.
+    """
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     found: Any = response
     if hasattr(response, "coordinators"):
         found = next((each for each in response.coordinators if each.key == key), None)
     if found is None:
         return CoordinatorAnswer(_UNKNOWN, -1, "", -1, throttle)
-    return CoordinatorAnswer(
-        int(found.error_code), int(found.node_id), found.host, int(found.port), throttle
-    )
+    code = int(found.error_code)
+    address = BrokerAddress(int(found.node_id), found.host, int(found.port))
+    if not code and not address.possible:
+        code = _NOT_AVAILABLE
+    if code:
+        return CoordinatorAnswer(code, -1, "", -1, throttle)
+    return CoordinatorAnswer(code, address.node_id, address.host, address.port, throttle)

@@ -26,6 +26,7 @@ from kio.static.protocol import Payload, RequestPayload, ResponsePayload
 
 from aioidem.errors import ProtocolError
 from aioidem.protocol.codec import decode_prefix, encode
+from aioidem.protocol.foreign_text import printable
 from aioidem.protocol.produce_v14 import ProduceRequestV14, ProduceResponseV14
 
 __all__ = [
@@ -192,14 +193,6 @@ def throttle_ms(asked: timedelta | int) -> int:
     """Milliseconds of a response's throttle time, between 0 and `MAX_THROTTLE_MS`."""
     value = asked if isinstance(asked, int) else asked // timedelta(milliseconds=1)
     return min(max(value, 0), MAX_THROTTLE_MS)
-
-
-def printable(text: str, limit: int = 300) -> str:
-    """A stranger's text, fit for messages and logs: control characters escaped, cut at `limit`."""
-    cut = text[:limit]
-    if not cut.isprintable():
-        cut = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
-    return cut if len(text) <= limit else f"{cut}... ({len(text)} characters)"
 
 
 def _refuse_trailing(schema: type[Payload], frame: bytes, end: int) -> None:

@@ -103,7 +103,8 @@ async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
         return {name for broker in brokers async for name in _listed(config, broker)}
 
     found = await until_known(config, "open transactions", _ASK_SECONDS, find)
-    return tuple(sorted(name for name in found if name.startswith(prefix)))
+    # Our own ids end with the number of a task; what else a broker may name is not asked for.
+    return tuple(sorted(name for name in found if name.removeprefix(prefix).isdecimal()))
 
 
 async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:
