@@ -153,7 +153,9 @@ class KafkaCluster:
     :param logs: where the brokers' logs are kept when the ``async with`` fails; None: their ends
         are added to the exception as a note.
     :param start_timeout: seconds for a start until it is ready, ``stop_timeout`` for a clean stop.
-    :raises KafkaUnavailableError: (on entering) no Java, no jgo, or no network for the first use.
+    :param unpinned: run a version whose jars' SHA-256 is not kept here, as Maven Central gives it.
+    :raises KafkaUnavailableError: (on entering) no Java, no jgo, no network for the first use, or
+        jars that are not the pinned ones.
     :raises KafkaStartError: (on entering) a broker did not start.
     """
 
@@ -173,8 +175,10 @@ class KafkaCluster:
         logs: Path | None = None,
         start_timeout: float = 90.0,
         stop_timeout: float = 30.0,
+        unpinned: bool = False,
     ) -> None:
         self.version = version
+        self._unpinned = unpinned
         self._count = brokers
         self._retain = _by_broker(retain, brokers)
         self._security = security
@@ -668,7 +672,8 @@ class KafkaCluster:
         try:
             with anyio.fail_after(_DOWNLOAD_SECONDS):
                 return await anyio.to_thread.run_sync(
-                    install_kafka, self.version, abandon_on_cancel=True
+                    partial(install_kafka, self.version, unpinned=self._unpinned),
+                    abandon_on_cancel=True,
                 )
         except TimeoutError:
             raise KafkaUnavailableError(

@@ -28,6 +28,7 @@ from typing import Final
 
 from aioidem.errors import KafkaError
 from aioidem.jars import JarsUnavailableError, resolve_jars
+from aioidem.testing.kafka_pins import pinned_jars, unlike_pins
 
 __all__ = [
     "MINIMUM_JAVA",
@@ -79,19 +80,33 @@ class KafkaInstall:
 
 
 @cache
-def install_kafka(version: str) -> KafkaInstall:
-    """Find Java, and this version's jars, which are downloaded if need be.
+def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
+    """Find Java, and this version's jars, which are downloaded if need be and then checked.
 
     :param version: of Apache Kafka, for example "4.3.1".
-    :raises KafkaUnavailableError: see there.
+    :param unpinned: take a version whose jars are not pinned here, as Maven Central gives it.
+    :raises KafkaUnavailableError: see there; also where a jar is not the one that was pinned.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
         raise KafkaUnavailableError(f"{version!r} is not a version of Apache Kafka")
+    pins = pinned_jars(version)
+    if pins is None and not unpinned:
+        raise KafkaUnavailableError(
+            f"the SHA-256 of the jars of Kafka {version} is not kept here: pass unpinned=True to "
+            "run what Maven Central gives"
+        )
     java = find_java()
     try:
-        return KafkaInstall(version, java, resolve_jars([each.format(version) for each in _WANTED]))
+        jars = resolve_jars([each.format(version) for each in _WANTED])
     except JarsUnavailableError as error:
         raise KafkaUnavailableError(f"the jars of Kafka {version}: {error.args[0]}") from error
+    wrong = unlike_pins(jars, pins) if pins is not None else []
+    if wrong:
+        raise KafkaUnavailableError(
+            f"Kafka {version} is not run, its jars are not those that were pinned: delete them, "
+            f"and if they come again they are forged: {'; '.join(wrong)}"
+        )
+    return KafkaInstall(version, java, jars)
 
 
 def java_environment() -> dict[str, str]:

@@ -1,0 +1,74 @@
+"""Kafka's jars are run only if they are those whose SHA-256 is kept in the tree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
+from aioidem.testing.kafka_pins import pinned_jars, unlike_pins
+from tests.fake_maven import JGO_FORGETS, FakeMaven
+
+pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)
+
+
+@pytest.fixture(autouse=True)
+def _java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A Java that only tells its version, so that none is needed."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    install_kafka.cache_clear()
+    yield
+    install_kafka.cache_clear()
+
+
+def publish(maven: FakeMaven, version: str) -> None:
+    maven.put(f"org.apache.kafka:kafka_2.13:{version}")
+    maven.put(f"org.apache.kafka:kafka-tools:{version}")
+    maven.put("org.slf4j:slf4j-simple:1.7.36")
+
+
+@pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
+def test_the_versions_of_the_tests_are_pinned(version: str) -> None:
+    pins = pinned_jars(version)
+    assert pins is not None
+    assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar"} < pins.keys()
+    assert all(len(digest) == 64 and int(digest, 16) for digest in pins.values())
+
+
+def test_jars_that_are_not_the_pinned_ones_are_not_run(maven: FakeMaven) -> None:
+    publish(maven, "4.3.1")
+    with pytest.raises(KafkaUnavailableError, match="not those that were pinned") as caught:
+        install_kafka("4.3.1")
+    assert str(caught.value).count("has SHA-256") == 3
+
+
+def test_a_version_that_is_not_pinned_needs_a_flag(maven: FakeMaven) -> None:
+    publish(maven, "4.9.9")
+    with pytest.raises(KafkaUnavailableError, match="pass unpinned=True"):
+        install_kafka("4.9.9")
+    assert len(install_kafka("4.9.9", unpinned=True).jars) == 3
+
+
+def test_a_flag_does_not_excuse_a_pinned_version(maven: FakeMaven) -> None:
+    publish(maven, "4.3.1")
+    with pytest.raises(KafkaUnavailableError, match="not those that were pinned"):
+        install_kafka("4.3.1", unpinned=True)
+
+
+def test_each_jar_is_held_against_its_pin(tmp_path: Path) -> None:
+    good, changed, strange = (tmp_path / name for name in ("a.jar", "b.jar", "c.jar"))
+    for jar in (good, changed, strange):
+        jar.write_bytes(jar.name.encode())
+    digest = hashlib.sha256(b"a.jar").hexdigest()
+    wrong = unlike_pins([good, changed, strange], {"a.jar": digest, "b.jar": digest})
+    assert wrong == [
+        f"{changed} has SHA-256 {hashlib.sha256(b'b.jar').hexdigest()}, expected {digest}",
+        f"{strange} is not among the jars that are pinned",
+    ]
