@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.util
+import ipaddress
 import itertools
 import re
 import reprlib
@@ -361,6 +362,40 @@ def _checked_address(host: str, port: int, *, ipv6: bool) -> tuple[str, int]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Places:
+    """Host names, domains and networks, or None for all."""
+
+    allowed: str = (
+        "host names, domains as '*.example.org' and networks as '10.1.0.0/16', joined by commas "
+        "or in a list, or None"
+    )
+    allowed_text: str = "host names, *.domains and networks, joined by commas"
+
+    def accept(self, value: object) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        entries = value.split(",") if isinstance(value, str) else value
+        if not isinstance(entries, Iterable) or isinstance(entries, bytes | Mapping):
+            raise _Refused
+        places = tuple(each.strip() if isinstance(each, str) else "" for each in entries)
+        if not places or not all(_is_place(each) for each in places):
+            raise _Refused
+        return places
+
+    def parse(self, text: str) -> str:
+        return text
+
+
+def _is_place(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        name = text.removeprefix("*.")
+        return _HOST.fullmatch(name) is not None and "*" not in name
+    return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Function:
     """Something to call, or None for the built-in choice. Has no text form."""
 
@@ -439,6 +474,7 @@ class ProducerOptions(TypedDict, total=False):
     connections_max_idle: float | None
     metadata_max_age: float
     max_frame_bytes: int
+    allowed_brokers: str | Sequence[str] | None
     allow_auto_create_topics: bool
     partitioner: Partitioner | None
     security_protocol: SecurityProtocol
@@ -633,6 +669,12 @@ class ProducerConfig:
 
     max_frame_bytes: Annotated[int, _Option(_Count(1024), "max.frame.bytes")] = 100 * 1024 * 1024
     """The largest response accepted. A peer that announces more is not waited for."""
+
+    allowed_brokers: Annotated[tuple[str, ...] | None, _Option(_Places(), "allowed.brokers")] = None
+    """Where brokers may be: host names, domains (``*.example.org``) and networks
+    (``10.1.0.0/16``). A cluster tells its clients where to connect; one that must not reach
+    everything from here is kept to these, and to ``bootstrap_servers``. None: anywhere.
+    """
 
     allow_auto_create_topics: Annotated[bool, _Option(_Flag(), "allow.auto.create.topics")] = True
     """Whether asking for a topic's metadata may create it, where the broker does that."""

@@ -32,6 +32,7 @@ __all__ = [
     "AbortableTransactionError",
     "AuthenticationFailedError",
     "AuthenticationMethodNotSupported",
+    "BrokerNotAllowedError",
     "BrokerNotAvailableError",
     "BrokerResponseError",
     "BufferFullError",
@@ -249,6 +250,12 @@ class NotKafkaError(KafkaConnectionError):
 
     retriable = False
     invalid_metadata = False
+
+
+class BrokerNotAllowedError(KafkaConnectionError):
+    """The cluster named a broker at an address that `allowed_brokers` does not have. Nothing was
+    sent there.
+    """
 
 
 class AuthenticationFailedError(KafkaError):

@@ -32,6 +32,7 @@ from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
 from aioidem.engine.accumulator import Settlement
 from aioidem.engine.links import Entry
+from aioidem.network.allowed import limited
 from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.tls import secured
@@ -165,7 +166,7 @@ class Sender:
             core.dispatched = []
         self._core = core
         self._config = config
-        self._connector = secured(connector, config)
+        self._connector = secured(limited(connector, config), config)
         self.sasl = sasl_client(config)
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
@@ -427,7 +428,9 @@ class Sender:
     ) -> None:
         if error is not None:
             # What retrying does not heal is for an operator to see.
-            refused = isinstance(error, errors.AuthenticationFailedError)
+            refused = isinstance(
+                error, errors.AuthenticationFailedError | errors.BrokerNotAllowedError
+            )
             level = logging.WARNING if refused else logging.INFO
             logger.log(level, "%s: connection %d: %s", self._config.client_id, link_id, error)
         self._core.on_link_lost(link_id, error, self._now(), unwritten)

@@ -25,7 +25,7 @@ so a ValueError), a name that is no argument a TypeError.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from aioidem.config import BrokerDedup, InDoubt, OnClusterChange, ProducerConfig, WindowDiscovery
@@ -68,6 +68,7 @@ class MoreOptions(TypedDict, total=False):
     reconnect_backoff_max_ms: float
     socket_connection_setup_timeout_ms: float
     max_frame_bytes: int
+    allowed_brokers: str | Sequence[str] | None
     allow_auto_create_topics: bool
     ssl_truststore_location: str | None
     ssl_truststore_certificates: str | None

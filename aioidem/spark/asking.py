@@ -19,6 +19,7 @@ import anyio
 
 from aioidem import errors
 from aioidem.config import ProducerConfig
+from aioidem.network.allowed import limited
 from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.tls import secured
@@ -92,7 +93,7 @@ async def ask(
         IncompatibleBrokerVersion: there is none.
     """
     connection = await Connection.open(
-        secured(TcpConnector(), config),
+        secured(limited(TcpConnector(), config), config),
         place.host,
         place.port,
         client_id=config.client_id,

@@ -84,6 +84,7 @@ def test_defaults() -> None:
         "connection_setup_timeout": 10.0,
         "connections_max_idle": 540.0,
         "metadata_max_age": 300.0,
+        "allowed_brokers": None,
         "max_frame_bytes": 104857600,
         "allow_auto_create_topics": True,
         "partitioner": None,
@@ -233,6 +234,7 @@ def _refused() -> list[tuple[str, Any]]:
     rows += [("client_id", None), ("max_frame_bytes", 1023)]
     rows += [("acks", value) for value in (2, -2, True, False, "1", "ALL", None, 1.0)]
     rows += [("partitioner", value) for value in (5, "murmur2", object())]
+    rows += [("allowed_brokers", value) for value in ("", "a b", "*", "10.0.0.0/33", 5, [5], b"h")]
     rows += [("compression_level", value) for value in (True, "3", 1.5, 23, -131073)]
     return rows
 
@@ -516,7 +518,7 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
     hints = get_type_hints(ProducerOptions)
     fields = get_type_hints(ProducerConfig)
     assert set(hints) == set(fields) - {"bootstrap_servers"}
-    looser = {"acks", *_HIDDEN}
+    looser = {"acks", "allowed_brokers", *_HIDDEN}
     assert {name: hint for name, hint in hints.items() if name not in looser} == {
         name: hint for name, hint in fields.items() if name not in {"bootstrap_servers", *looser}
     }

@@ -1,0 +1,125 @@
+"""A cluster cannot send its clients where they must not go (`allowed_brokers`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import ByteStream
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.broker.intercept import Action, RequestSeen, Rewrite
+from aioidem.config import ProducerConfig
+from aioidem.errors import BrokerNotAllowedError, ConfigError, KafkaError
+from aioidem.network.allowed import AllowedConnector, limited
+
+pytestmark = pytest.mark.anyio
+
+
+class Noting:
+    """A connector that connects nowhere."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        self.asked.append((host, port))
+        await anyio.lowlevel.checkpoint()
+        return None  # type: ignore[return-value]
+
+
+ALLOWED = ["kafka.example.org", "*.brokers.example.org", "10.1.0.0/16", "127.0.0.0/8", "fd00::/8"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("kafka.example.org", "KAFKA.example.ORG", "b1.brokers.example.org", "boot.example.com"),
+        *("10.1.2.3", "127.0.0.1", "fd00::1"),
+    ],
+)
+async def test_what_is_allowed_is_connected_to(host: str) -> None:
+    noting = Noting()
+    await AllowedConnector(noting, ALLOWED, ["boot.example.com"]).connect(host, 9092)
+    assert noting.asked == [(host, 9092)]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("10.2.0.1", "169.254.169.254", "192.168.0.1", "::1", "fe80::1"),
+        *("brokers.example.org", "evilbrokers.example.org"),
+    ],
+)
+async def test_what_is_not_is_not(host: str) -> None:
+    noting = Noting()
+    with pytest.raises(BrokerNotAllowedError, match="it was not connected to"):
+        await AllowedConnector(noting, ["*.brokers.example.org", "10.1.0.0/16"], []).connect(
+            "10.2.0.1" if host.endswith(".org") else host, 9092
+        )
+    assert noting.asked == []
+
+
+async def test_a_name_is_connected_to_by_the_address_that_was_checked() -> None:
+    noting = Noting()
+    await AllowedConnector(noting, ["127.0.0.0/8", "::1/128"], []).connect("localhost", 9092)
+    assert noting.asked in ([("127.0.0.1", 9092)], [("::1", 9092)])
+    with pytest.raises(BrokerNotAllowedError):
+        await AllowedConnector(noting, ["10.0.0.0/8"], []).connect("localhost", 9092)
+    assert len(noting.asked) == 1
+
+
+def test_without_the_option_nothing_is_limited() -> None:
+    noting = Noting()
+    assert limited(noting, ProducerConfig.build("h")) is noting
+
+
+async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def elsewhere(answer: Any) -> Any:
+        brokers = tuple(
+            dataclasses.replace(each, host="127.0.0.2", port=9) for each in answer.brokers
+        )
+        return dataclasses.replace(answer, brokers=brokers)
+
+    def intercept(seen: RequestSeen) -> Action | None:
+        return Rewrite(elsewhere) if seen.api_key == 3 else None
+
+    allowed = "10.0.0.0/8,kafka.example.org"
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t")
+        async with Producer(cluster.bootstrap_servers, allowed_brokers=allowed) as producer:
+            await producer.send("t", b"x")  # the bootstrap server is the user's own word
+        cluster.intercept(intercept)
+        producer = Producer(
+            cluster.bootstrap_servers,
+            allowed_brokers=allowed,
+            delivery_timeout=1.0,
+            request_timeout=0.5,
+        )
+        with caplog.at_level("WARNING"), pytest.raises(KafkaError):
+            async with producer:
+                await producer.send("t", b"x")
+    assert "at 127.0.0.2:9, which allowed_brokers does not have" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given", ["a b", "10.0.0.0/33", "*", "*.*.org", "x*", "http://h", "[::1]", ["h", 3], []]
+)
+def test_what_names_no_place_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match="allowed_brokers"):
+        ProducerConfig.build("h", allowed_brokers=given)
+
+
+def test_forms_of_the_option() -> None:
+    expected = ("kafka.example.org", "*.example.org", "10.0.0.0/8")
+    text = "kafka.example.org, *.example.org,10.0.0.0/8"
+    assert ProducerConfig.build("h", allowed_brokers=text).allowed_brokers == expected
+    assert ProducerConfig.build("h", allowed_brokers=expected).allowed_brokers == expected
+    properties = {"bootstrap.servers": "h", "allowed.brokers": text}
+    assert ProducerConfig.from_properties(properties).allowed_brokers == expected
