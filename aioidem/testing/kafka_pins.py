@@ -17,7 +17,7 @@ __all__ = ["pinned_jars", "sha256_of", "unlike_pins"]
 
 def pinned_jars(version: str) -> Mapping[str, str] | None:
     """The SHA-256 of each jar of a version of Kafka, by file name; None if it is not pinned."""
-    file = importlib.resources.files(__package__) / f"kafka-{version}.sha256"
+    file = importlib.resources.files("aioidem.testing") / f"kafka-{version}.sha256"
     if not file.is_file():
         return None
     pairs = (line.split() for line in file.read_text("ascii").splitlines())

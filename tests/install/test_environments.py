@@ -13,13 +13,14 @@ import pytest
 
 from .tools import ROOT, Built, Environment
 
-_CLI = {"hdrh", "rich", "typer"}
+_CLI = {"hdrh", "javaproperties", "rich", "typer"}
 EXTRAS: dict[str, set[str]] = {
     "aws": {"botocore"},
     "cli": _CLI,
     "compat": {"aiokafka"},
     "gssapi": {"gssapi"},
     "kafka": {"jgo"},
+    "oauth": {"httpx2"},
     "report": {"plotly", *_CLI},
     "snappy": {"cramjam"},
     "spark": {"py4j", "pyarrow", "pyspark", *_CLI},
