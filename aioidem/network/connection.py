@@ -32,6 +32,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -50,7 +51,7 @@ from aioidem.errors import (
 from aioidem.network.sasl.authentication import Authentication
 from aioidem.network.sasl.client import SaslClient
 from aioidem.network.tls import TlsConnector, tls_failure
-from aioidem.network.tls_probe import answers_tls, speaks
+from aioidem.network.tls_probe import PROBE_SECONDS, answers_tls, speaks
 from aioidem.network.transport import Connector, address
 from aioidem.protocol.frames import FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
@@ -172,45 +173,66 @@ class Connection:
         :param sasl: who to authenticate as; None: nobody.
         :raises AuthenticationFailedError: one side does not accept the other.
         :raises NotKafkaError: the peer speaks something else, named if it can be recognised.
-        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time. (A
-            peer that says nothing is asked what it speaks, for two seconds more.)
+        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time. A
+            peer that says nothing is asked what it speaks, within the same time.
         :raises IncompatibleBrokerVersion: there is no version in common.
         :raises BrokerResponseError: the broker refused to tell its versions.
         :raises ProtocolError: its answer is malformed.
         """
-        stream: ByteStream | None = None
-        where = address(host, port)
+        peer = _Peer(connector, host, port)
+        failure: KafkaError | None = None
         connection: Connection | None = None
-        with anyio.move_on_after(setup_timeout):
-            stream = await connector.connect(host, port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.wonder, setup_timeout)
             try:
-                connection = await cls._greet(
-                    stream, host, port, client_id, max_frame_bytes, setup_timeout
-                )
-                if sasl is not None:
-                    await connection._authenticate(sasl, client_id)  # noqa: SLF001 - our own class
-            except (_SilentHangUpError, *_STREAM_ERRORS) as error:
-                await _close(stream)
-                secure = isinstance(connector, TlsConnector)
-                if not secure and await answers_tls(connector, host, port):
-                    raise NotKafkaError(f"{where}: {_TLS_LISTENER}") from error
-                silent = isinstance(error, _SilentHangUpError)
-                cause = KafkaConnectionError(*error.args) if silent else error
-                raise _placed(cause, where) from error
-            except BaseException as error:
-                await _close(stream)
-                placed = _placed(error, where)
-                if placed is error:
-                    raise
-                raise placed from error
-            else:
-                connection._splitter.max_frame_bytes = max_frame_bytes  # noqa: SLF001
-                return connection
-        if connection is not None:
-            raise KafkaConnectionError(f"{where}: waited {setup_timeout:g} s for authentication")
-        if stream is None:
-            raise _not_connected(connector, where, setup_timeout)
-        raise await _silence(connector, host, port, setup_timeout)
+                with anyio.move_on_after(setup_timeout):
+                    connection = await cls._open(
+                        peer, client_id, setup_timeout, max_frame_bytes, sasl
+                    )
+            except KafkaError as error:  # not through the task group, which would wrap it
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if connection is None:
+            raise peer.too_late(setup_timeout)
+        return connection
+
+    @classmethod
+    async def _open(
+        cls,
+        peer: _Peer,
+        client_id: str | None,
+        setup_timeout: float,
+        max_frame_bytes: int,
+        sasl: SaslClient | None,
+    ) -> Connection:
+        connector, host, port = peer.connector, peer.host, peer.port
+        stream = await connector.connect(host, port)
+        peer.stage = _Stage.GREETING
+        try:
+            connection = await cls._greet(
+                stream, host, port, client_id, max_frame_bytes, setup_timeout
+            )
+            peer.stage = _Stage.AUTHENTICATING
+            if sasl is not None:
+                await connection._authenticate(sasl, client_id)  # noqa: SLF001 - our own class
+        except (_SilentHangUpError, *_STREAM_ERRORS) as error:
+            await _close(stream)
+            secure = isinstance(connector, TlsConnector)
+            if not secure and await answers_tls(connector, host, port):
+                raise NotKafkaError(f"{peer}: {_TLS_LISTENER}") from error
+            silent = isinstance(error, _SilentHangUpError)
+            cause = KafkaConnectionError(*error.args) if silent else error
+            raise _placed(cause, str(peer)) from error
+        except BaseException as error:
+            await _close(stream)
+            placed = _placed(error, str(peer))
+            if placed is error:
+                raise
+            raise placed from error
+        connection._splitter.max_frame_bytes = max_frame_bytes  # noqa: SLF001
+        return connection
 
     @classmethod
     async def _greet(
@@ -565,29 +587,60 @@ def _hung_up_at_once(sent: bytes, asked: str) -> KafkaConnectionError:
     )
 
 
-def _not_connected(connector: Connector, where: str, waited: float) -> KafkaConnectionError:
-    shaking = ", TLS handshake included" if isinstance(connector, TlsConnector) else ""
-    error = KafkaConnectionError(
-        f"cannot connect to {where}: timed out, no connection in {waited:g} s{shaking}"
-    )
-    error.__cause__ = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-    return error
+class _Stage(Enum):
+    """How far the opening of a connection has come."""
+
+    CONNECTING = "connecting"
+    GREETING = "greeting"
+    AUTHENTICATING = "authenticating"
 
 
-async def _silence(
-    connector: Connector, host: str, port: int, waited: float
-) -> KafkaConnectionError:
-    """What to say of a peer that lets us connect and then says nothing."""
-    where = address(host, port)
-    secure = isinstance(connector, TlsConnector)
-    name = None if secure else await speaks(connector, host, port)
-    if name is not None:
-        return NotKafkaError(f"{where}: {_NO_LISTENER}: it speaks {name}")
-    wants = "TLS, or something else than Kafka" if not secure else "something else than Kafka"
-    return KafkaConnectionError(
-        f"{where}: the peer accepted the connection but did not answer ApiVersions in "
-        f"{waited:g} s; the broker may be stuck, or the listener expects {wants}"
-    )
+class _Peer:
+    """Whom a connection is being opened to, and what to say if that takes too long."""
+
+    def __init__(self, connector: Connector, host: str, port: int) -> None:
+        self.connector = connector
+        self.host = host
+        self.port = port
+        self.stage = _Stage.CONNECTING
+        self._secure = isinstance(connector, TlsConnector)
+        self._speaks: str | None = None
+
+    def __str__(self) -> str:
+        return address(self.host, self.port)
+
+    async def wonder(self, setup_timeout: float) -> None:
+        """Towards the end, ask a peer that has said nothing what it speaks."""
+        await anyio.sleep(max(setup_timeout - PROBE_SECONDS, setup_timeout / 2))
+        if self.stage is _Stage.GREETING and not self._secure:
+            self._speaks = await speaks(self.connector, self.host, self.port)
+
+    def too_late(self, waited: float) -> KafkaConnectionError:
+        """What the wait of that many seconds was for."""
+        match self.stage:
+            case _Stage.CONNECTING:
+                return self._not_connected(waited)
+            case _Stage.GREETING:
+                return self._silent(waited)
+            case _Stage.AUTHENTICATING:
+                return KafkaConnectionError(f"{self}: waited {waited:g} s for authentication")
+
+    def _not_connected(self, waited: float) -> KafkaConnectionError:
+        shaking = ", TLS handshake included" if self._secure else ""
+        error = KafkaConnectionError(
+            f"cannot connect to {self}: timed out, no connection in {waited:g} s{shaking}"
+        )
+        error.__cause__ = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        return error
+
+    def _silent(self, waited: float) -> KafkaConnectionError:
+        if self._speaks is not None:
+            return NotKafkaError(f"{self}: {_NO_LISTENER}: it speaks {self._speaks}")
+        wants = "something else than Kafka" if self._secure else "TLS, or something else than Kafka"
+        return KafkaConnectionError(
+            f"{self}: the peer accepted the connection but did not answer ApiVersions in "
+            f"{waited:g} s; the broker may be stuck, or the listener expects {wants}"
+        )
 
 
 async def _close(stream: ByteStream) -> None:

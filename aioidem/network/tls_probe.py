@@ -25,9 +25,10 @@ import anyio
 from aioidem.errors import KafkaConnectionError
 from aioidem.network.transport import Connector
 
-__all__ = ["answers_plaintext", "answers_tls", "client_hello", "speaks"]
+__all__ = ["PROBE_SECONDS", "answers_plaintext", "answers_tls", "client_hello", "speaks"]
 
-_SECONDS = 2.0
+PROBE_SECONDS = 2.0
+"""How long a peer is asked for."""
 _HANDSHAKE, _ALERT = 0x16, 0x15
 # ApiVersions v0, correlation id 0x616f, no client id; and what the answer has after its length.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 0000616f ffff")
@@ -65,10 +66,12 @@ async def speaks(connector: Connector, host: str, port: int) -> str | None:
     async def over_tls() -> None:
         if await answers_tls(connector, host, port):
             found.append("TLS")
+            tasks.cancel_scope.cancel()
 
     async def over_http() -> None:
         if await _answer(connector, host, port, _HTTP, 5) == b"HTTP/":
             found.append("HTTP")
+            tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(over_tls)
@@ -79,7 +82,7 @@ async def speaks(connector: Connector, host: str, port: int) -> str | None:
 async def _answer(connector: Connector, host: str, port: int, said: bytes, wanted: int) -> bytes:
     """The first bytes of what a peer answers, fewer than wanted if it hangs up."""
     heard = b""
-    with anyio.move_on_after(_SECONDS):
+    with anyio.move_on_after(PROBE_SECONDS):
         try:
             stream = await connector.connect(host, port)
         except KafkaConnectionError:
@@ -91,6 +94,6 @@ async def _answer(connector: Connector, host: str, port: int, said: bytes, wante
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             pass
         finally:
-            with anyio.move_on_after(_SECONDS, shield=True):
+            with anyio.move_on_after(PROBE_SECONDS, shield=True):
                 await anyio.aclose_forcefully(stream)
     return heard
