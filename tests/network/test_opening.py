@@ -305,7 +305,7 @@ async def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> 
 
     async with peer(web) as port:
         with pytest.raises(NotKafkaError, match=f"127.0.0.1:{port}.* HTTP"):
-            await open_to(port, setup_timeout=4.0)
+            await open_to(port, setup_timeout=1.0)
 
 
 async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
@@ -316,7 +316,7 @@ async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
 
     async with peer(patient) as port:
         with pytest.raises(NotKafkaError, match=f"127.0.0.1:{port}.* TLS"):
-            await open_to(port, setup_timeout=4.0)
+            await open_to(port, setup_timeout=1.0)
 
 
 async def test_e3_slow_drip_ends_with_the_setup_timeout() -> None:
