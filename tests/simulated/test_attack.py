@@ -18,8 +18,10 @@ from .schedule import Call, Fault, Glitch, Schedule
 from .world import Result, run
 
 RTT = 0.1
-FIRST = 0.55
-"""When the first Produce request leaves: TCP, ApiVersions, Metadata and the producer id before."""
+FIRST = 0.65
+"""When the first Produce request has left: before it TCP, ApiVersions, Metadata, the producer id,
+and on the leader's connection which cluster it leads to.
+"""
 
 PIPELINED: dict[str, Any] = {
     "request_timeout": 2.0,
@@ -297,13 +299,17 @@ def test_22_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 
 
 def test_22_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
-    """It owes answers and says nothing: closed after two seconds, not after thirty."""
+    """It owes answers and says nothing: closed after two seconds, not after thirty. The other
+    partition has a connection to the new leader, which tells of the move.
+    """
     result = clean(
         schedule(
             brokers=2,
             replication=2,
             retain=(20, 20),
             versions=(14, 14),
+            topics=(("t", 2),),
+            calls=tuple(Call(i * 0.01, "t", i % 2, None, 60, 0.0) for i in range(160)),
             options={"request_timeout": 30.0, "delivery_timeout": 60.0, "metadata_max_age": 0.2},
             faults=(
                 Fault(LATER, "cut", (0, 1.0, False, 0.0)),
@@ -312,6 +318,7 @@ def test_22_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
         )
     )
     all_acked(result)
+    assert any("leadership of t-0 moved, and it is silent" in line for line in result.trace)
     assert result.took < 10
 
 
