@@ -7,14 +7,28 @@ member goes on where the group committed.
 
 from __future__ import annotations
 
+import threading
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
 import aiokafka
 import anyio
+import confluent_kafka
 import pytest
 
 from aioidem import Producer
 from aioidem.broker import EmbeddedCluster
 
-pytestmark = pytest.mark.anyio
+with warnings.catch_warnings():
+    # kafka-python loads its schemas through a deprecated function of importlib.resources.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
 
 TOPIC = "readings"
 GROUP = "readers"
@@ -28,8 +42,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def produce(cluster: EmbeddedCluster, values: range) -> None:
-    async with Producer(cluster.bootstrap_servers) as producer:
+async def produce(servers: str, values: Iterable[int]) -> None:
+    async with Producer(servers) as producer:
         for value in values:
             await producer.send(TOPIC, b"%d" % value, partition=value % PARTITIONS)
 
@@ -55,11 +69,12 @@ async def owns(consumer: aiokafka.AIOKafkaConsumer, count: int) -> None:
         await anyio.sleep(0.02)
 
 
+@pytest.mark.anyio
 async def test_aiokafka_subscribes_rebalances_commits_and_resumes() -> None:
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, partitions=PARTITIONS)
-            await produce(cluster, range(20))
+            await produce(cluster.bootstrap_servers, range(20))
             one = aiokafka_member(cluster.bootstrap_servers)
             async with one:
                 assert await read(one, 20) == set(range(20))
@@ -69,9 +84,198 @@ async def test_aiokafka_subscribes_rebalances_commits_and_resumes() -> None:
                     await owns(one, PARTITIONS // 2)
                     assert not one.assignment() & two.assignment()
                 await owns(one, PARTITIONS)
-                await produce(cluster, range(20, 28))
+                await produce(cluster.bootstrap_servers, range(20, 28))
                 assert await read(one, 8) == set(range(20, 28))
                 await one.commit()
-            await produce(cluster, range(28, 32))
+            await produce(cluster.bootstrap_servers, range(28, 32))
             async with aiokafka_member(cluster.bootstrap_servers) as three:
                 assert await read(three, 4) == set(range(28, 32))
+
+
+class Member(ABC):
+    """A consumer that blocks, polled by a thread of its own: what it owns, and what it has read."""
+
+    def __init__(self, servers: str, instance: str | None = None) -> None:
+        self.read: list[int] = []
+        self.owns: frozenset[int] = frozenset()
+        self.failed: BaseException | None = None
+        self._servers = servers
+        self._instance = instance
+        self._wanted: list[Callable[[], None]] = []
+        self._leave = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave.set()
+        self._thread.join(BOUND)
+        assert self.failed is None
+
+    def commit(self) -> None:
+        """Let it commit what it has read, and wait until it has."""
+        done = threading.Event()
+        self._wanted.append(done.set)
+        assert done.wait(BOUND)
+        assert self.failed is None
+
+    def _run(self) -> None:
+        try:
+            self._start()
+            try:
+                while not self._leave.is_set():
+                    self.read += self._poll()
+                    self.owns = self._assigned()
+                    if self._wanted:
+                        self._commit()
+                        self._wanted.pop()()
+            finally:
+                self._close()
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            self.failed = error
+
+    @abstractmethod
+    def _start(self) -> None: ...
+
+    @abstractmethod
+    def _poll(self) -> list[int]: ...
+
+    @abstractmethod
+    def _assigned(self) -> frozenset[int]: ...
+
+    @abstractmethod
+    def _commit(self) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+
+class KafkaPythonMember(Member):
+    def _start(self) -> None:
+        self.consumer: Any = kafka.KafkaConsumer(
+            TOPIC,
+            bootstrap_servers=self._servers,
+            group_id=GROUP,
+            group_instance_id=self._instance,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=100,
+        )
+
+    def _poll(self) -> list[int]:
+        found = self.consumer.poll(timeout_ms=50)
+        return [int(record.value) for records in found.values() for record in records]
+
+    def _assigned(self) -> frozenset[int]:
+        return frozenset(each.partition for each in self.consumer.assignment())
+
+    def _commit(self) -> None:
+        self.consumer.commit()
+
+    def _close(self) -> None:
+        self.consumer.close()
+
+
+class ConfluentMember(Member):
+    def _start(self) -> None:
+        options: dict[str, Any] = {
+            "bootstrap.servers": self._servers,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 100,
+        }
+        if self._instance is not None:
+            options["group.instance.id"] = self._instance
+        self.consumer: Any = confluent_kafka.Consumer(options)
+        self.consumer.subscribe([TOPIC])
+
+    def _poll(self) -> list[int]:
+        return [int(each.value()) for each in self.consumer.consume(100, 0.05) if not each.error()]
+
+    def _assigned(self) -> frozenset[int]:
+        return frozenset(each.partition for each in self.consumer.assignment())
+
+    def _commit(self) -> None:
+        self.consumer.commit(asynchronous=False)
+
+    def _close(self) -> None:
+        self.consumer.close()
+
+
+class ConfluentCooperativeMember(ConfluentMember):
+    """It gives up partitions only when somebody else is to have them (KIP-429)."""
+
+    def _start(self) -> None:
+        self.consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 100,
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+        self.consumer.subscribe([TOPIC])
+
+
+def until(holds: Callable[[], bool], *members: Member) -> None:
+    """Wait until it holds; what a member fails of ends the wait."""
+    deadline = time.monotonic() + BOUND
+    while not holds():
+        for each in members:
+            assert each.failed is None, each.failed
+        assert time.monotonic() < deadline, [(each.owns, len(each.read)) for each in members]
+        threading.Event().wait(0.02)
+
+
+@pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember, ConfluentCooperativeMember])
+def test_a_blocking_client_subscribes_rebalances_commits_and_resumes(kind: type[Member]) -> None:
+    with EmbeddedCluster.in_thread(brokers=2) as cluster:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS)
+        servers = cluster.bootstrap_servers
+        anyio.run(produce, servers, range(20))
+        with kind(servers) as one:
+            until(lambda: len(one.read) == 20, one)
+            one.commit()
+            with kind(servers) as two:
+                until(lambda: len(one.owns) == len(two.owns) == PARTITIONS // 2, one, two)
+                assert not one.owns & two.owns
+            until(lambda: len(one.owns) == PARTITIONS, one)
+            anyio.run(produce, servers, range(20, 28))
+            until(lambda: len(one.read) == 28, one)
+            assert sorted(one.read) == list(range(28))
+            one.commit()
+        anyio.run(produce, servers, range(28, 32))
+        with kind(servers) as three:
+            until(lambda: len(three.read) == 4, three)
+            assert sorted(three.read) == list(range(28, 32))
+
+
+@pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember])
+def test_a_static_member_is_started_again_and_nobody_has_to_move(kind: type[Member]) -> None:
+    """KIP-345: no generation ends when it goes and comes."""
+    with EmbeddedCluster.in_thread() as cluster, ExitStack() as members:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS)
+        servers = cluster.bootstrap_servers
+        one = members.enter_context(kind(servers, "one"))
+        with kind(servers, "two") as two:
+            until(lambda: len(one.owns) == len(two.owns) == PARTITIONS // 2, one, two)
+            owned = two.owns
+        generation = cluster.call(generation_of)
+        with kind(servers, "two") as again:
+            until(lambda: again.owns == owned, one, again)
+        assert cluster.call(generation_of) == generation
+
+
+def generation_of(cluster: EmbeddedCluster) -> int:
+    group = cluster.state.groups.find(GROUP)
+    return -1 if group is None else group.generation
