@@ -21,6 +21,7 @@ Rejected
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,6 +56,7 @@ __all__ = [
     "Allowed",
     "Answer",
     "Difference",
+    "Member",
     "Pair",
     "Plain",
     "Side",
@@ -78,8 +80,11 @@ _ENDS: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResour
 _PIPELINED: Final = 64
 # Answers that name topic ids or producer ids; requests of these may hold what is allocated.
 _NAMING: Final = (3, 19, 22)
+# Requests that may hold members' ids: commits, those of groups.
+_OF_MEMBERS: Final = (8, 9, 11, 12, 13, 14, 28)
 _NOW_MS: Final = 240_000
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOG_APPEND: Final = 0x08
 _CONTROL: Final = 0x20
 
@@ -99,6 +104,8 @@ _KEYS: Final = (
     ("partition",),
     ("resource_type", "resource_name"),
     ("producer_id",),
+    ("member_id",),
+    ("group_id",),
 )
 
 Answer: TypeAlias = bytes | str
@@ -123,8 +130,18 @@ class Allocated:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """In a step: the id that a member of a group was given, under the name that we gave it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A request. ``body``: its fields, or the bytes behind the header."""
+    """A request. ``body``: its fields, or the bytes behind the header.
+
+    ``gives``: what the member id in the answer is called from then on.
+    """
 
     api: int
     version: int
@@ -133,6 +150,7 @@ class Step:
     alone: bool = False
     seconds: float = _ANSWER_SECONDS
     label: str = ""
+    gives: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +180,15 @@ class Allowed:
 class Side:
     """One of the two clusters: a connection to its broker, and what is called what there."""
 
-    def __init__(self, name: str, address: Callable[[], tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: Callable[[], tuple[str, int]],
+    ) -> None:
         """``address`` is asked at each connect: a broker may move when it restarts."""
         self.name = name
         self._address = address
+        self._members: dict[str, str] = {}
         self._stream: ByteStream | None = None
         self._splitter = FrameSplitter(_MAX_ANSWER_BYTES)
         self._frames: list[bytes] = []
@@ -200,6 +223,26 @@ class Side:
             if not step.answered or step.alone:
                 answers.append(await self._probed(step, frame))
         return answers + await self._together(waiting)
+
+    def share(self, other: Side) -> None:
+        """Call everything as the other connection to the same cluster does."""
+        self._topics, self._ids = other._topics, other._ids
+        self._allocated, self._members = other._allocated, other._members
+
+    async def begin(self, step: Step) -> None:
+        """Send a step and do not wait for its answer, which `end` takes."""
+        await self._send([self.encode(step)])
+
+    async def end(self, step: Step) -> Answer:
+        """The answer to the one step that was begun."""
+        try:
+            return self._taken(step, await self._receive(step.seconds), self._correlation - 1)
+        except TimeoutError:
+            await self.hang_up()
+            return HANGING
+        except _ENDS:
+            await self.hang_up()
+            return CLOSED
 
     async def hang_up(self) -> None:
         """Close the connection; the next step opens another."""
@@ -280,7 +323,7 @@ class Side:
 
     def _taken(self, step: Step, frame: bytes, correlation: int) -> bytes:
         assert correlation_id_of(frame) == correlation, f"{self.name} mixed up its answers"
-        if step.api in _NAMING:
+        if step.api in _NAMING or step.gives:
             self._learn(step, self._decoded(step, frame))
         return frame
 
@@ -311,6 +354,8 @@ class Side:
                 return self._ids[name][made]
             case Allocated(number):
                 return self._allocated[number]
+            case Member(name):
+                return self._members[name]
             case dict():
                 return {key: self._resolved(each) for key, each in value.items()}
             case list() | tuple():
@@ -318,6 +363,8 @@ class Side:
         return value
 
     def _learn(self, step: Step, answer: Any) -> None:
+        if step.gives and answer.member_id:
+            self._members[step.gives] = answer.member_id
         if step.api == 22:
             if answer.producer_id >= 0 and answer.producer_id not in self._allocated:
                 self._allocated.append(answer.producer_id)
@@ -355,6 +402,9 @@ class Side:
             }
         if name == "producer_id" and value in self._allocated:
             return f"allocated {self._allocated.index(value)}"
+        if name in ("member_id", "leader") and value:
+            named = [each for each, known in self._members.items() if known == value]
+            return " ".join(named) or _UUID.sub("(uuid)", value)
         return _moment(value) if name in ("timestamp", "last_timestamp") else value
 
 
@@ -385,7 +435,9 @@ class Pair:
         real, ours = self.real, self.ours
         theirs = [real.encode(step) for step in steps]
         mine = [
-            ours.encode(step) if step.api in _NAMING else real.translated(frame, ours)
+            ours.encode(step)
+            if step.api in _NAMING or step.api in _OF_MEMBERS
+            else real.translated(frame, ours)
             for step, frame in zip(steps, theirs, strict=True)
         ]
         answers: dict[str, list[Answer]] = {}
@@ -426,7 +478,8 @@ class Pair:
 
     def found(self) -> str:
         """The same, as far as it can be shown; it is not shown again."""
-        lines, self.unexpected = [str(each) for each in self.unexpected], []
+        lines = [str(each) for each in self.unexpected]
+        self.unexpected.clear()
         return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
 
     def unused(self) -> list[str]:

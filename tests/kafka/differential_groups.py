@@ -1,0 +1,674 @@
+"""Groups of the classic protocol, asked of both brokers: rounds, sessions, fencing, what is told.
+
+Each member has a connection of its own to both, as a member whose JoinGroup waits is not read from.
+What must have happened before the next request is waited for by DescribeGroups, whose answers are
+compared once they are as expected on both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from aioidem.broker import EmbeddedCluster
+from aioidem.testing import KafkaCluster
+
+from .differential import Member, Pair, Plain, Side, Step, TopicId, codes_of
+from .differential_steps import HOST, KAFKAS, SETTINGS, Bench, World
+
+__all__ = ["GROUP_WORLDS", "OF_GROUPS", "SCRIPTS", "Groups", "group_bench", "groups_on", "refusals"]
+
+Script: TypeAlias = Callable[["Groups"], Awaitable[None]]
+
+# The coordinator of 3.9.1 is another program, which Kafka has given up.
+GROUP_WORLDS: Final = (World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6),)
+OF_GROUPS: Final = SETTINGS | {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "group.max.size": "3",
+}
+_OFFSETS: Final = {"offsets.topic.num.partitions": "1"}
+_BUSY: Final = frozenset(
+    {"coordinator_load_in_progress", "coordinator_not_available", "not_coordinator"}
+)
+_LONG: Final = timedelta(seconds=60)
+_SHORT: Final = timedelta(milliseconds=400)
+_NOT_SAID: Final = -(2**31)
+_numbers = count(1)
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer says to its leader: a ConsumerProtocolSubscription, v0."""
+    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+RANGE: Final = {"range": subscription("read")}
+
+
+class Groups:
+    """Both brokers, and steps that belong to no member."""
+
+    def __init__(self, bench: Bench, connect: Callable[[], Pair]) -> None:
+        self.b = bench
+        self._connect = connect
+        self.opened: list[Pair] = []
+
+    def member(self, group: str, name: str, **options: Any) -> Someone:
+        """A new member of that group, with connections of its own."""
+        pair = self._connect()
+        self.opened.append(pair)
+        return Someone(self, pair, group, f"{group} {name}", **options)
+
+    @property
+    def steps(self) -> int:
+        """That were asked of both, on all connections."""
+        return sum(pair.steps for pair in (self.b.pair, *self.opened))
+
+    async def ask(self, step: Step) -> Plain:
+        """Ask both; returns Kafka's answer."""
+        return await self.b.pair.ask(step)
+
+    @staticmethod
+    def group() -> str:
+        """A name that no group has had."""
+        return f"group-{next(_numbers)}"
+
+    @staticmethod
+    def describe(*groups: str, version: int = 6, operations: bool = False) -> Step:
+        body = {"groups": list(groups), "include_authorized_operations": operations}
+        return Step(15, version, body, label=f"describe {groups} v{version}")
+
+    @staticmethod
+    def list(states: Sequence[str] = (), types: Sequence[str] = (), version: int = 5) -> Step:
+        body = {"states_filter": list(states), "types_filter": list(types)}
+        return Step(16, version, body, label=f"list {states} {types} v{version}")
+
+    @staticmethod
+    def delete(*groups: str, version: int = 2) -> Step:
+        return Step(42, version, {"groups_names": list(groups)}, label=f"delete {groups}")
+
+    @staticmethod
+    def delete_offsets(group: str, topic: str, *partitions: int) -> Step:
+        parts = [{"partition_index": each} for each in partitions]
+        body = {"group_id": group, "topics": [{"name": topic, "partitions": parts}]}
+        return Step(47, 0, body, label=f"delete offsets of {topic} in {group}")
+
+    @staticmethod
+    def committed(group: str, *topics: str) -> Step:
+        wanted = [{"name": each, "partition_indexes": [0, 1]} for each in topics]
+        body = {"groups": [{"group_id": group, "topics": wanted}], "require_stable": False}
+        return Step(9, 9, body, label=f"committed in {group}")
+
+    async def until(self, group: str, state: str, members: int) -> None:
+        """Wait until both say so of it; then compare what they say."""
+
+        def holds(answer: Plain) -> bool:
+            [told] = answer["groups"].values()
+            return told["group_state"] == state and len(told["members"]) == members
+
+        await self.b.pair.until(self.describe(group), holds)
+        await self.ask(self.describe(group))
+
+    async def coordinated(self) -> None:
+        """Wait until both coordinate groups."""
+        body = {"key_type": 0, "coordinator_keys": ["any"]}
+        for step in (
+            Step(10, 4, body),
+            Step(12, 4, {"group_id": "any", "generation_id": 1, "member_id": "nobody"}),
+        ):
+            await self.b.pair.until(step, lambda answer: not codes_of(answer) & _BUSY)
+
+
+class Someone:
+    """A member, or who would like to be one; its requests are sent to both brokers."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        pair: Pair,
+        group: str,
+        name: str,
+        *,
+        instance: str | None = None,
+        protocols: Mapping[str, bytes] | None = None,
+        kind: str = "consumer",
+        session: timedelta = _LONG,
+        rebalance: timedelta = _LONG,
+    ) -> None:
+        self.groups = groups
+        self.pair = pair
+        self.group = group
+        self.name = name
+        self.instance = instance
+        self.protocols = RANGE if protocols is None else protocols
+        self.kind = kind
+        self.session = session
+        self.rebalance = rebalance
+        self.generation = -1
+        self.id: Any = ""
+        self._begun: Step | None = None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {
+            "group_id": self.group,
+            "generation_id": self.generation,
+            "member_id": self.id,
+            "group_instance_id": self.instance,
+        }
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def joining(self, version: int = 9, **changes: Any) -> Step:
+        body = self.place | {
+            "session_timeout": self.session,
+            "rebalance_timeout": self.rebalance,
+            "protocol_type": self.kind,
+            "protocols": [
+                {"name": name, "metadata": data} for name, data in self.protocols.items()
+            ],
+            **changes,
+        }
+        gives = "" if "member_id" in changes else self.name
+        return Step(11, version, body, label=f"{self.name} joins v{version}", gives=gives)
+
+    def syncing(self, *others: Someone, version: int = 5, **changes: Any) -> Step:
+        body = self.place | {
+            "protocol_type": self.kind,
+            "protocol_name": next(iter(self.protocols), ""),
+            "assignments": [
+                {"member_id": each.id, "assignment": each.name.encode()} for each in others
+            ],
+            **changes,
+        }
+        return Step(14, version, body, label=f"{self.name} syncs v{version}")
+
+    def beating(self, version: int = 4, **changes: Any) -> Step:
+        return Step(12, version, self.place | changes, label=f"{self.name} beats v{version}")
+
+    def leaving(self, version: int = 5, **changes: Any) -> Step:
+        who = {"member_id": self.id, "group_instance_id": self.instance, "reason": "done"}
+        body = {"group_id": self.group, "member_id": self.id, "members": [who | changes]}
+        return Step(13, version, body, label=f"{self.name} leaves v{version}")
+
+    def committing(self, version: int = 9, topic: str = "read", **changes: Any) -> Step:
+        part = {"partition_index": 0, "committed_offset": 3, "committed_metadata": "note"}
+        body = self.place | {
+            "generation_id_or_member_epoch": self.generation,
+            "retention_time": timedelta(milliseconds=-1),
+            "topics": [{"name": topic, "topic_id": TopicId(topic), "partitions": [part]}],
+            **changes,
+        }
+        return Step(8, version, body, label=f"{self.name} commits v{version}")
+
+    # -- what it does ------------------------------------------------------------------------------
+
+    async def ask(self, step: Step) -> Plain:
+        """Ask both; returns Kafka's answer, of which the place in the group is taken."""
+        [answer] = await self.pair.do(step)
+        return self._taken(step, self.pair.real.plain(step, answer))
+
+    async def begin(self, step: Step) -> None:
+        """Send it; `end` has the answer."""
+        self._begun = step
+        for side in (self.pair.real, self.pair.ours):
+            await side.begin(step)
+
+    async def end(self) -> Plain:
+        """The answers to what was begun, compared."""
+        assert self._begun is not None
+        step, self._begun = self._begun, None
+        real, ours = [await side.end(step) for side in (self.pair.real, self.pair.ours)]
+        self.pair.compare(step, real, ours)
+        return self._taken(step, self.pair.real.plain(step, real))
+
+    async def identify(self, version: int = 9) -> None:
+        """Get an id to join with, if that is how it is done."""
+        if self.instance is None and version >= 4:
+            await self.ask(self.joining(version))
+
+    async def come(self, version: int = 9) -> None:
+        """Send a JoinGroup that has to wait."""
+        await self.identify(version)
+        await self.begin(self.joining(version))
+
+    def _taken(self, step: Step, answer: Plain) -> Plain:
+        if not isinstance(answer, dict):
+            return answer  # there was none, which was compared
+        if step.api == 11 and step.gives and answer["member_id"]:
+            self.id = Member(self.name)
+        if step.api == 11 and answer["error_code"] == "none":
+            self.generation = answer["generation_id"]
+        return answer
+
+
+async def formed(g: Groups, *members: Someone) -> None:
+    """Make a stable group of them, the first of which leads."""
+    group = members[0].group
+    for number, each in enumerate(members):
+        await each.come()
+        await g.until(group, "PreparingRebalance" if number else "CompletingRebalance", number + 1)
+        for known in members[:number]:
+            await known.begin(known.joining())
+        for known in members[: number + 1]:
+            await known.end()
+    await assigned(g, *members)
+
+
+async def assigned(g: Groups, leader: Someone, *others: Someone) -> None:
+    """Sync all of a generation: the others first, who wait."""
+    for each in others:
+        await each.begin(each.syncing())
+    await leader.begin(leader.syncing(leader, *others))
+    for each in (leader, *others):
+        await each.end()
+    await g.until(leader.group, "Stable", 1 + len(others))
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+async def versions(g: Groups) -> None:
+    """A whole life in every version of every request."""
+    for version in range(2, 10):
+        group = g.group()
+        one = g.member(group, "one", instance="static" if version % 2 else None)
+        how = min(version, 9)
+        if version < 5:
+            one.instance = None
+        await one.identify(how)
+        await one.ask(one.joining(how))
+        await one.ask(one.joining(how))
+        await one.ask(one.syncing(one, version=min(version - 2, 5)))
+        await one.ask(one.beating(min(version - 2, 4)))
+        await one.ask(one.committing(version))
+        for told in range(7):
+            await g.ask(g.describe(group, f"no-{group}", version=told))
+        await g.ask(g.describe(group, operations=True))
+        await one.ask(one.leaving(min(version - 2, 5)))
+        await one.ask(one.leaving(min(version - 2, 5)))
+        await g.ask(g.describe(group))
+        await g.ask(g.committed(group, "read"))
+    for version in range(6):
+        await g.ask(g.list(version=version))
+
+
+async def rebalances(g: Groups) -> None:
+    """Members come, stay, and leave."""
+    group = g.group()
+    one, two, three = (g.member(group, name) for name in ("one", "two", "three"))
+    await formed(g, one, two)
+    for each in (one, two):
+        await each.ask(each.beating())
+    await two.ask(two.joining())  # has not changed: told the same again
+    await two.ask(two.syncing())
+    await three.come()
+    await g.until(group, "PreparingRebalance", 3)
+    for each in (one, two):
+        await each.ask(each.beating())
+        await each.ask(each.syncing())
+        await each.ask(each.committing())
+    await one.begin(one.joining())
+    await two.begin(two.joining())
+    for each in (one, two, three):
+        await each.end()
+    for each in (one, two, three):
+        await each.ask(each.committing())
+        await each.ask(each.beating())
+    await g.ask(g.describe(group))
+    await two.ask(two.joining())  # told the same again, while all wait for the leader
+    await assigned(g, one, two, three)
+    await one.begin(one.joining())  # the leader wants all to be assigned anew
+    await g.until(group, "PreparingRebalance", 3)
+    await two.ask(two.leaving())
+    await three.begin(three.joining())
+    await one.end()
+    await three.end()
+    await two.ask(two.beating())
+    await three.begin(three.syncing())
+    three_again = g.member(group, "four")
+    await g.until(group, "CompletingRebalance", 2)
+    await three_again.come()
+    await g.until(group, "PreparingRebalance", 3)
+    await three.end()  # told to join again
+    await one.begin(one.joining())
+    await three.begin(three.joining())
+    for each in (one, three, three_again):
+        await each.end()
+    await assigned(g, one, three, three_again)
+    for each in (three, three_again, one):
+        await each.ask(each.leaving())
+    await g.until(group, "Empty", 0)
+    await one.ask(one.beating())
+    await one.ask(one.joining())
+    again = g.member(group, "again")
+    await formed(g, again)
+    await g.ask(g.list(["Stable"]))
+    await g.ask(g.list([" stable", "EMPTY"], ["Classic"]))
+    await g.ask(g.list(["none"]))
+    await g.ask(g.list([], ["consumer"]))
+
+
+async def changes(g: Groups) -> None:
+    """Members with other protocols than before.
+
+    All say what consumers say: what cannot be read makes Kafka answer UNKNOWN_SERVER_ERROR, or not,
+    by which member it looks at first.
+    """
+    group = g.group()
+    both = {"range": subscription("r"), "sticky": subscription("s")}
+    one = g.member(group, "one", protocols=both)
+    two = g.member(group, "two", protocols=both)
+    three = g.member(
+        group, "three", protocols={"sticky": subscription("t"), "other": subscription("o")}
+    )
+    await formed(g, one, two)
+    await three.come()
+    await g.until(group, "PreparingRebalance", 3)
+    await one.begin(one.joining())
+    await two.begin(two.joining())
+    for each in (one, two, three):
+        await each.end()
+    one.protocols = two.protocols = dict(reversed(list(both.items())))  # sticky is what it is now
+    await g.ask(g.describe(group))
+    one.protocols = two.protocols = {"sticky": subscription("s")}
+    await one.begin(one.joining())  # other metadata than before, while all wait for the leader
+    await g.until(group, "PreparingRebalance", 3)
+    for each in (two, three):
+        await each.begin(each.joining())
+    for each in (one, two, three):
+        await each.end()
+    await assigned(g, one, two, three)
+    stranger = g.member(group, "stranger", protocols={"range": b""})
+    await stranger.ask(stranger.joining())
+    stranger.protocols = {}
+    await stranger.ask(stranger.joining())
+    stranger.protocols, stranger.kind = {"sticky": b""}, "connect"
+    await stranger.ask(stranger.joining())
+    two.protocols = {"sticky": subscription("changed")}
+    await two.begin(two.joining())
+    await g.until(group, "PreparingRebalance", 3)
+    await one.ask(one.joining(protocol_type="connect"))
+    await three.ask(three.leaving())
+    await one.begin(one.joining())
+    await two.end()
+    await one.end()
+    await g.ask(g.describe(group))
+    empty = g.member(g.group(), "empty", kind="")
+    await empty.ask(empty.joining())
+    empty.kind, empty.protocols = "consumer", {}
+    await empty.ask(empty.joining())
+    await g.ask(g.describe(empty.group))
+
+
+async def crowds(g: Groups) -> None:
+    """No more than three members."""
+    group = g.group()
+    one, two, three, four = (g.member(group, name) for name in ("one", "two", "three", "four"))
+    await formed(g, one, two, three)
+    await four.ask(four.joining())
+    await four.ask(four.joining(3))
+    await three.ask(three.beating())
+    await one.begin(one.joining())
+    await g.until(group, "PreparingRebalance", 3)
+    await four.ask(four.joining())  # there is room as long as fewer than three wait
+    await two.begin(two.joining())
+    await three.begin(three.joining())
+    await g.until(group, "PreparingRebalance", 3)
+    await four.ask(four.leaving())
+    for each in (one, two, three):
+        await each.end()
+
+
+async def sessions(g: Groups) -> None:
+    """Who is not heard of, or comes too late."""
+    group = g.group()
+    one, two = g.member(group, "one"), g.member(group, "two", session=_SHORT)
+    await formed(g, one, two)
+    await g.until(group, "PreparingRebalance", 1)  # two's session has ended
+    await one.ask(one.beating())
+    await two.ask(two.beating())
+    await two.ask(two.syncing())
+    await two.ask(two.committing())
+    await two.ask(two.leaving())
+    await two.ask(two.joining())
+    await one.ask(one.joining())
+    await one.ask(one.syncing(one))
+    # Who does not join again in time is out: here one, although it has more time.
+    group = g.group()
+    one = g.member(group, "one", rebalance=_SHORT)
+    two = g.member(group, "two", rebalance=_SHORT)
+    await formed(g, one, two)
+    await two.begin(two.joining(protocols=[{"name": "range", "metadata": b"other"}]))
+    await two.end()
+    await one.ask(one.beating())
+    # Who does not ask for its assignment is out.
+    await two.ask(two.syncing(two))
+    three = g.member(group, "three", rebalance=_SHORT)
+    await three.come()
+    await g.until(group, "PreparingRebalance", 2)
+    await two.begin(two.joining())
+    await two.end()
+    await three.end()
+    await two.ask(two.syncing(two, three))
+    await g.until(group, "PreparingRebalance", 1)
+    await three.ask(three.syncing())
+    await two.ask(two.joining())
+    # Who was given an id and does not come back is waited for until its session ends.
+    group = g.group()
+    other = g.member(group, "other")
+    await formed(g, other)
+    ghost = g.member(group, "ghost", session=_SHORT)
+    await ghost.identify()
+    await g.ask(g.describe(group))
+    await other.ask(other.joining())
+    await ghost.ask(ghost.joining())
+
+
+async def statics(g: Groups) -> None:
+    """Members that are started again, and who is fenced (KIP-345)."""
+    group = g.group()
+    one = g.member(group, "one", instance="a")
+    two = g.member(group, "two", instance="b")
+    await formed(g, one, two)
+    again = g.member(group, "again", instance="b")
+    await again.ask(again.joining())
+    await again.ask(again.syncing())
+    for step in (two.beating(), two.committing(), two.syncing(), two.joining(), two.leaving()):
+        await two.ask(step)
+    await again.ask(again.beating(group_instance_id="c"))
+    await again.ask(again.beating(group_instance_id=None))
+    await again.ask(again.beating(group_instance_id="a"))
+    await again.ask(again.committing(group_instance_id="c"))
+    # The leader comes back: told that it leads and need not assign, or not told that it leads.
+    for version in (9, 8, 5):
+        leader = g.member(group, f"leader v{version}", instance="a")
+        await leader.ask(leader.joining(version))
+        await leader.ask(leader.syncing(version=min(version - 2, 5)))
+        await one.ask(one.beating())
+        one = leader
+    # It comes back with other metadata, and then with another protocol.
+    changed = g.member(
+        group, "changed", instance="b", protocols={"range": subscription("read", "u")}
+    )
+    await changed.ask(changed.joining())
+    await g.ask(g.describe(group))
+    await changed.ask(changed.syncing())
+    # It comes back while all wait for the leader.
+    await one.begin(one.joining())
+    await g.until(group, "PreparingRebalance", 2)
+    await changed.begin(changed.joining())
+    await one.end()
+    await changed.end()
+    await changed.begin(changed.syncing())
+    await g.until(group, "CompletingRebalance", 2)
+    back = g.member(group, "back", instance="b")
+    await back.begin(back.joining())
+    await changed.end()
+    await g.until(group, "PreparingRebalance", 2)
+    await changed.ask(changed.beating())
+    # It comes back while all are waited for, and takes the place of who waits.
+    more = g.member(group, "more", instance="b")
+    await more.begin(more.joining())
+    await back.end()
+    await one.begin(one.joining())
+    await one.end()
+    await more.end()
+    await assigned(g, one, more)
+    # Removed by its name.
+    await one.ask(one.leaving(member_id="", group_instance_id="none"))
+    await one.ask(one.leaving(member_id="", group_instance_id=None))
+    await one.ask(one.leaving(group_instance_id="b"))
+    await one.ask(one.leaving(member_id="", group_instance_id="b"))
+    await more.ask(more.beating())
+    await one.ask(one.joining())
+    await one.ask(one.syncing(one))
+    # A static member that does not join again keeps its place until its session ends.
+    short = g.member(group, "short", instance="s", session=_SHORT)
+    one.rebalance = _SHORT
+    await short.begin(short.joining())
+    await g.until(group, "PreparingRebalance", 2)
+    await one.begin(one.joining())
+    await one.end()
+    await short.end()
+    await assigned(g, one, short)
+    await g.until(group, "PreparingRebalance", 1)
+    await one.ask(one.joining())
+
+
+async def refusals(g: Groups) -> None:
+    """Everything that is not so, of a group in every state."""
+    group = g.group()
+    one, two = g.member(group, "one"), g.member(group, "two")
+    asked = g.member(group, "asked")
+    other = g.member(g.group(), "other", kind="connect", protocols={"p": b""})
+
+    async def all_that_is_wrong() -> None:
+        for changes in (
+            {"member_id": "nobody"},
+            {"member_id": ""},
+            {"generation_id": 77, "generation_id_or_member_epoch": 77},
+            {"generation_id": -1, "generation_id_or_member_epoch": -1},
+            {"group_instance_id": "none"},
+            {"group_id": ""},
+            {"group_id": "no such group"},
+            {"member_id": "", "generation_id": -1, "generation_id_or_member_epoch": -1},
+        ):
+            who: dict[str, Any] = dict(changes)
+            await asked.ask(asked.beating(**who))
+            await asked.ask(asked.syncing(**who))
+            for version in (2, 8, 9, 10):
+                if who.get("group_id") is None:
+                    await asked.ask(asked.committing(version, **who))
+            known = {k: v for k, v in who.items() if k in ("member_id", "group_instance_id")}
+            await asked.ask(asked.leaving(**{"member_id": "nobody", **known}))
+        for step in (
+            asked.joining(member_id="nobody"),
+            asked.joining(session_timeout=timedelta(milliseconds=99)),
+            asked.joining(session_timeout=timedelta(milliseconds=1_800_001)),
+            asked.joining(group_id=""),
+            asked.joining(member_id="x", group_instance_id="y"),
+            asked.syncing(protocol_type="connect"),
+            asked.syncing(protocol_name="sticky"),
+            asked.syncing(protocol_name=None),
+            asked.syncing(protocol_type=None),
+            g.delete_offsets(group, "read", 0, 9),
+            g.delete_offsets(group, "unread", 0),
+            g.delete_offsets(group, "nowhere", 0),
+            g.delete(group, "no such group", ""),
+        ):
+            await asked.ask(step)
+        await g.ask(g.describe(group, ""))
+
+    await all_that_is_wrong()
+    await formed(g, one, two)
+    asked.id, asked.generation = two.id, two.generation
+    await all_that_is_wrong()
+    for topic in ("read", "unread"):
+        await two.ask(two.committing(topic=topic))
+    await all_that_is_wrong()
+    await g.ask(g.committed(group, "read", "unread"))
+    await one.begin(one.joining())
+    await g.until(group, "PreparingRebalance", 2)
+    await all_that_is_wrong()
+    await two.begin(two.joining())
+    await one.end()
+    await two.end()
+    asked.generation = two.generation
+    await all_that_is_wrong()
+    await one.ask(one.leaving())
+    await two.ask(two.leaving())
+    await all_that_is_wrong()
+    await g.ask(g.committed(group, "read", "unread"))
+    await formed(g, other)
+    await other.ask(other.committing())
+    await g.ask(g.delete_offsets(other.group, "read", 0))
+    await other.ask(other.leaving())
+    await g.ask(g.delete_offsets(other.group, "read", 0))
+    await g.ask(g.committed(other.group, "read"))
+
+
+SCRIPTS: Final[Sequence[Script]] = (
+    versions,
+    rebalances,
+    changes,
+    crowds,
+    sessions,
+    statics,
+    refusals,
+)
+
+
+Address: TypeAlias = Callable[[], tuple[str, int]]
+
+
+@asynccontextmanager
+async def groups_on(
+    world: World, kafka: KafkaCluster | None, embedded: EmbeddedCluster, real: Address
+) -> AsyncIterator[Groups]:
+    """Ask the embedded cluster and another one, which is at ``real``."""
+
+    def connect(main: Pair | None = None) -> Pair:
+        """A connection to each; what they are called and what differs is noted in one place."""
+        pair = Pair(
+            world.name,
+            Side("real", real),
+            Side("ours", lambda: (HOST, embedded.state.running[0].port)),
+            (),
+        )
+        if main is not None:
+            pair.real.share(main.real)
+            pair.ours.share(main.ours)
+            pair.seen, pair.codes, pair.unexpected = main.seen, main.codes, main.unexpected
+        return pair
+
+    main = connect()
+    groups = Groups(Bench(world, main, kafka, embedded), lambda: connect(main))
+    try:
+        await groups.b.get_ready()
+        for topic in ("read", "unread"):
+            await groups.b.topic(topic, 2)
+        await groups.coordinated()
+        # How topics are made is another test's matter.
+        main.unexpected.clear()
+        yield groups
+    finally:
+        for each in (main, *groups.opened):
+            await each.hang_up()
+
+
+@asynccontextmanager
+async def group_bench(world: World) -> AsyncIterator[Groups]:
+    """Start both brokers of a world."""
+    properties = OF_GROUPS | KAFKAS | _OFFSETS
+    async with (
+        KafkaCluster(world.kafka, properties=properties) as kafka,
+        EmbeddedCluster(configs=OF_GROUPS, produce_versions=world.produce) as embedded,
+        groups_on(world, kafka, embedded, lambda: (HOST, kafka.brokers[0].inner_port)) as groups,
+    ):
+        yield groups
