@@ -40,6 +40,7 @@ from aioidem.protocol.producers import producers_answer
 from aioidem.protocol.read_back import read_back_answer
 from aioidem.protocol.sasl import authenticate_answer, check_handshake
 from aioidem.protocol.topic_config import topic_config
+from aioidem.protocol.topic_limit import topic_limit
 from aioidem.protocol.versions import ApiKey, VersionNegotiation
 from aioidem.records import Codec, read_batches
 from aioidem.records.compression import decompress
@@ -159,6 +160,8 @@ def _producer_id(response: Any) -> None:
 
 def _configs(response: Any) -> None:
     topic_config(response)
+    limit = topic_limit(response)
+    assert limit is None or limit > 0
     facts = broker_facts(response)
     assert facts.expiration is None or facts.expiration > 0
     assert facts.sequence_cap is None or facts.sequence_cap > 0
