@@ -82,7 +82,8 @@ class EmbeddedCluster:
     :param transport: "tcp" on 127.0.0.1, or "memory" (then use `connector`).
     :param ports: TCP ports by broker, 0 for a free one.
     :param configs: cluster-wide broker configs by their Kafka names.
-    :param seed: of cluster id and topic ids.
+    :param seed: of cluster id and topic ids. Clusters of different seeds are different clusters
+        that hand out the same producer ids, as real ones do.
     :param security: TLS and SASL of every broker; None: whoever connects is let in.
     :param wall_clock: seconds since the epoch, for timestamps and expiry.
     :raises ConfigError: a value no broker would start with.

@@ -176,6 +176,11 @@ class Connections:
             for link in self.links.values()
         )
 
+    def bootstrap_only(self) -> list[Link]:
+        """The links to bootstrap addresses, where no other one is left."""
+        links = [link for link in self.links.values() if link.state is LinkState.READY]
+        return links if all(link.node_id < 0 for link in links) else []
+
     def forget_cluster(self) -> None:
         """What is known of brokers is not so in another cluster; bootstrap addresses stay."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}

@@ -1527,6 +1527,11 @@ class ProducerCore:
             self._steps.append(steps.CloseLink(link.link_id, str(error.args[0])))
             self._drop(link, error, now)
             self.metadata.want()
+            for older in self.connections.bootstrap_only():
+                # It was opened before addresses moved, perhaps: where does its name lead now?
+                reason = "the brokers it names are not where it says"
+                self._steps.append(steps.CloseLink(older.link_id, reason))
+                self._drop(older, None, now)
 
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> None:
         """The known cluster is gone, and the bootstrap leads to another one: forget the old one,

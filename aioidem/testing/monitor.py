@@ -262,6 +262,10 @@ class WireMonitor:
         for key in [key for key in self._partitions if key[0] == topic]:
             self._partitions[key] = _Partition()
 
+    def cluster_changed(self) -> None:
+        """The producer has moved to another cluster: every account starts anew."""
+        self._partitions.clear()
+
     # -- losses of the broker's ---------------------------------------------------------------
 
     def loss_reported(self, topic: str, partition: int) -> None:

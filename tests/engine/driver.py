@@ -235,6 +235,8 @@ class Rig:
         # The cluster's id, and hosts that lead to another one.
         self.cluster_id: str | None = "cluster"
         self.leads_to: dict[str, str | None] = {}
+        # Connections that still lead where they led when they were opened.
+        self.kept: dict[int, str] = {}
         self.topic_errors: dict[str, int] = {}
         self.next_pid = 4000
         self.links: dict[int, LinkEnd] = {}
@@ -381,7 +383,7 @@ class Rig:
             case steps.FetchMetadata():
                 self.answer_metadata(step)
             case steps.AskCluster(link_id, token):
-                there = self.leads_to.get(self.links[link_id].host, self.cluster_id)
+                there = self.leads(link_id, self.cluster_id)
                 self.core.on_cluster(link_id, token, there, self.now)
             case steps.InitProducerId():
                 self.next_pid += 1
@@ -435,9 +437,13 @@ class Rig:
 
     def answer_metadata(self, step: steps.FetchMetadata) -> None:
         update = self.metadata(step.topics)
-        there = self.leads_to.get(self.links[step.link_id].host, update.cluster_id)
+        there = self.leads(step.link_id, update.cluster_id)
         update = dataclasses.replace(update, cluster_id=there)
         self.core.on_metadata(step.link_id, step.token, update, self.now)
+
+    def leads(self, link_id: int, usual: str | None) -> str | None:
+        """Which cluster a connection leads to."""
+        return self.kept.get(link_id, self.leads_to.get(self.links[link_id].host, usual))
 
     def grant(self, step: steps.InitProducerId, producer_id: int, epoch: int) -> None:
         answer = ProducerIdAnswer(0, producer_id, epoch)

@@ -142,6 +142,26 @@ def test_two_clusters_behind_one_name_are_no_reason_to_move_while_one_is_reached
     assert not told(rig, "the cluster changed")
 
 
+def test_a_bootstrap_connection_of_before_is_asked_again_where_its_name_leads() -> None:
+    """It is the only one left to the old cluster, and names brokers whose addresses moved."""
+    rig = Rig(brokers=2)
+    rig.leaders[T, 0] = (2, 0)
+    rig.hold = (steps.InitProducerId,)
+    rig.core.topic(T)
+    rig.poll()
+    [bootstrap] = [end for end in opened(rig) if end.host == "b1"]
+    rig.kept[bootstrap.link_id] = "cluster"
+    rig.cluster_id = "another"
+    rig.hold = ()
+    [step] = rig.held
+    rig.grant(step, 7, 0)
+    rig.send()
+    rig.settle_down(5.0)
+    assert bootstrap.closed
+    assert rig.statuses == [ACKED]
+    assert len(told(rig, "the cluster changed")) == 1
+
+
 def test_a_name_that_flaps_costs_one_move_for_each_time_that_all_connections_are_lost() -> None:
     rig = Rig().start()
     for turn in range(6):

@@ -27,6 +27,7 @@ from aioidem.records import read_batches
 from aioidem.testing import Anomaly, ValueId, log_records, parse_value
 
 from .schedule import Fault, Glitch
+from .strangers import STRANGER, Stranger
 
 if TYPE_CHECKING:
     from .world import SimConnection, World
@@ -211,7 +212,12 @@ class Injector:
 
     def _release(self, partition: Partition) -> None:
         partition.release_high_watermark()
-        self._world.cluster.wake(partition)
+        self._wake(partition)
+
+    def _wake(self, partition: Partition) -> None:
+        for cluster in self._world.clusters:
+            if cluster.topics.get(partition.topic.name) is partition.topic:
+                cluster.wake(partition)
 
     def _do_pause(self, topic: str, index: int, broker: int, seconds: float) -> None:
         partition = self._partition(topic, index)
@@ -222,7 +228,7 @@ class Injector:
     def _resume(self, partition: Partition, broker: int) -> None:
         if broker in partition.replicas:
             partition.resume(broker)
-            self._world.cluster.wake(partition)
+            self._wake(partition)
 
     def _do_isr(self, topic: str, index: int, broker: int, seconds: float) -> None:
         partition = self._partition(topic, index)
@@ -282,7 +288,8 @@ class Injector:
         world, topic = self._world, self._topic(name)
         if topic is None:
             return
-        world.archive += [record for record in world.log() if record.topic == name]
+        archive = world.archive.setdefault(world.cluster.cluster_id, [])
+        archive += [record for record in world.standing(world.cluster) if record.topic == name]
         world.cluster.delete_topic(topic)
 
         def create() -> None:
@@ -329,6 +336,47 @@ class Injector:
                 if not broker.online:
                     partition.broker_stopped(broker.id)
 
+    def _do_cluster(self, arriving: float, noticed: bool, kept: int, seconds: float) -> None:
+        """The names lead to another cluster, which hands out the same producer ids to others."""
+        world = self._world
+        for broker in world.cluster.brokers:
+            if broker == kept:
+                self._later(seconds, lambda: self._cut_from(self._to(kept), arriving, noticed))
+            else:
+                self._cut_from(self._to(broker), arriving, noticed)
+        if self._old_metadata is not None:
+            self._old_metadata = {}
+        cluster = world.change_cluster()
+        natives = [
+            Stranger(world, cluster, cluster.allocate_producer_id(broker), 0)
+            for broker in cluster.brokers.values()
+        ]
+        places = [(topic, i) for topic, count in world.schedule.topics for i in range(count)]
+        for turn in range(6):
+            for native in natives:
+                for place in places:
+                    self._later(
+                        turn * turn * world.rtt / 2,
+                        lambda native=native, place=place: native.write(*place),
+                    )
+
+    def _cut_from(self, connections: list[SimConnection], arriving: float, noticed: bool) -> None:
+        for connection in connections:
+            connection.lose_on_the_way(arriving)
+            connection.mute = connection.deaf = True
+            if noticed:
+                self._world.lose(connection, KafkaConnectionError("reset by peer"))
+
+    def _do_stranger(self, topic: str, index: int, times: int) -> None:
+        """Somebody writes under our producer id, in an epoch of his own."""
+        world = self._world
+        identity = world.core.identity.current
+        if identity is None:
+            return
+        stranger = Stranger(world, world.cluster, identity.producer_id, identity.epoch + 1)
+        for turn in range(times):
+            self._later(turn * world.rtt / 3, lambda: stranger.write(topic, index))
+
     def _do_jump(self, seconds: float) -> None:
         self._world.wall_jump += seconds
 
@@ -337,19 +385,21 @@ class Injector:
 
     def heal(self) -> None:
         """End whatever has not ended by itself."""
-        cluster = self._world.cluster
-        for broker in cluster.brokers.values():
-            broker.throttle = 0.0
-            if not broker.online:
-                cluster.start_broker(broker.id, clean=True)
-        for topic in cluster.topics.values():
-            for partition in topic.partitions:
-                self._release(partition)
+        for cluster in self._world.clusters:
+            for broker in cluster.brokers.values():
+                broker.throttle = 0.0
+                if not broker.online:
+                    cluster.start_broker(broker.id, clean=True)
+            for topic in cluster.topics.values():
+                for partition in topic.partitions:
+                    self._release(partition)
 
     # -- what happens to a request ------------------------------------------------------------
 
     def intercept(self, seen: RequestSeen) -> Action | None:
         """The cluster's hook."""
+        if seen.client_id == STRANGER:
+            return None
         match seen.api_key:
             case 0:
                 hung_up = self._hang_up(seen)

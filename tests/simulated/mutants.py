@@ -14,11 +14,13 @@ import argparse
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from aioidem.engine import classify as classify_module
 from aioidem.engine import core as core_module
+from aioidem.engine.accumulator import PendingRecord
 from aioidem.engine.batch import (
     PERSISTENCE_TRANSITIONS,
     Batch,
@@ -29,6 +31,8 @@ from aioidem.engine.batch import (
 from aioidem.engine.batch_limits import BatchLimit
 from aioidem.engine.classify import Disposition
 from aioidem.engine.cluster import ClusterView
+from aioidem.engine.cluster_change import carried_records
+from aioidem.engine.connections import Connections
 from aioidem.engine.core import ProducerCore
 from aioidem.engine.discovery import Discovery, DiscoveryState
 from aioidem.engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
@@ -57,6 +61,56 @@ __all__ = [
     "mutant",
     "transactional_mutants",
 ]
+
+# -- whose producer id it is ----------------------------------------------------------------------
+
+
+@mutant("another cluster id means another producer id before anything is sent there")
+def identity_kept_in_another_cluster(patch: Patch) -> None:
+    forget = ProducerCore._forget_cluster
+
+    def kept(self: ProducerCore, to: str) -> None:
+        state, current = self.identity.state, self.identity.current
+        forget(self, to)
+        self.identity.state, self.identity.current = state, current
+
+    patch(ProducerCore, "_forget_cluster", kept)
+
+
+@mutant("a connection names its cluster before a record goes over it")
+def cluster_taken_for_granted(patch: Patch) -> None:
+    opened = Connections.opened
+
+    def trusting(self: Connections, link: Link, produce_version: int, now: float) -> None:
+        opened(self, link, produce_version, now)
+        self.identified(link, None, at_home=True)
+
+    patch(Connections, "opened", trusting)
+
+
+@mutant("what is in doubt ends with its cluster, and is written to no other one")
+def doubt_carried_to_another_cluster(patch: Patch) -> None:
+    carried = carried_records
+
+    def everything(states: Iterable[PartitionState]) -> list[PendingRecord]:
+        states = list(states)
+        for state in states:
+            for batch in [b for b in state.unresolved if b.due]:
+                batch.persistence = Persistence.NEVER_SENT
+        return carried(states)
+
+    patch(core_module, "carried_records", everything)
+
+
+@mutant("INVALID_PRODUCER_EPOCH means a stranger: a new producer id, never epoch + 1")
+def epoch_raised_when_fenced(patch: Patch) -> None:
+    def raised(self: ProducerCore, partition: PartitionState, _error: KafkaError) -> None:
+        if not partition.bump_wanted:
+            partition.bump_wanted = True
+            self.bump(partition)
+
+    patch(ProducerCore, "disown", raised)
+
 
 # -- the window ---------------------------------------------------------------------------------
 

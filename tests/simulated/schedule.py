@@ -149,6 +149,13 @@ class Schedule:
         return self.bad_records and told and all(a[0] != _INVALID_RECORD for a in refusals)
 
     @property
+    def fenced(self) -> bool:
+        """Whether the producer must take another id, which fences nothing of the last one."""
+        return any(fault.kind == "stranger" for fault in self.faults) or any(
+            glitch.kind == "fence" for glitch in self.glitches
+        )
+
+    @property
     def events_allowed(self) -> bool:
         """Whether a data-loss event may be raised although nothing was lost: brokers that lie,
         and requests that outlive their connection for longer than anyone waits.
@@ -243,6 +250,7 @@ class Drawer:
         self._missing_partitions()
         self._limit_topics()
         self._spoil_records()
+        self._other_clusters()
         return Schedule(
             self.seed,
             self.profile,
@@ -377,6 +385,60 @@ class Drawer:
             self._fault("narrow", self.r.choice((2_000.0, 10_000.0, 50_000.0)), self._duration())
         if self.profile == "codes" and self.r.random() < 0.2:
             self._refused_for_good()
+
+    def _other_clusters(self) -> None:
+        """Strangers: one that has our producer id in the cluster we are carried to, or one that
+        was carried here with it.
+        """
+        v, counts = self.values, dict(self.values["topics"])
+        if any(v.get(name) for name in ("noticed", "wide_at_end", "small_limit", "bad_records")):
+            return  # those are about one thing
+        if any((call.partition or 0) >= counts[call.topic] for call in v["calls"]):
+            return  # likewise
+        self.r = random.Random(self.seed ^ 0xC1)
+        draw = self.r.random()
+        if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
+            for _ in self._times(1, 2):
+                # (share of what is on its way that arrives, whether the client notices at once, a
+                # broker that is still reached for a while, for how many seconds)
+                self._fault(
+                    "cluster",
+                    self.r.choice((0.0, 0.5, 1.0)),
+                    self.r.random() < 0.7,
+                    self.r.choice((-1, -1, self._broker())),
+                    self._duration(),
+                )
+        elif self.profile == "plain" or draw < 0.95 or not self._is_calm():
+            return
+        else:
+            self._carried_here()
+
+    def _is_calm(self) -> bool:
+        return self.profile in ("links", "brokers", "codes", "answers")
+
+    def _carried_here(self) -> None:
+        """Nothing but what a producer gets over without an epoch of its own making, or the stranger
+        could be at the same one, which nobody could tell.
+        """
+        r, v = self.r, self.values
+        v["first_epoch"] = 0
+        v["options"] |= {"request_timeout": 2.0, "delivery_timeout": 120.0, "max_block": 60.0}
+        v["options"].pop("trust_base_offset", None)
+        v["topic_configs"] = {}
+        v.pop("close_at", None)
+        self.faults.clear()
+        self.glitches.clear()
+        for _ in self._times(0, 3):
+            match r.choice(("cut", "drop", "move", "delay")):
+                case "cut":
+                    self._cut()
+                case "drop":
+                    self._glitch("drop", r.random() < 0.7, r.random() < 0.5)
+                case "move":
+                    self._move()
+                case "delay":
+                    self._glitch("delay", self._duration())
+        self._fault("stranger", *self._some_partition(), r.randint(1, 4))
 
     def _hide_windows(self) -> None:
         """Brokers that lie about their memory, and Produce v14 that is lost and must come back;

@@ -393,6 +393,7 @@ class Whole:
             wall_clock=self.wall,
         )
         self.cluster = self.embedded.state
+        self.clusters = [self.cluster]
         self._calls = 0
         self._tasks: TaskGroup | None = None
         self._producer: TapProducer | None = None

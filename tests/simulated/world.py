@@ -76,6 +76,8 @@ _REST = 30.0
 # What a turn of the loop may add to a deadline, stalls apart.
 _SLACK = 0.001
 _LONGEST_ZOMBIE = 400.0
+_OTHER_CLUSTER = 1 << 40
+_CONNECTIONS = 1_000_000
 # Who leads the only partition of a sprint.
 _SPRINT_LEADER = 0
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
@@ -248,15 +250,26 @@ class _StartedLedger(SequenceLedger):
 class SimConnection:
     """The client's end of a connection, with the network behind it."""
 
-    def __init__(self, world: World, link_id: int, peer: BrokerConnection, rtt: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        link_id: int,
+        cluster: ClusterState,
+        peer: BrokerConnection,
+        rtt: float,
+    ) -> None:
         self._world = world
         self.link_id = link_id
+        self.cluster = cluster
         self.peer = peer
         self.broker = peer.broker_id
         self.incarnation = world.incarnations[peer.broker_id]
         self.delay = rtt / 2
         self.versions = ApiVersionTable(
-            {key: (low, high) for key, low, high in world.announced(peer.broker_id)}
+            {
+                key: (low, high)
+                for key, low, high in cluster.announced(cluster.brokers[peer.broker_id])
+            }
         )
         self.open = True
         # Requests go nowhere; answers are not heard.
@@ -477,7 +490,12 @@ class World:
         self._closing: int | None = None
         self.connections: dict[int, SimConnection] = {}
         self._by_peer: dict[int, SimConnection] = {}
-        self.archive: list[LogRecord] = []
+        self._listeners: dict[int, Callable[[Delivery], None]] = {}
+        # What deleted topics held, by cluster.
+        self.archive: dict[str, list[LogRecord]] = {}
+        # What others wrote.
+        self.strangers: dict[ValueId, Row] = {}
+        self.strange_names = count()
         # When the producer learned that its topic was made anew.
         self._recreated_at: float | None = None
         # When the leader of the sprint was reached again, first, after the last incident.
@@ -499,6 +517,8 @@ class World:
         self.rtt = schedule.rtt
         # Bytes per second of each connection, upwards; None: no limit.
         self.bandwidth: float | None = None
+        # Where the names lead now, and every cluster that they ever led to.
+        self.clusters: list[ClusterState] = []
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
         self.cluster.interceptor = self.injector.intercept
@@ -528,16 +548,29 @@ class World:
             # A recreated topic must not be made by a Metadata request in between.
             configs={"auto.create.topics.enable": "false", **s.broker_configs},
             rtt=0.0,
-            seed=s.seed,
+            seed=s.seed + len(self.clusters) * _OTHER_CLUSTER,
             encode=True,
             sequence_range=s.sequence_range,
         )
         for broker in cluster.brokers.values():
             broker.host = f"b{broker.id}"
+        # Connections are told apart by their ids, whichever cluster they lead to.
+        cluster._connection_ids = count(1 + len(self.clusters) * _CONNECTIONS)
+        self.clusters.append(cluster)
         cluster.advance(self.now, self.wall_ms)
         for name, partitions in s.topics:
             self.create_topic(cluster, name, partitions)
         return cluster
+
+    def change_cluster(self) -> ClusterState:
+        """From now on every name leads to another cluster, which knows nothing of the last."""
+        self.cluster = self._build_cluster()
+        self.cluster.interceptor = self.injector.intercept
+        return self.cluster
+
+    def listen(self, peer: BrokerConnection, hear: Callable[[Delivery], None]) -> None:
+        """What is answered on a connection that is not our producer's goes to `hear`."""
+        self._listeners[peer.id] = hear
 
     def create_topic(self, cluster: ClusterState, name: str, partitions: int) -> None:
         """Make a topic as the schedule wants them."""
@@ -611,7 +644,7 @@ class World:
 
     def _next_due(self) -> float | None:
         times = [self._events[0][0]] if self._events else []
-        due = self.cluster.next_due()
+        due = self._brokers_due()
         if due is not None:
             times.append(due)
         wake = self.core.wake_at
@@ -619,15 +652,20 @@ class World:
             times.append(wake)
         return min(times, default=None)
 
+    def _brokers_due(self) -> float | None:
+        due = (cluster.next_due() for cluster in self.clusters)
+        return min((at for at in due if at is not None), default=None)
+
     def _instant(self) -> None:
         """Everything that happens now."""
         while True:
-            for delivery in self.cluster.advance(self.now, self.wall_ms):
-                self._receive(delivery)
+            for cluster in list(self.clusters):
+                for delivery in cluster.advance(self.now, self.wall_ms):
+                    self._receive(delivery)
             if self._events and self._events[0][0] <= self.now:
                 heapq.heappop(self._events)[2]()
                 continue
-            due = self.cluster.next_due()
+            due = self._brokers_due()
             if due is None or due > self.now:
                 break
         self._turn()
@@ -776,10 +814,6 @@ class World:
 
     # -- the network --------------------------------------------------------------------------
 
-    def announced(self, broker_id: int) -> list[tuple[int, int, int]]:
-        """The versions a broker offers."""
-        return self.cluster.announced(self.cluster.brokers[broker_id])
-
     def is_open(self, peer_id: int) -> bool:
         """Whether the client still has that connection."""
         connection = self._by_peer.get(peer_id)
@@ -789,15 +823,15 @@ class World:
         """The client opens a connection: a round trip for TCP, one for ApiVersions."""
         broker_id = int(step.host[1:])
         refused = errors.KafkaConnectionError(f"broker {broker_id} is down")
-        rtt = self.rtt
+        rtt, cluster = self.rtt, self.cluster
 
         def finish() -> None:
             try:
-                peer = self.cluster.connect(broker_id)
+                peer = cluster.connect(broker_id)
             except ConnectionRefusedError:
                 self._client(lambda: self.sender.link_refused(step.link_id, refused))
                 return
-            connection = SimConnection(self, step.link_id, peer, rtt)
+            connection = SimConnection(self, step.link_id, cluster, peer, rtt)
             peer.link.up.delay = 0.0
             peer.link.down.delay = rtt / 2
             self.connections[step.link_id] = connection
@@ -806,7 +840,7 @@ class World:
                 self.healed_at = self.now - rtt
             self._client(lambda: self.sender.link_opened(step.link_id, connection))
 
-        if self.cluster.brokers[broker_id].online:
+        if cluster.brokers[broker_id].online:
             self.at(self.now + 2 * rtt, finish)
         else:
             self.at(
@@ -820,6 +854,8 @@ class World:
         if event.endswith("the topic was recreated"):
             self._recreated_at = self.now
         self.result.convictions += "was seen to deduplicate" in event
+        if event.startswith("the cluster changed from"):
+            self.monitor.cluster_changed()
         lost = _DATA_LOSS.match(event)
         if lost is not None:
             self.monitor.loss_reported(lost[1], int(lost[2]))
@@ -869,10 +905,11 @@ class World:
         """A request reached its broker."""
         peer = connection.peer
         alive = self.incarnations[connection.broker] == connection.incarnation
-        if peer.doomed or not alive or not self.cluster.brokers[connection.broker].online:
+        cluster = connection.cluster
+        if peer.doomed or not alive or not cluster.brokers[connection.broker].online:
             return
         header, request = decode_request(frame[4:])
-        self.cluster.submit(
+        cluster.submit(
             peer,
             request,
             api_key=header.api_key,
@@ -885,6 +922,10 @@ class World:
         )
 
     def _receive(self, delivery: Delivery) -> None:
+        hear_it = self._listeners.pop(delivery.connection.id, None)
+        if hear_it is not None:
+            hear_it(delivery)
+            return
         connection = self._by_peer.get(delivery.connection.id)
         if connection is None or not connection.open or connection.deaf:
             return
@@ -922,7 +963,7 @@ class World:
         connection.open = False
         connection.deaf = True
         self.connections.pop(connection.link_id, None)
-        self.cluster.disconnect(connection.peer)
+        connection.cluster.disconnect(connection.peer)
         self.trace(f"link {connection.link_id} to {connection.broker} gone: {error}")
         self.sender.link_ended(connection.link_id, error)
 
@@ -943,15 +984,24 @@ class World:
             if due is None or due > stop:
                 break
             self.now = max(self.now, due)
-            for _ in self.cluster.advance(self.now, self.wall_ms):
-                pass
+            for cluster in self.clusters:
+                for delivery in cluster.advance(self.now, self.wall_ms):
+                    self._receive(delivery)
             while self._events and self._events[0][0] <= self.now:
                 heapq.heappop(self._events)[2]()
 
     def log(self) -> list[LogRecord]:
-        """Every record of every partition, deleted topics' first."""
-        found = list(self.archive)
-        for name, topic in self.cluster.topics.items():
+        """Every record of every partition of every cluster, deleted topics' first."""
+        found: list[LogRecord] = []
+        for cluster in self.clusters:
+            found += self.archive.get(cluster.cluster_id, [])
+            found += self.standing(cluster)
+        return found
+
+    def standing(self, cluster: ClusterState) -> list[LogRecord]:
+        """Every record of every partition that a cluster has now."""
+        found: list[LogRecord] = []
+        for name, topic in cluster.topics.items():
             for partition in topic.partitions:
                 leader = partition.leader_replica or partition.replicas[partition.isr[0]]
                 raw = b"".join(batch.wire() for batch in leader.log.batches)
@@ -972,7 +1022,12 @@ class World:
         # A copy that is served after its connection was closed, by a broker that has forgotten the
         # copy it acknowledged: no client can prevent it.
         copies = self.late if schedule.profile == "forgetful" else frozenset()
-        unfenced = schedule.profile == "forgetful" or schedule.first_epoch or schedule.lossy
+        unfenced = (
+            schedule.profile == "forgetful"
+            or schedule.first_epoch
+            or schedule.lossy
+            or schedule.fenced
+        )
         late = {row.value for row in rows if unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
             deadline=deadline + self._stalled_for + _SLACK,
@@ -982,7 +1037,7 @@ class World:
             unpromised=not self.config.enable_idempotence,
         )
         log = self.log()
-        result.violations += check_history(rows, log, expect)
+        result.violations += check_history([*rows, *self.strangers.values()], log, expect)
         there = {parse_value(record.value) for record in log}
         acked = {row.value for row in rows if row.outcome is Outcome.ACKED}
         result.lost = len((acked & self.lost) - there)
