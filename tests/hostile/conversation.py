@@ -195,19 +195,28 @@ class Mangled(ByteStream):
 
 
 class Broker(ByteStream):
-    """Answers each request at once with something well-formed; no broker is behind it."""
+    """Answers each request at once with something well-formed; no broker is behind it.
+
+    What is no request, as a TLS handshake, makes it hang up.
+    """
 
     def __init__(self) -> None:
         self._requests = FrameSplitter(1 << 27)
         self._answers: deque[bytes] = deque()
         self._changed = anyio.Event()
+        self._hung_up = False
         self.closed = False
 
     async def send(self, item: bytes) -> None:
         await anyio.lowlevel.checkpoint()
         if self.closed:
             raise anyio.ClosedResourceError
-        for payload in self._requests.feed(item):
+        try:
+            payloads = self._requests.feed(item)
+        except KafkaError:
+            self._hung_up = True
+            payloads = []
+        for payload in payloads:
             header, _ = decode_request(payload)
             self._answers.append(
                 response(header.api_key, header.api_version, header.correlation_id)
@@ -219,6 +228,8 @@ class Broker(ByteStream):
         while not self._answers:
             if self.closed:
                 raise anyio.ClosedResourceError
+            if self._hung_up:
+                raise anyio.EndOfStream
             self._changed = anyio.Event()
             await self._changed.wait()
         return self._answers.popleft()
