@@ -439,7 +439,10 @@ def broker(
     port: Annotated[
         int,
         typer.Option(
-            metavar="PORT", help="Port of the first broker, the others follow; 0 for free ones."
+            # Its name is said: Typer before 0.28 makes one of a metavar that equals it.
+            "--port",
+            metavar="PORT",
+            help="Port of the first broker, the others follow; 0 for free ones.",
         ),
     ] = 0,
     topic: Annotated[
