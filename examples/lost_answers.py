@@ -2,17 +2,25 @@
 
     pip install 'aioidem[kafka]'    # and a Java of version 17 or newer
     python examples/lost_answers.py
+    python examples/lost_answers.py --embedded    # on the embedded broker: needs neither
 
 It starts a real broker behind a proxy that drops every tenth answer to a Produce request together
 with the connection, produces through that, and holds what the producer said of each record against
-the broker's log, as Kafka's own tool prints it.
+the broker's log, as Kafka's own tool prints it. The embedded broker needs no proxy: it drops the
+answers itself.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
 import anyio
 
 from aioidem import Producer
+from aioidem.broker import CloseConnection, EmbeddedCluster, RequestSeen
 from aioidem.testing import (
     Action,
     Cut,
@@ -39,10 +47,18 @@ class LoseAnswers:
 
     def __call__(self, frame: FrameSeen) -> Action | None:
         """Lose it, or (None) let it pass."""
-        if frame.api_key != PRODUCE:
-            return None
+        return Cut(after=0) if self.is_lost(frame.api_key) else None
+
+    def in_the_broker(self, request: RequestSeen) -> CloseConnection | None:
+        """The same as a hook of the embedded broker, which is asked before it serves a request."""
+        return CloseConnection(processed=True) if self.is_lost(request.api_key) else None
+
+    def is_lost(self, api_key: int) -> bool:
+        """Count it."""
+        if api_key != PRODUCE:
+            return False
         self.seen += 1
-        return Cut(after=0) if self.seen % self.every == 0 else None
+        return self.seen % self.every == 0
 
 
 async def produce(producer: Producer, count: int) -> list[Row]:
@@ -57,19 +73,49 @@ async def produce(producer: Producer, count: int) -> list[Row]:
     return rows
 
 
-async def main(count: int = 200) -> int:
-    """Returns how many answers were lost."""
-    hook = LoseAnswers(every=10)
+ReadLog = Callable[[], Awaitable[list[LogRecord]]]
+
+
+@asynccontextmanager
+async def real(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
+    """Start a real broker; yields where it is, and how to read its log."""
     async with KafkaCluster() as cluster:
         await cluster.create_topic(TOPIC)
         cluster.proxy.on_answer = hook
-        async with Producer(cluster.bootstrap_servers, retry_backoff=0.01) as producer:
+
+        async def read() -> list[LogRecord]:
+            return [
+                LogRecord(TOPIC, 0, record.offset, bytes.fromhex(record.payload or ""))
+                for batch in await cluster.dump_log(TOPIC)
+                for record in batch.records
+            ]
+
+        yield cluster.bootstrap_servers, read
+
+
+@asynccontextmanager
+async def embedded(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
+    """Start an embedded broker; yields the same."""
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic(TOPIC)
+        cluster.intercept(hook.in_the_broker)
+
+        async def read() -> list[LogRecord]:
+            return [
+                LogRecord(TOPIC, 0, record.offset, bytes.fromhex((record.value or b"").decode()))
+                for record in cluster.records(TOPIC)
+            ]
+
+        yield cluster.bootstrap_servers, read
+
+
+async def main(count: int = 200, *, without_kafka: bool = False) -> int:
+    """Returns how many answers were lost."""
+    hook = LoseAnswers(every=10)
+    async with (embedded if without_kafka else real)(hook) as (servers, read_log):
+        async with Producer(servers, retry_backoff=0.01) as producer:
             rows = await produce(producer, count)
-        log = [
-            LogRecord(TOPIC, 0, record.offset, bytes.fromhex(record.payload or ""))
-            for batch in await cluster.dump_log(TOPIC)
-            for record in batch.records
-        ]
+        log = await read_log()
     violations = check_history(rows, log)
     lost = hook.seen // hook.every
     told = f"{len(rows)} records, {len(log)} in the log, {lost} answers lost"
@@ -80,4 +126,4 @@ async def main(count: int = 200) -> int:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(functools.partial(main, without_kafka="--embedded" in sys.argv[1:]))

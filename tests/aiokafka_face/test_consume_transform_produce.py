@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import random
+import textwrap
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -126,3 +127,76 @@ async def test_a_consumer_that_is_no_member_has_no_place() -> None:
     with pytest.raises(TypeError, match="was not started"):
         group_metadata(alone)
     await alone.stop()
+
+
+# aiokafka's consumer forgets a connection when it is cancelled while it connects.
+@pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
+async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
+    """One member begins, another joins, the first one ends: each square is there once."""
+    example = loaded()
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        for topic in ("numbers", "squares"):
+            cluster.create_topic(topic, partitions=3)
+
+        def member(number: int) -> asyncio.Future[None]:
+            servers = cluster.bootstrap_servers
+            running: asyncio.Future[None] = asyncio.ensure_future(
+                example.run(servers, "numbers", "squares", group="g", number=number)
+            )
+            return running
+
+        async def until_copied(count: int) -> None:
+            while len(cluster.records("squares")) < count:  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.02)
+
+        async def end(running: asyncio.Future[None]) -> None:
+            running.cancel()
+            with suppress(asyncio.CancelledError, aiokafka.errors.KafkaError):
+                await running
+
+        def members() -> int:
+            group = cluster.state.groups.find("g")
+            return 0 if group is None else len(group.members)
+
+        async def until_members(count: int) -> None:
+            while members() != count:  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.02)
+
+        with anyio.fail_after(45):
+            one = member(1)
+            await fill(cluster, range(500))
+            await until_copied(500)
+            two = member(2)
+            await until_members(2)
+            await fill(cluster, range(500, 1000))
+            await until_copied(1000)
+            await end(one)
+            await fill(cluster, range(1000, NUMBERS))
+            await until_copied(NUMBERS)
+            await end(two)
+        found = Counter(int(record.value or b"") for record in cluster.records("squares"))
+        assert found == WANTED
+
+
+async def test_the_transactional_copy_of_the_readme_runs() -> None:
+    """Its lines, with a record to copy before them and the group's offset after them."""
+    text = (EXAMPLE.parent.parent / "README.md").read_text(encoding="utf-8")
+    [block] = [each for each in text.split("```") if "send_offsets_to_transaction(" in each]
+    lines = block.removeprefix("python\n").replace('"localhost:9092"', "servers")
+    source = "async def run(servers):\n" + textwrap.indent(lines, "    ")
+    names: dict[str, Any] = {"aioidem": aioidem, "Producer": aioidem.Producer}
+    exec(compile(source, "README.md", "exec"), names)  # noqa: S102 - ours
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        cluster.create_topic("in")
+        cluster.create_topic("events")
+        async with aioidem.Producer(cluster.bootstrap_servers) as producer:
+            for _ in range(43):
+                await producer.send("in", b"to be copied")
+        with anyio.fail_after(20):
+            await names["run"](cluster.bootstrap_servers)
+            assert [each.value for each in cluster.records("events")] == [b"value"]
+            consumer = aiokafka.AIOKafkaConsumer(
+                "in", bootstrap_servers=cluster.bootstrap_servers, group_id="my-group"
+            )
+            async with consumer:
+                assert (await consumer.getone()).offset == 42

@@ -10,9 +10,11 @@ from typing import Any
 
 import aiokafka
 import anyio
+import anyio.to_thread
 import fastapi
 import pytest
 import uvicorn
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,12 +22,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import aioidem
 import aioidem.integrations.aiokafka
 import aioidem.partitioner
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import EmbeddedCluster, ThreadedCluster
 from aioidem.broker.intercept import RequestSeen
 
 with warnings.catch_warnings():
     # What these import warns of things that are not ours.
     warnings.simplefilter("ignore")
+    import faststream
     import faststream.kafka
     import taskiq_aio_kafka
     import taskiq_aio_kafka.broker
@@ -99,43 +102,101 @@ async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedClust
     assert [(acks, idempotent) for _, acks, idempotent in seen] == [(-1, False)]
 
 
-class Admin:
-    """Topics are there already: taskiq's own admin client would block the brokers' loop."""
+@pytest.mark.usefixtures("_installed")
+async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedCluster) -> None:
+    """What one instance has acknowledged, the next one does not get."""
+    cluster.create_topic("orders", partitions=2)
+    received: list[str] = []
+    enough = asyncio.Event()
 
-    def list_topics(self) -> list[str]:
-        return ["taskiq_topic"]
+    async def run(count: int) -> None:
+        """One instance, until it has got so many."""
+        broker = faststream.kafka.KafkaBroker(cluster.bootstrap_servers, logger=None)
+        before = len(received)
+        enough.clear()
 
-    def close(self) -> None:
-        """Nothing is open."""
+        @broker.subscriber(
+            "orders",
+            group_id="shop",
+            auto_offset_reset="earliest",
+            ack_policy=faststream.AckPolicy.ACK,
+        )
+        async def handle(message: str) -> None:
+            received.append(message)
+            if len(received) == before + count:
+                enough.set()
+
+        async with broker:
+            await broker.start()
+            for number in range(count):
+                await broker.publish(f"order {before + number}", "orders", partition=number % 2)
+            await enough.wait()
+        del handle
+
+    with anyio.fail_after(30):
+        await run(4)
+        await run(4)
+    assert sorted(received) == [f"order {number}" for number in range(8)]
+    committed = cluster.state.groups.committed("shop")
+    assert sum(each.offset for each in committed.values()) == 8
+
+
+@pytest.fixture
+def cluster_in_thread() -> Iterator[ThreadedCluster]:
+    """For what blocks the loop of the test."""
+    with EmbeddedCluster.in_thread() as running:
+        yield running
 
 
 # taskiq passes an api_version, of which aiokafka's producer warns as well.
 @pytest.mark.filterwarnings("ignore:.*api_version:DeprecationWarning")
 @pytest.mark.usefixtures("_installed")
-async def test_taskiq_kicks_through_aioidem(cluster: EmbeddedCluster) -> None:
+async def test_taskiq_starts_kicks_through_aioidem_and_works(
+    cluster_in_thread: ThreadedCluster,
+) -> None:
+    """Its admin client, kafka-python's, blocks this loop: the cluster has one of its own."""
     assert taskiq_aio_kafka.broker.AIOKafkaProducer is (
         aioidem.integrations.aiokafka.AIOKafkaProducer
     )
-    cluster.create_topic("taskiq_topic")
-    seen = watched(cluster)
-    admin: Any = Admin()
-    broker = taskiq_aio_kafka.AioKafkaBroker(cluster.bootstrap_servers, kafka_admin_client=admin)
-    # Its own default is kafka-python's partitioner, which since 3.0 is not a function any more.
-    broker.configure_producer(
-        acks="all", enable_idempotence=True, partitioner=aioidem.partitioner.DefaultPartitioner()
-    )
+    seen: list[tuple[int, bool]] = []
 
-    @broker.task  # type: ignore[untyped-decorator]
-    async def add(one: int, other: int) -> int:
-        return one + other
+    def hook(request: RequestSeen) -> None:
+        if request.api_key == 0:
+            idempotent = all(batch.producer_id >= 0 for batch in request.batches)
+            seen.append((request.request.acks, idempotent))
 
     with anyio.fail_after(30):
+        await anyio.to_thread.run_sync(cluster_in_thread.intercept, hook)
+        servers = await anyio.to_thread.run_sync(lambda: cluster_in_thread.bootstrap_servers)
+        broker = taskiq_aio_kafka.AioKafkaBroker(servers)
+        # Its own default is kafka-python's partitioner, which since 3.0 is not a function any more.
+        broker.configure_producer(
+            acks="all",
+            enable_idempotence=True,
+            partitioner=aioidem.partitioner.DefaultPartitioner(),
+        )
+        # And kafka-python's assignor, which since 3.0 is none to aiokafka.
+        broker.configure_consumer(
+            group_id="workers",
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+        )
+        broker.is_worker_process = True
+
+        @broker.task  # type: ignore[untyped-decorator]
+        async def add(one: int, other: int) -> int:
+            return one + other
+
         await broker.startup()
         await add.kiq(1, 2)
+        listening = broker.listen()
+        message = await anext(listening)
+        await listening.aclose()
         await broker.shutdown()
-    [record] = stored(cluster, "taskiq_topic")
-    assert b"add" in record.value
-    assert [(acks, idempotent) for _, acks, idempotent in seen] == [(-1, True)]
+        [record] = await anyio.to_thread.run_sync(cluster_in_thread.records, "taskiq_topic")
+    assert b"add" in (record.value or b"")
+    assert getattr(message, "data", message) == record.value
+    assert seen == [(-1, True)]
 
 
 async def post(port: int, path: str, body: bytes) -> str:
