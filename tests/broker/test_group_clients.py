@@ -170,7 +170,8 @@ class KafkaPythonMember(Member):
         )
 
     def _poll(self) -> list[int]:
-        found = self.consumer.poll(timeout_ms=50)
+        # Not shorter: a poll that ends while it joins can lose the answer, and joins no more.
+        found = self.consumer.poll(timeout_ms=1000)
         return [int(record.value) for records in found.values() for record in records]
 
     def _assigned(self) -> frozenset[int]:
