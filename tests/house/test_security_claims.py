@@ -1,0 +1,27 @@
+"""Every claim of SECURITY.md names a test that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"`([a-z_/]+\.py)::(test_\w+)`")
+
+
+def test_each_claim_names_code_and_a_test_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "::" in line]
+    assert len(rows) > 15
+    for row in rows:
+        code, test = row.split("|")[4:6]
+        for path in re.findall(r"`([^`]+)`", code):
+            assert (ROOT / "aioidem" / path).exists(), f"{path} of {row}"
+        [(file, function)] = NAMED.findall(test)
+        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
+        assert function in {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }, f"{file}::{function}"
