@@ -47,6 +47,8 @@ class Injector:
         self._old_metadata: dict[int, Entity] | None = None
         self._gone: set[str] = set()
         self._leaderless = False
+        # How many partitions a topic that was deleted will have when it is made anew.
+        self._deleted: dict[str, int] = {}
         self._laggard: dict[tuple[str, int], int] = {}
         self._refusal: tuple[int, tuple[str, int]] | None = None
         # How many more connections of a broker end at their first request in v14, and whether that
@@ -291,10 +293,12 @@ class Injector:
         archive = world.archive.setdefault(world.cluster.cluster_id, [])
         archive += [record for record in world.standing(world.cluster) if record.topic == name]
         world.cluster.delete_topic(topic)
+        self._deleted[name] = len(topic.partitions)
 
         def create() -> None:
+            partitions = self._deleted.pop(name, len(topic.partitions))
             if name not in world.cluster.topics:  # metadata may have created it meanwhile
-                world.create_topic(world.cluster, name, len(topic.partitions))
+                world.create_topic(world.cluster, name, partitions)
 
         self._later(0.05, create)
 
@@ -322,6 +326,10 @@ class Injector:
 
     def _do_grow(self, name: str, count: int) -> None:
         world, topic = self._world, self._topic(name)
+        if topic is None and name in self._deleted:
+            # Schedules rely on the partitions: it is made anew with them.
+            self._deleted[name] = max(self._deleted[name], count)
+            return
         if topic is None or count <= len(topic.partitions):
             return
         schedule, cluster = world.schedule, world.cluster

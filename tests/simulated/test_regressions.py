@@ -152,3 +152,35 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
     assert set(result.outcomes) == {Outcome.ACKED}
     # They are there twice, and that is allowed to forgetful brokers only.
     assert [v.anomaly for v in elsewhere.violations].count(Anomaly.DUPLICATE) > 1
+
+
+@pytest.mark.parametrize("grows", [0.29, 0.31, 0.33, 0.36])
+def test_partitions_that_are_added_while_a_topic_is_made_anew_are_there_in_the_end(
+    grows: float,
+) -> None:
+    """Seed 53988: the topic was gone for 0.05 s, partitions added in that time came to nothing, and
+    the schedule claimed that a record for one of them is acknowledged.
+    """
+    result = clean(
+        schedule(
+            all_acked=True,
+            calls=(
+                Call(0.0, "t", 0, None, 60),
+                Call(0.29, "t", 0, None, 60),
+                Call(grows + 0.001, "t", 2, None, 60),
+            ),
+            faults=(Fault(0.3, "recreate", ("t",)), Fault(grows, "grow", ("t", 3))),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 3}
+
+
+def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
+    """The claim is the schedule's: without partitions added, the same record is refused."""
+    result = clean(
+        schedule(
+            calls=(Call(0.0, "t", 0, None, 60), Call(0.311, "t", 2, None, 60)),
+            faults=(Fault(0.3, "recreate", ("t",)),),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 1, Outcome.NOT_WRITTEN: 1}
