@@ -1,4 +1,4 @@
-"""JoinGroup (v2 to v9): be a member of a group; answered when all members have asked.
+"""JoinGroup (v0 to v9): be a member of a group; answered when all members have asked.
 
 v4 and up: a new member is first given an id to come back with (KIP-394). v5: instance ids
 (KIP-345). v9: a leader that only came back is told to assign nothing (KIP-814).
@@ -48,14 +48,16 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 def _asked(request: Entity, context: Context) -> Joining:
     if not request.group_id:
         raise RefusedError(ErrorCode.invalid_group_id, "a group must have a name")
+    session = request.session_timeout
     return Joining(
         request.member_id,
         getattr(request, "group_instance_id", None),
         context.pending.client_id or "",
         request.protocol_type,
         tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-        request.session_timeout.total_seconds(),
-        request.rebalance_timeout.total_seconds(),
+        session.total_seconds(),
+        # v0 has one time for both.
+        getattr(request, "rebalance_timeout", session).total_seconds(),
         needs_known_id=context.api_version >= _FIRST_ASKED_TWICE,
         may_skip=context.api_version >= _FIRST_SKIPPING,
     )

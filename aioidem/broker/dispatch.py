@@ -74,7 +74,7 @@ APIS: Final[Mapping[int, Api]] = {
     8: Api(api_08_offset_commit.handle, 2, 10),
     9: Api(api_09_offset_fetch.handle, 1, 10),
     10: Api(api_10_find_coordinator.handle, 0, 6),
-    11: Api(api_11_join_group.handle, 2, 9),
+    11: Api(api_11_join_group.handle, 0, 9),
     12: Api(api_12_heartbeat.handle, 0, 4),
     13: Api(api_13_leave_group.handle, 0, 5),
     14: Api(api_14_sync_group.handle, 0, 5),
