@@ -218,6 +218,7 @@ _RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103, -1, 56)
 _AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
 _AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
 _PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
+_DAY = 86400.0
 
 
 def draw(seed: int, profile: str | None = None) -> Schedule:
@@ -471,6 +472,8 @@ class Drawer:
             self._fault("unheard", self._broker(), r.choice((1, 2, 3, 4)), r.random() < 0.5)
         if r.random() < 0.5:
             self._fault("secret", 10 * r.random(), at=0.0)
+        # Brokers refuse records of tomorrow, and only an acknowledgement tells of a window.
+        self.faults[:] = [f for f in self.faults if f.kind != "jump" or f.args[0] < _DAY]
         self._many_more()
 
     def _many_more(self) -> None:

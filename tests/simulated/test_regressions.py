@@ -184,3 +184,12 @@ def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
         )
     )
     assert result.outcomes == {Outcome.ACKED: 1, Outcome.NOT_WRITTEN: 1}
+
+
+def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
+    """Seed 54288: the client's clock is a day ahead (INVALID_TIMESTAMP for every record), and the
+    schedule claimed that the window is what the brokers retain in the end.
+    """
+    result = run(draw(54288))
+    assert result.schedule.wide_at_end
+    assert not result.violations, "\n".join(map(str, result.violations))
