@@ -1,10 +1,10 @@
 """Which broker to be connected to, and which connection to use: nodes and links, without a socket.
 
 Connections to leaders are opened when something is to be sent there. For questions that any broker
-can answer the least busy one serves; when there is none, an address is drawn among those that
-failed least, bootstrap addresses always included, so that a cluster whose brokers all moved is
-found again (KIP-899). A failed or lost connection makes its address wait for an exponential
-back-off with jitter.
+can answer the least busy one serves; when there is none, or only attempts at addresses that failed
+before, an address is drawn among those that failed least, bootstrap addresses always included, so
+that a cluster whose brokers all moved is found again (KIP-899). A failed or lost connection makes
+its address wait for an exponential back-off with jitter.
 
 Invariants: one link per node at a time; a link that is dropped hands back what it owed, exactly
 once.
@@ -104,12 +104,21 @@ class Connections:
                     link.window.outstanding,
                 ),
             )
-        if not self.links:
+        if all(self._in_vain(link) for link in self.links.values()):
             self._open_somewhere(now, out)
         return None
 
+    def _in_vain(self, link: Link) -> bool:
+        """Whether its address failed when it was last tried: the host may be gone for good, and an
+        attempt at it is always under way while there are records for it.
+        """
+        failures = self.nodes[link.node_id].backoff.failures
+        return link.state is LinkState.CONNECTING and failures > 0
+
     def _open_somewhere(self, now: float, out: list[steps.Step]) -> None:
-        candidates = [node for node in self.nodes.values() if now >= node.retry_at]
+        candidates = [
+            node for node in self.nodes.values() if node.link is None and now >= node.retry_at
+        ]
         if not candidates:
             return
         fewest = min(node.backoff.failures for node in candidates)

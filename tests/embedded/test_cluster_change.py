@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 from anyio.abc import ByteStream
 
@@ -203,3 +204,53 @@ async def test_under_fail_nothing_goes_along_and_the_producer_ends() -> None:
             with pytest.raises(errors.ClusterChangedError):
                 await carried.send("t", b"more")
             assert stored_values(second) == []
+
+
+class Region(Name):
+    """A name, and brokers that become black holes: whoever connects to them hears nothing."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        super().__init__(cluster)
+        self.asked = 0
+        self.silent = False
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        if host == "bootstrap":
+            self.asked += 1
+            host, _, at = self.cluster.bootstrap_servers.split(",")[0].rpartition(":")
+            port = int(at)
+        elif self.silent and self.asked == 1:
+            await anyio.sleep_forever()
+        return await super().connect(host, port)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+@bounded(600)
+async def test_a_region_that_falls_silent_is_left_though_records_wait_for_all_of_its_brokers(
+    brokers: int,
+) -> None:
+    """An attempt at one of them is always under way: the bootstrap is asked all the same."""
+    async with two_clusters(brokers=brokers) as (first, second):
+        if brokers > 1:
+            for cluster in (first, second):
+                cluster.add_partitions("t", brokers)
+        name = Region(first)
+        options = QUICK | {"request_timeout": 10.0, "delivery_timeout": 100.0}
+        async with Producer("bootstrap:1", connector=name, **options) as producer:
+            for partition in range(brokers):
+                await producer.send("t", b"first", partition=partition)
+            first.intercept(lambda _: Drop())
+            name.cluster, name.silent = second, True
+            deliveries = []
+            for tick in range(60):
+                # Partitions that are not written in step: their connections end one by one.
+                deliveries += [
+                    producer.send_nowait("t", b"%d" % tick, partition=partition)
+                    for partition in range(min(brokers, 1 + tick // 2))
+                ]
+                await virtual_time(1.0)
+            await producer.flush()
+            assert name.asked > 1
+            assert deliveries[-1].status is DeliveryStatus.ACKED
+            statuses = [each.status for each in deliveries]
+            assert DeliveryStatus.NOT_WRITTEN not in statuses
