@@ -182,9 +182,10 @@ class Delivery:
 class Deliveries(Sequence[Delivery]):
     """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
 
-    __slots__ = ("_callback", "_event", "_items", "_pending", "watched")
+    __slots__ = ("_callback", "_event", "_home", "_items", "_pending", "watched")
 
-    def __init__(self) -> None:
+    def __init__(self, home: HomeLoop) -> None:
+        self._home = home
         # Whether somebody is going to look at every outcome.
         self.watched = False
         self._callback: Callable[[Deliveries], object] | None = None
@@ -217,7 +218,14 @@ class Deliveries(Sequence[Delivery]):
             callback(self)
 
     async def settled(self) -> None:
-        """Wait until every outcome is known."""
+        """Wait until every outcome is known.
+
+        Raises:
+            WrongLoopError: called from another thread or event loop while one is pending.
+            ProducerClosed: likewise, and the producer's loop was closed.
+        """
+        if self._pending:
+            self._home.check(True)
         self.watched = True
         try:
             while self._pending:

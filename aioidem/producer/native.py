@@ -374,7 +374,7 @@ class Producer(TransactionCalls):
         """
         self._check_open()
         group = None if size is None else RecordGroup(size)
-        deliveries = Deliveries()
+        deliveries = Deliveries(self._home)
         pending: deque[PendingRecord] = deque()
         for new in records:
             record, delivery = self._record(
@@ -443,7 +443,7 @@ class Producer(TransactionCalls):
                 queued before is in `deliveries`.
         """
         self._check_open()
-        deliveries = Deliveries()
+        deliveries = Deliveries(self._home)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         await anyio.lowlevel.checkpoint_if_cancelled()
         deliveries.watched = True

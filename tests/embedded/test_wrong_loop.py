@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.from_thread
@@ -53,6 +54,15 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "uvloop": ("asyncio", {"use_uvloop": True}),
     "trio": ("trio", {}),
 }
+
+
+class Datum(NamedTuple):
+    """A record without a producer."""
+
+    value: bytes
+    timestamp_ms: int
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 async def _wait(delivery: Delivery) -> object:
@@ -315,3 +325,23 @@ def test_the_drop_in_says_the_same() -> None:
 
     producer = asyncio.run(first())
     asyncio.run(second())
+
+
+@pytest.mark.anyio
+@REAL_LOOPS
+@bounded(60)
+async def test_a_group_of_deliveries_is_awaited_at_home_only() -> None:
+    async with EmbeddedCluster() as cluster:
+        cluster.create_topic("t")
+        async with producer_for(cluster) as producer:
+            with pending(cluster, producer):
+                group = await producer.enqueue_batch(
+                    "t", [Datum(b"x", round(time.time() * 1000))], partition=0, size=None
+                )
+
+                async def there() -> errors.KafkaError:
+                    return await _refused(group.settled())
+
+                told = await anyio.to_thread.run_sync(lambda: anyio.run(there))
+            assert isinstance(told, errors.WrongLoopError)
+            await group.settled()
