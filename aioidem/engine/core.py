@@ -1511,6 +1511,8 @@ class ProducerCore:
         """Close connections that lead to another cluster, or move there with the bootstrap."""
         home = self.cluster.cluster_id
         for link in self.connections.strangers(home):
+            if link.link_id not in self.connections.links:
+                continue  # dropped with the one before it
             if home is None or link.cluster_id is None or self.fatal_error is not None:
                 return
             node = self.connections.nodes[link.node_id]

@@ -434,6 +434,9 @@ class Producer(TransactionCalls):
         """Send many records that differ only in their values, in order, and wait for all of their
         outcomes.
 
+        `max_block` is for each record by itself: a long call goes on as long as there is room again
+        within that time.
+
         Returns:
             Their deliveries, all acknowledged.
 

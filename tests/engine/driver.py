@@ -252,6 +252,7 @@ class Rig:
         self.config_error = NONE
         # What DescribeConfigs tells of `max.message.bytes`; None: nothing.
         self.topic_limit: int | None = None
+        self.facts = BrokerFacts()
         self.next_offset = 0
         # READ is not granted, unless the test says what DescribeProducers tells.
         self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
@@ -393,7 +394,7 @@ class Rig:
             case steps.DescribeTopicLimit(link_id, token, _):
                 self.core.on_topic_limit(link_id, token, self.topic_limit, self.now)
             case steps.DescribeBrokerConfig(link_id, token, _):
-                self.core.on_broker_config(link_id, token, BrokerFacts(), self.now)
+                self.core.on_broker_config(link_id, token, self.facts, self.now)
             case steps.AskProducers(link_id, token, _, _):
                 self.core.on_producers(link_id, token, self.producers, self.now)
             case _:

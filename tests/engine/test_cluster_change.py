@@ -7,11 +7,13 @@ import pytest
 from aioidem import errors
 from aioidem.engine import steps
 from aioidem.engine.transactions import TransactionState
+from aioidem.protocol.broker_config import BrokerFacts
 from aioidem.protocol.producers import ProducersAnswer
 
 from .driver import (
     ACKED,
     INVALID_PRODUCER_EPOCH,
+    MESSAGE_TOO_LARGE,
     NOT_WRITTEN,
     PENDING,
     UNKNOWN,
@@ -332,3 +334,88 @@ def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
     rig.settle_down()
     assert rig.core.identity.current == renewed
     assert rig.statuses == [ACKED] * 4
+
+
+# -- what a move forgets, and when there is none
+
+
+def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster() -> None:
+    """It might be another cluster's, which would hand out an id that means nothing here."""
+    rig = Rig(brokers=2)
+    rig.leaders[T, 0] = (2, 0)
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    rig.hold = (steps.AskCluster, steps.FetchMetadata, steps.InitProducerId)
+    rig.send()
+    rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH, poll=False)  # a new id is wanted
+    rig.lose()
+    rig.tick(5.0)
+    assert opened(rig)
+    assert not [step for step in rig.held if isinstance(step, steps.InitProducerId)]
+
+
+def test_nobody_moves_while_a_connection_to_the_known_cluster_is_there() -> None:
+    """Both connections are heard before the next decision: the one at home counts."""
+    both = 0
+    for seed in range(12):
+        rig = Rig(brokers=2, seed=seed)
+        rig.leaders[T, 0] = (2, 0)
+        rig.start()
+        rig.send()
+        rig.ack_all()
+        rig.leads_to["b1"] = "another"
+        rig.hold = (steps.AskCluster, steps.FetchMetadata)
+        rig.lose()
+        rig.send()
+        rig.tick(3.0)
+        links = rig.core.connections.links
+        waiting = [step for step in rig.held if step.link_id in links]
+        home = [step for step in waiting if rig.links[step.link_id].host == "b2"]
+        away = [step for step in waiting if links[step.link_id].node_id < 0]
+        rig.hold = ()
+        if not (home and away):
+            continue  # which addresses are tried first is up to chance
+        both += 1
+        for step in [*away, *home]:
+            if isinstance(step, steps.AskCluster):
+                there = rig.leads_to.get(rig.links[step.link_id].host, "cluster")
+                rig.core.on_cluster(step.link_id, step.token, there, rig.now)
+            else:
+                rig.answer_metadata(step)
+        rig.settle_down()
+        assert not told(rig, "the cluster changed"), f"seed {seed}"
+        assert rig.statuses == [ACKED] * 2
+    assert both
+
+
+def test_a_size_that_the_old_cluster_refused_is_forgotten() -> None:
+    rig = Rig(batch_size=1000, linger=0.1).start()
+    rig.send()
+    rig.tick(0.2)
+    rig.ack_all()
+    rig.send(3)
+    rig.tick(0.2)
+    rig.fail(rig.outstanding()[0], MESSAGE_TOO_LARGE)
+    rig.settle_down()
+    carried(rig)
+    rig.settle_down()
+    rig.send(3)
+    rig.tick(0.2)
+    assert [len(request.only.values) for request in rig.outstanding()] == [3]
+
+
+def test_what_the_old_brokers_said_of_themselves_is_forgotten() -> None:
+    rig = Rig()
+    rig.facts = BrokerFacts(expiration=5.0)
+    rig.start()
+    rig.send()
+    rig.ack_all()
+    rig.settle_down()
+    assert rig.core.expiration == 5.0
+    node = rig.core.connections.nodes[1]
+    rig.facts = BrokerFacts()
+    carried(rig)
+    rig.settle_down()
+    assert rig.core.connections.nodes[1] is not node
+    assert rig.core.expiration != 5.0

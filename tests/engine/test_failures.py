@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioidem.engine import steps
+from aioidem.engine.flushing import FlushCount
 from aioidem.errors import (
     ClusterAuthorizationFailedError,
     KafkaError,
@@ -13,6 +14,7 @@ from aioidem.errors import (
 )
 from aioidem.protocol.produce import PartitionAnswer
 from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem.structs import DeliveryCounts
 
 from .driver import (
     ACKED,
@@ -543,3 +545,18 @@ def test_memory_is_given_back_by_every_way_to_end() -> None:
     assert PENDING not in rig.statuses
     assert {ACKED, NOT_WRITTEN, UNKNOWN} == set(rig.statuses)
     assert rig.core.budget.used == 0
+
+
+# -- what a flush counts
+
+
+def test_a_flush_does_not_count_what_was_queued_after_it() -> None:
+    rig, requests = pipelined(3)
+    count = FlushCount(rig.core.begin_flush())
+    rig.core.flush_counts.append(count)
+    rig.send()
+    rig.fail(requests[0], TOPIC_AUTHORIZATION_FAILED, poll=False)
+    rig.settle_down()
+    assert rig.core.flushed(count.generation)
+    assert count.counts == DeliveryCounts(acked=2, not_written=1, unknown=0)
+    assert len(rig.statuses) == 5  # one before the three, and the one after the flush

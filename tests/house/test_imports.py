@@ -13,7 +13,12 @@ def test_import_contracts_hold() -> None:
     """The contracts in pyproject.toml: layers, and which packages do no IO."""
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -35,5 +40,6 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
         capture_output=True,
         text=True,
         check=True,
+        timeout=50,
     )
     assert done.stdout.strip() == "[]"

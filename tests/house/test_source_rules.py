@@ -31,7 +31,12 @@ _MACHINE_PATH = re.compile(r"(?<![\w.])/" + r"(?:work|home|root|Users)/\w")
 def _committed() -> list[Path]:
     """Return the files git tracks, or all source files where this is no git checkout (an sdist)."""
     listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, text=True
+        ["git", "ls-files", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=50,
     )
     if listing.returncode != 0:
         return [*LIBRARY, *TESTS]
