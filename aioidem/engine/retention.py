@@ -13,7 +13,8 @@ sent is at distance 1.
   by then, so it is at most the true distance: at least d are remembered.
 - *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and is proved to be
   stored: a batch after it was recognised. d counts from the newest batch ever sent, so it is at
-  least the true distance: fewer than d are remembered.
+  least the true distance: fewer than d are remembered. A refused batch that is newer than all
+  recognised ones proves nothing: it may never have arrived.
 
 Why a restart does not explain it. After a restart, clean or not, a broker remembers the newest
 batch of each producer and nothing else, so a refusal alone convicts nobody. Evidence counts only of
@@ -51,7 +52,7 @@ from aioidem.engine.backoff import Backoff
 from aioidem.engine.batch import Attempt, Batch
 from aioidem.engine.windows import DEFAULT_BATCHES_RETAINED
 
-__all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "earlier_link"]
+__all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
 """Recognised batches below the newest stored one that exclude a restart."""
@@ -71,6 +72,13 @@ class Disproof(NamedTuple):
     """The smallest one above it at which a retry was refused."""
 
 
+class Witness(NamedTuple):
+    """A batch whose retry was recognised, or refused."""
+
+    ordinal: int
+    distance: int
+
+
 class RetentionEvidence:
     """What the retries of one partition have shown, on its present connection."""
 
@@ -79,8 +87,8 @@ class RetentionEvidence:
     def __init__(self) -> None:
         self._awaited: set[int] = set()
         # By the connection on which all earlier attempts were made.
-        self._recognised: dict[int, list[int]] = {}
-        self._refused: dict[int, list[int]] = {}
+        self._recognised: dict[int, list[Witness]] = {}
+        self._refused: dict[int, list[Witness]] = {}
 
     def clear(self) -> None:
         """Another connection, leader or identity: what was seen belongs to the one before."""
@@ -105,11 +113,11 @@ class RetentionEvidence:
         """A retry ended in a way that tells nothing of the broker's memory."""
         self._awaited.discard(id(batch))
 
-    def _take(self, batch: Batch, distance: int, into: dict[int, list[int]]) -> None:
+    def _take(self, batch: Batch, distance: int, into: dict[int, list[Witness]]) -> None:
         if id(batch) in self._awaited and batch.attempt is not None:
             link = batch.attempt.earlier_link
             if link is not None and distance > 1:
-                into.setdefault(link, []).append(distance)
+                into.setdefault(link, []).append(Witness(batch.ordinal, distance))
         self.ended(batch)
 
     def verdict(self, said: int) -> Disproof | None:
@@ -118,11 +126,13 @@ class RetentionEvidence:
             return None
         refused, recognised = self._refused, self._recognised
         self._refused, self._recognised = {}, {}
-        for link, distances in refused.items():
+        for link, forgotten in refused.items():
             seen = recognised.get(link, [])
             if len(seen) < _WITNESSES:
                 continue
-            proved = max(seen)
+            proved = max(each.distance for each in seen)
+            stored = max(each.ordinal for each in seen)
+            distances = (each.distance for each in forgotten if each.ordinal < stored)
             beyond = min((d for d in distances if d > proved), default=said + 1)
             if beyond <= said:
                 return Disproof(said, proved, beyond)

@@ -23,11 +23,13 @@ def cut_with_twenty(**options: object) -> Rig:
     return rig
 
 
-def answer_as(rig: Rig, remembered: set[int], *, retained: int | None = 20) -> None:
-    """Answer everything as a broker that has all the batches and remembers these sequences; what
-    follows them in sequence is appended.
+def answer_as(
+    rig: Rig, remembered: set[int], *, retained: int | None = 20, stored: int = IN_DOUBT
+) -> None:
+    """Answer everything as a broker that has the batches up to sequence `stored` and remembers
+    these sequences; what follows them in sequence is appended.
     """
-    last = IN_DOUBT
+    last = stored
     for _ in range(400):
         if not rig.outstanding():
             rig.tick(0.5)
@@ -105,6 +107,25 @@ def test_what_a_restart_explains_convicts_nobody(remembered: set[int]) -> None:
     rig.send(2)
     rig.ack(rig.outstanding()[0], retained=20)
     assert rig.state().window.limit == 20
+
+
+def test_what_was_never_stored_was_not_forgotten() -> None:
+    """The window shrank to 5, and 14 of the 20 were stored. While the retries are answered, newest
+    first, the broker still serves one late copy (15), which pushes out 10. It recognises 11 to 14,
+    which is all that one that keeps 5 must.
+    """
+    rig = cut_with_twenty()
+    [first] = rig.outstanding()
+    rig.fail(first, OUT_OF_ORDER)
+    assert rig.sequences == list(range(IN_DOUBT, 0, -1)), "a pass of probes"
+    for request in rig.outstanding():
+        if request.sequence in range(11, 15):
+            rig.ack(request, offset=request.sequence, retained=5)
+        else:
+            rig.fail(request, OUT_OF_ORDER)
+    answer_as(rig, set(range(11, 16)), retained=5, stored=15)
+    assert set(rig.statuses) == {ACKED}
+    assert not accusations(rig)
 
 
 def test_a_window_that_shrank_is_no_lie() -> None:

@@ -40,7 +40,7 @@ from aioidem.engine.links import Link
 from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.partition import PartitionState, Route
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
-from aioidem.engine.retention import BrokerMemory, RetentionEvidence
+from aioidem.engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem.engine.suspicion import Suspicion
 from aioidem.engine.topics import TopicState
 from aioidem.engine.windows import PartitionWindow
@@ -256,9 +256,9 @@ def a_refusal_alone_convicts(patch: Patch) -> None:
     def naive(self: RetentionEvidence, batch: Batch, distance: int, into: Any) -> None:
         attempt = batch.attempt
         if attempt is not None and attempt.earlier_link is not None:
-            into.setdefault(0, []).append(distance)
+            into.setdefault(0, []).append(Witness(batch.ordinal, distance))
             if into is self._refused:
-                self._recognised[0] = [1, 1]
+                self._recognised[0] = [Witness(batch.ordinal + 1, 1)] * 2
         self.ended(batch)
 
     patch(RetentionEvidence, "_take", naive)

@@ -193,3 +193,12 @@ def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     result = run(draw(54288))
     assert result.schedule.wide_at_end
     assert not result.violations, "\n".join(map(str, result.violations))
+
+
+def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> None:
+    """Seed 53340: of twelve batches in doubt the newest were never stored. Their refusals were
+    counted as if the broker had forgotten them, though only older ones were recognised.
+    """
+    result = run(draw(53340))
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert not result.convictions
