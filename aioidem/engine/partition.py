@@ -365,7 +365,7 @@ class PartitionState:
         )
         batch.first_attempt = batch.first_attempt or batch.attempt
         batch.attempts += 1
-        self._evidence.sent(batch)
+        self._evidence.sent(batch, self.next_ordinal - batch.ordinal)
         batch.move(BatchEvent.SEND)
         self.outstanding += 1
         if probing:
@@ -514,7 +514,7 @@ class PartitionState:
         self, batch: Batch, disposition: Disposition, now: float, out: Effects
     ) -> None:
         if disposition.action is Action.OUT_OF_ORDER:
-            self._evidence.refused(batch, self.next_ordinal - batch.ordinal)
+            self._evidence.refused(batch)
         else:
             self._evidence.ended(batch)
         self._judge_memory(now, out)

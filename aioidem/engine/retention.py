@@ -11,18 +11,24 @@ sent is at distance 1.
 - *Recognised at distance d*: a retry was answered NONE though a later batch is known to be stored.
   It cannot have been appended just now. d counts from the newest batch that is known to be stored
   by then, so it is at most the true distance: at least d are remembered.
-- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and is proved to be
-  stored: a batch after it was recognised. d counts from the newest batch ever sent, so it is at
-  least the true distance: fewer than d are remembered. A refused batch that is newer than all
-  recognised ones proves nothing: it may never have arrived.
+- *Refused at distance d*: a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER, and is proved to have
+  been stored by then: batches after it were recognised earlier on this connection. d counts from
+  the newest batch that had been sent when the retry was (what is sent later on a connection is
+  served later), so it is at least the true distance: fewer than d are remembered.
+
+A refusal before that proves nothing. What was never appended is refused as well, being ahead of the
+log and not behind the memory; and a later recognition does not say when it was stored, because
+requests of a lost connection may still be served while their batches are asked about on this one.
+Such a batch may be asked about once more: a refused attempt has appended nothing.
 
 Why a restart does not explain it. After a restart, clean or not, a broker remembers the newest
 batch of each producer and nothing else, so a refusal alone convicts nobody. Evidence counts only of
 batches each of which was sent before on one and the same connection, the same for all, under the
 leader and epoch of now: one process appended them. And two batches *below* the newest stored one
-must be recognised. Both were appended before this connection (what is stored above them was
-appended later), so the memory is older than the last of them, and whatever came before that on the
-same connection was in it. Only trimming removes it.
+and above the refused one must be recognised first. Both were appended before they were asked about
+on this connection (what is stored above them was appended later), so the memory is older than the
+last of them, and whatever came before that on the same connection was in it. Only trimming removes
+it.
 
 Why a change of leader does not explain it. Followers rebuild what they remember when they truncate.
 So a verdict waits for metadata that was asked for after it, and falls with the leader's epoch.
@@ -55,7 +61,7 @@ from aioidem.engine.windows import DEFAULT_BATCHES_RETAINED
 __all__ = ["BrokerMemory", "Disproof", "RetentionEvidence", "Witness", "earlier_link"]
 
 _WITNESSES = 2
-"""Recognised batches below the newest stored one that exclude a restart."""
+"""Recognised batches between the newest stored one and a refused one that exclude a restart."""
 
 _FIRST_DOUBT = 600.0
 _LONGEST_DOUBT = 86400.0
@@ -72,8 +78,17 @@ class Disproof(NamedTuple):
     """The smallest one above it at which a retry was refused."""
 
 
+class _Retry(NamedTuple):
+    """A retry that was sent on the present connection."""
+
+    link: int
+    """The one connection on which it may have been appended before."""
+    distance: int
+    """From the newest batch that had been sent by then."""
+
+
 class Witness(NamedTuple):
-    """A batch whose retry was recognised, or refused."""
+    """A retry that was answered NONE, below the newest batch that is known to be stored."""
 
     ordinal: int
     distance: int
@@ -82,43 +97,58 @@ class Witness(NamedTuple):
 class RetentionEvidence:
     """What the retries of one partition have shown, on its present connection."""
 
-    __slots__ = ("_awaited", "_recognised", "_refused")
+    __slots__ = ("_awaited", "_early", "_recognised", "_refused")
 
     def __init__(self) -> None:
-        self._awaited: set[int] = set()
+        # By the batch.
+        self._awaited: dict[int, _Retry] = {}
+        # By the ordinal of what was refused before two were recognised: `_Retry.link`.
+        self._early: dict[int, int] = {}
         # By the connection on which all earlier attempts were made.
         self._recognised: dict[int, list[Witness]] = {}
-        self._refused: dict[int, list[Witness]] = {}
+        self._refused: dict[int, list[int]] = {}
 
     def clear(self) -> None:
         """Another connection, leader or identity: what was seen belongs to the one before."""
         self._awaited.clear()
+        self._early.clear()
         self._recognised.clear()
         self._refused.clear()
 
-    def sent(self, batch: Batch) -> None:
-        """A batch was sent; only retries that can bear witness are waited for."""
-        if batch.attempt is not None and batch.attempt.earlier_link is not None:
-            self._awaited.add(id(batch))
+    def sent(self, batch: Batch, distance: int) -> None:
+        """A batch was sent; only retries that can bear witness are waited for.
+
+        `distance`: from the newest batch sent by now.
+        """
+        if batch.attempt is None:
+            return
+        link = batch.attempt.earlier_link
+        # An attempt that was refused here has appended nothing: what was true before it still is.
+        link = self._early.pop(batch.ordinal, None) if link is None else link
+        if link is not None:
+            self._awaited[id(batch)] = _Retry(link, distance)
 
     def recognised(self, batch: Batch, distance: int) -> None:
         """A retry was answered NONE; `distance`: from the newest batch known to be stored."""
-        self._take(batch, distance, self._recognised)
+        retry = self._awaited.pop(id(batch), None)
+        if retry is not None and distance > 1:
+            seen = self._recognised.setdefault(retry.link, [])
+            seen.append(Witness(batch.ordinal, distance))
 
-    def refused(self, batch: Batch, distance: int) -> None:
-        """A retry was answered OUT_OF_ORDER; `distance`: from the newest batch ever sent."""
-        self._take(batch, distance, self._refused)
+    def refused(self, batch: Batch) -> None:
+        """A retry was answered OUT_OF_ORDER."""
+        retry = self._awaited.pop(id(batch), None)
+        if retry is None:
+            return
+        seen = self._recognised.get(retry.link, ())
+        if sum(each.ordinal > batch.ordinal for each in seen) >= _WITNESSES:
+            self._refused.setdefault(retry.link, []).append(retry.distance)
+        else:
+            self._early[batch.ordinal] = retry.link
 
     def ended(self, batch: Batch) -> None:
         """A retry ended in a way that tells nothing of the broker's memory."""
-        self._awaited.discard(id(batch))
-
-    def _take(self, batch: Batch, distance: int, into: dict[int, list[Witness]]) -> None:
-        if id(batch) in self._awaited and batch.attempt is not None:
-            link = batch.attempt.earlier_link
-            if link is not None and distance > 1:
-                into.setdefault(link, []).append(Witness(batch.ordinal, distance))
-        self.ended(batch)
+        self._awaited.pop(id(batch), None)
 
     def verdict(self, said: int) -> Disproof | None:
         """What is proved once every retry is answered; `said`: what the broker says now."""
@@ -126,13 +156,8 @@ class RetentionEvidence:
             return None
         refused, recognised = self._refused, self._recognised
         self._refused, self._recognised = {}, {}
-        for link, forgotten in refused.items():
-            seen = recognised.get(link, [])
-            if len(seen) < _WITNESSES:
-                continue
-            proved = max(each.distance for each in seen)
-            stored = max(each.ordinal for each in seen)
-            distances = (each.distance for each in forgotten if each.ordinal < stored)
+        for link, distances in refused.items():
+            proved = max(each.distance for each in recognised[link])
             beyond = min((d for d in distances if d > proved), default=said + 1)
             if beyond <= said:
                 return Disproof(said, proved, beyond)

@@ -76,6 +76,16 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
     rig.assert_drained()
 
 
+def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> None:
+    """Probes are answered one by one, and each that is recognised lets new batches go."""
+    rig = cut_with_twenty()
+    rig.send(60)
+    answer_as(rig, set(range(9, 21)))
+    assert set(rig.statuses) == {ACKED}
+    [told] = accusations(rig)
+    assert "was seen to deduplicate 12 and not 13" in told
+
+
 def test_its_word_is_believed_again_after_a_while_and_the_warning_is_not_repeated() -> None:
     rig = cut_with_twenty()
     answer_as(rig, set(range(16, 21)))

@@ -253,15 +253,13 @@ def found_out_and_believed(patch: Patch) -> None:
 
 @mutant("a broker that was restarted remembers one batch: two must be recognised below the newest")
 def a_refusal_alone_convicts(patch: Patch) -> None:
-    def naive(self: RetentionEvidence, batch: Batch, distance: int, into: Any) -> None:
-        attempt = batch.attempt
-        if attempt is not None and attempt.earlier_link is not None:
-            into.setdefault(0, []).append(Witness(batch.ordinal, distance))
-            if into is self._refused:
-                self._recognised[0] = [Witness(batch.ordinal + 1, 1)] * 2
-        self.ended(batch)
+    def naive(self: RetentionEvidence, batch: Batch) -> None:
+        retry = self._awaited.pop(id(batch), None)
+        if retry is not None:
+            self._recognised.setdefault(retry.link, []).append(Witness(batch.ordinal, 1))
+            self._refused.setdefault(retry.link, []).append(retry.distance)
 
-    patch(RetentionEvidence, "_take", naive)
+    patch(RetentionEvidence, "refused", naive)
 
 
 @mutant("a pass of probes goes on below what DescribeProducers names, or it shows nothing")

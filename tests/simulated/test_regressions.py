@@ -124,6 +124,35 @@ def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Faul
     assert not world.lost
 
 
+def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_brought() -> None:
+    """Seeds 50601, 50848: the window shrinks to 5, and a slow broker serves the requests of the
+    lost connection while they are asked about on the next one. What had not been served yet was
+    refused for being ahead of the log, and counted as forgotten.
+    """
+    result = clean(
+        schedule(
+            profile="ladder",
+            brokers=2,
+            grants_read=False,
+            retain=(50, 50),
+            versions=(14, 14),
+            rtt=0.1,
+            options={"max_in_flight_requests_per_connection": 50, "retry_backoff": 0.1},
+            calls=(
+                Call(0.244, "t", 0, None, 60),
+                *(Call(1.2 + i * 0.002, "t", 0, None, 60) for i in range(24)),
+            ),
+            faults=(
+                Fault(1.19, "retain", ("t", 5)),
+                Fault(1.19, "throttle", (0, 0.04, 1.3)),
+                Fault(1.249, "cut", (0, 1.0, True, 0.0)),
+            ),
+        )
+    )
+    assert set(result.outcomes) == {Outcome.ACKED}
+    assert (result.retries > 5, result.convictions) == (True, 0)
+
+
 @pytest.mark.parametrize("backend", ["", "asyncio", "trio"])
 def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge(
     backend: str,
