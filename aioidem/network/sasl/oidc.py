@@ -208,7 +208,9 @@ def _load_http_client() -> _HttpClient:
     """Import the client and load the system's authorities: for a thread, it takes 0.1 s."""
     import httpx2
 
-    return _HttpClient(httpx2, httpx2.create_ssl_context())
+    tls = httpx2.create_ssl_context()
+    httpx2.AsyncClient(verify=tls)  # unused, but the first one imports the transport
+    return _HttpClient(httpx2, tls)
 
 
 def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
