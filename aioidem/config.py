@@ -667,8 +667,11 @@ class ProducerConfig:
     ] = 300.0
     """Ask for metadata anew after so long, even without a reason."""
 
-    max_frame_bytes: Annotated[int, _Option(_Count(1024), "max.frame.bytes")] = 100 * 1024 * 1024
-    """The largest response accepted. A peer that announces more is not waited for."""
+    max_frame_bytes: Annotated[int, _Option(_Count(1024), "max.frame.bytes")] = 16 * 1024 * 1024
+    """Bytes of the largest response accepted. A peer that announces more is not waited for. Most
+    kinds of response have a smaller limit of their own; Metadata may have all of it, which are some
+    400,000 partitions of the topics that are written to, with three replicas each.
+    """
 
     allowed_brokers: Annotated[tuple[str, ...] | None, _Option(_Places(), "allowed.brokers")] = None
     """Where brokers may be: host names, domains (``*.example.org``) and networks

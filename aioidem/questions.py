@@ -7,7 +7,8 @@ schemas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from kio.static.protocol import RequestPayload
@@ -19,7 +20,9 @@ from aioidem.protocol.add_offsets import add_offsets_answer, add_offsets_request
 from aioidem.protocol.add_partitions import add_partitions_answer, add_partitions_request
 from aioidem.protocol.broker_config import broker_config_request, broker_facts
 from aioidem.protocol.find_coordinator import coordinator_answer, coordinator_request
-from aioidem.protocol.metadata import metadata_request, metadata_update
+from aioidem.protocol.messages import decode_response, response_type
+from aioidem.protocol.metadata import MetadataUpdate, metadata_request, metadata_update
+from aioidem.protocol.metadata_reader import read_metadata
 from aioidem.protocol.producer_id import (
     FIRST_WITH_IDENTITY,
     producer_id_answer,
@@ -41,6 +44,10 @@ _FIRST_WITH_COORDINATOR_TYPES = 1
 class Question(NamedTuple):
     """`make` builds the request in a version, `read` turns the answer into plain data, and `take`
     gives that to the engine, with the link, the token and the time.
+
+    Two things are there for answers that grow with the cluster: `read_frame` reads the frame of an
+    answer in a version where that is faster than by its schema, and `take_slowly` is `take` in
+    pieces, with a clock in the place of the time; each yield is a place to let others run.
     """
 
     api_key: ApiKey
@@ -49,6 +56,22 @@ class Question(NamedTuple):
     take: Callable[[int, int, Any, float], None]
     at_least: int = 0
     at_most: int | None = None
+    read_frame: Callable[[int, bytes], Any] | None = None
+    take_slowly: Callable[[int, int, Any, Callable[[], float]], Iterator[int]] | None = None
+
+    def reader(self, version: int) -> Callable[[bytes], Any]:
+        """What turns the frame of an answer in that version into plain data. It touches nothing
+        else, so it may run in a thread.
+
+        Raises:
+            InternalError: there is no schema.
+        """
+        if self.read_frame is not None:
+            return partial(self.read_frame, version)
+        schema = response_type(self.api_key, version)
+        if schema is None:
+            raise errors.InternalError(f"no schema for {self.api_key.name} v{version}")
+        return lambda frame: self.read(decode_response(schema, frame)[1])
 
 
 def question(step: steps.Step, core: ProducerCore) -> Question:
@@ -64,6 +87,8 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
                 lambda version: metadata_request(version, topics, allow_auto_create=auto),
                 metadata_update,
                 core.on_metadata,
+                read_frame=partial(read_metadata, wanted=frozenset(topics)),
+                take_slowly=partial(_merge_slowly, core),
             )
         case steps.AskCluster():
             return Question(
@@ -71,6 +96,7 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
                 lambda version: metadata_request(version, (), allow_auto_create=False),
                 lambda response: metadata_update(response).cluster_id,
                 core.on_cluster,
+                read_frame=_read_cluster_id,
             )
         case steps.InitProducerId():
             return Question(
@@ -117,6 +143,19 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
             )
         case _:
             return _of_transactions(step, core)
+
+
+def _read_cluster_id(version: int, frame: bytes) -> str | None:
+    return read_metadata(version, frame, ()).cluster_id
+
+
+def _merge_slowly(
+    core: ProducerCore, link_id: int, token: int, update: MetadataUpdate, clock: Callable[[], float]
+) -> Iterator[int]:
+    merge = core.merge_of(link_id, token, update)
+    if merge is not None:
+        yield from merge.slices()
+    core.on_metadata(link_id, token, update, clock(), merge)
 
 
 def _of_transactions(step: steps.Step, core: ProducerCore) -> Question:

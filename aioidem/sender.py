@@ -8,6 +8,8 @@ write never began.
 Invariants
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
   `send_nowait`.
+- No answer holds the loop: a long one is read in a thread, and given to the engine in pieces where
+  that takes long too. Later answers of its connection wait for it, so the order stays.
 - If anything here or in the engine raises what it should not, every record is settled before the
   task ends: a defect of ours must fail loudly, not hang its callers.
 
@@ -20,11 +22,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from aioidem import errors
@@ -37,19 +41,28 @@ from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.tls import secured
 from aioidem.network.transport import Connector
-from aioidem.protocol.messages import decode_response, encode_request, response_type
-from aioidem.protocol.produce import decode_produce_response, encode_produce_request
+from aioidem.protocol.answer_limits import answer_limit, produce_answer_limit
+from aioidem.protocol.frames import FrameLimit
+from aioidem.protocol.messages import encode_request
+from aioidem.protocol.produce import (
+    ProduceAnswer,
+    decode_produce_response,
+    encode_produce_request,
+)
 from aioidem.protocol.versions import ApiKey
 from aioidem.questions import Question, question
 from aioidem.unseen import UnseenFailures
 from aioidem.waiting import Signal, Wakeup, new_signal
 
-__all__ = ["Alarm", "Observer", "Sender"]
+__all__ = ["LONG_ANSWER", "Alarm", "Observer", "Sender"]
 
 logger = logging.getLogger("aioidem")
 
 _STALL = 1.0
 """Seconds by which an alarm must be late for the loop to have been stalled."""
+
+LONG_ANSWER: Final = 1 << 15
+"""Bytes of an answer that is read in a thread: one of this size takes about 10 ms."""
 
 _CATCH_UP_ROUNDS = 10
 """Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
@@ -107,13 +120,28 @@ class Alarm:
 
 
 class _Asked:
-    """A request written to a connection: who waits for its answer, and how to read it."""
+    """A request written to a connection: who waits for its answer, and what is done with it.
 
-    __slots__ = ("read", "token")
+    `read` turns its frame into plain data and touches nothing else; `take` gives that to the
+    engine, and `take_slowly`, where there is one, does so in pieces. `produced` is the version of a
+    Produce request, None for all others.
+    """
 
-    def __init__(self, token: int, read: Callable[[bytes], None]) -> None:
+    __slots__ = ("produced", "read", "take", "take_slowly", "token")
+
+    def __init__(
+        self,
+        token: int,
+        read: Callable[[bytes], Any],
+        take: Callable[[Any], None],
+        take_slowly: Callable[[Any], Iterator[int]] | None = None,
+        produced: int | None = None,
+    ) -> None:
         self.token = token
         self.read = read
+        self.take = take
+        self.take_slowly = take_slowly
+        self.produced = produced
 
 
 class _Channel:
@@ -173,6 +201,8 @@ class Sender:
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
         self._tasks: TaskGroup | None = None
+        # One long answer at a time, whoever sends it: this bounds what they take of the machine.
+        self._reading: anyio.CapacityLimiter | None = None
         self.ended = False
         # The loop's own, once there is a loop: finding it out anew costs a tenth of a request.
         self.clock: Callable[[], float] = anyio.current_time
@@ -311,11 +341,18 @@ class Sender:
         answered = step.acks != 0
         if answered:
             channel.asked[correlation_id] = _Asked(
-                step.token, lambda answer: self._on_produce(channel, step, answer)
+                step.token,
+                partial(decode_produce_response, step.version),
+                lambda answer: self._on_produce(channel, step, answer[1]),
+                produced=step.version,
             )
         else:
             channel.unanswered.append((correlation_id, step.token))
-        self._write(channel, frame, correlation_id, step.token, answered=answered)
+        limit = None
+        if answered:
+            partitions = sum(len(topic.partitions) for topic in step.topics)
+            limit = produce_answer_limit(partitions, step.records, self._config.max_frame_bytes)
+        self._write(channel, frame, correlation_id, step.token, limit)
 
     def _ask(self, link_id: int, token: int, asked: Question) -> None:
         channel = self._channels.get(link_id)
@@ -329,41 +366,45 @@ class Sender:
             self._core.on_unsupported(link_id, token, error, self._now())
             self.wakeup.set()
             return
-        schema = response_type(asked.api_key, version)
-        if schema is None:
-            raise errors.InternalError(f"no schema for {asked.api_key.name} v{version}")
         correlation_id = channel.connection.next_correlation_id()
-
-        def read(frame: bytes) -> None:
-            answer = asked.read(decode_response(schema, frame)[1])
-            asked.take(link_id, token, answer, self._now())
-
-        channel.asked[correlation_id] = _Asked(token, read)
+        slowly = asked.take_slowly
+        channel.asked[correlation_id] = _Asked(
+            token,
+            asked.reader(version),
+            lambda answer: asked.take(link_id, token, answer, self._now()),
+            None if slowly is None else lambda answer: slowly(link_id, token, answer, self._now),
+        )
         frame = encode_request(
             asked.make(version), correlation_id=correlation_id, client_id=self._config.client_id
         )
-        self._write(channel, frame, correlation_id, token, answered=True)
+        limit = answer_limit(asked.api_key, self._config.max_frame_bytes)
+        self._write(channel, frame, correlation_id, token, limit)
 
     def _write(
-        self, channel: _Channel, frame: bytes, correlation_id: int, token: int, *, answered: bool
+        self,
+        channel: _Channel,
+        frame: bytes,
+        correlation_id: int,
+        token: int,
+        limit: FrameLimit | None,
     ) -> None:
+        """Queue a request whose answer may be so long; None: it gets none."""
         try:
             channel.connection.write(
-                frame, correlation_id=correlation_id, expects_response=answered
+                frame,
+                correlation_id=correlation_id,
+                expects_response=limit is not None,
+                limit=limit,
             )
         except errors.KafkaConnectionError:
             # It ended a moment ago; `on_link_lost` follows and needs to know that this never left.
             channel.asked.pop(correlation_id, None)
             channel.refused.append(token)
 
-    def _on_produce(self, channel: _Channel, step: steps.SendProduce, frame: bytes) -> None:
-        now = self._now()
-        try:
-            _, answer = decode_produce_response(step.version, frame)
-        except errors.ProtocolError as error:
-            self._core.on_undecodable(channel.link_id, step.version, error, now)
-            raise
-        odd = self._core.on_produce_answer(channel.link_id, step.token, answer, now)
+    def _on_produce(
+        self, channel: _Channel, step: steps.SendProduce, answer: ProduceAnswer
+    ) -> None:
+        odd = self._core.on_produce_answer(channel.link_id, step.token, answer, self._now())
         if odd is not None:
             raise odd
 
@@ -407,13 +448,47 @@ class Sender:
             del self._channels[step.link_id]
             self._lost(step.link_id, cause, channel.unwritten())
 
-    def _on_frame(self, channel: _Channel, correlation_id: int, frame: bytes) -> None:
+    def _on_frame(
+        self, channel: _Channel, correlation_id: int, frame: bytes
+    ) -> Awaitable[None] | None:
         asked = channel.asked.pop(correlation_id, None)
         if asked is None:
             raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
-        asked.read(frame)
+        # Without a loop, as in the simulation, nobody waits while it is read.
+        if len(frame) > LONG_ANSWER and self._tasks is not None:
+            return self._on_long_frame(channel, asked, frame)
+        try:
+            answer = asked.read(frame)
+        except errors.ProtocolError as error:
+            self._undecodable(channel, asked, error)
+            raise
+        asked.take(answer)
         self.deliver()
         self.wakeup.set()
+        return None
+
+    async def _on_long_frame(self, channel: _Channel, asked: _Asked, frame: bytes) -> None:
+        if self._reading is None:
+            self._reading = anyio.CapacityLimiter(1)
+        try:
+            # The thread is given up when the connection ends: it has its bound in the frame's.
+            answer = await anyio.to_thread.run_sync(
+                asked.read, frame, abandon_on_cancel=True, limiter=self._reading
+            )
+        except errors.ProtocolError as error:
+            self._undecodable(channel, asked, error)
+            raise
+        if asked.take_slowly is None:
+            asked.take(answer)
+        else:
+            for _ in asked.take_slowly(answer):
+                await anyio.lowlevel.checkpoint()
+        self.deliver()
+        self.wakeup.set()
+
+    def _undecodable(self, channel: _Channel, asked: _Asked, error: errors.ProtocolError) -> None:
+        if asked.produced is not None:
+            self._core.on_undecodable(channel.link_id, asked.produced, error, self._now())
 
     def _on_progress(self, channel: _Channel) -> None:
         now = self._now()

@@ -42,7 +42,7 @@ class ClusterMetadata:
         known = self._view.partitions(topic)
         if known is None:
             return None
-        return {index for index, view in known.items() if view.leader_id != NO_LEADER}
+        return {index for index, leader in known.items() if leader != NO_LEADER}
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
         """The leader's node id, -1 when there is none; None when the partition is not known."""

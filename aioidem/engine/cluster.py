@@ -13,43 +13,12 @@ Rejected: replacing the whole view with every answer, which forgets all three.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from uuid import UUID
 
-from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
+from aioidem.engine.metadata_merge import MergeResult, MetadataMerge
+from aioidem.engine.topic_view import NO_LEADER, PartitionView, TopicView
+from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate
 
 __all__ = ["NO_LEADER", "ClusterView", "MergeResult", "PartitionView", "TopicView"]
-
-NO_LEADER = -1
-
-
-@dataclass(slots=True)
-class PartitionView:
-    """Who leads a partition, as far as we know."""
-
-    leader_id: int = NO_LEADER
-    leader_epoch: int = -1
-
-
-@dataclass(slots=True)
-class TopicView:
-    """A topic and its partitions. `partitions` only ever grows for one topic id."""
-
-    name: str
-    topic_id: UUID | None
-    partitions: dict[int, PartitionView] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class MergeResult:
-    """What a merge found out that someone must act on."""
-
-    recreated: list[str] = field(default_factory=list)
-    """Topics whose id changed."""
-    failed: dict[str, int] = field(default_factory=dict)
-    """Topics answered with an error code."""
-    leaderless: bool = False
-    """Some partition we asked about has no leader now."""
 
 
 class ClusterView:
@@ -65,40 +34,18 @@ class ClusterView:
         self.topics: dict[str, TopicView] = {}
 
     def merge(self, update: MetadataUpdate) -> MergeResult:
-        """Take in a Metadata answer. An answer without a single broker changes no address
-        (aiokafka's zero brokers).
-        """
-        result = MergeResult()
-        if update.brokers:
-            self.brokers = {broker.node_id: broker for broker in update.brokers}
-        for topic in update.topics:
-            self._merge_topic(topic, result)
-        return result
-
-    def _merge_topic(self, update: TopicUpdate, result: MergeResult) -> None:
-        if update.error_code:
-            result.failed[update.name] = update.error_code
-            return
-        known = self.topics.get(update.name)
-        if known is None or _recreated(known.topic_id, update.topic_id):
-            if known is not None:
-                result.recreated.append(update.name)
-            known = self.topics[update.name] = TopicView(update.name, update.topic_id)
-        elif known.topic_id is None:
-            known.topic_id = update.topic_id
-        for partition in update.partitions:
-            _merge_partition(known.partitions, partition)
-        result.leaderless |= any(p.leader_id == NO_LEADER for p in known.partitions.values())
+        """Take in a Metadata answer, at once."""
+        return MetadataMerge(self, update).finish()
 
     def hint(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
         """Take a leader named in a Produce answer (KIP-951). Whether it was news."""
         known = self.topics.get(topic)
-        view = None if known is None else known.partitions.get(partition)
-        if view is None or leader_id < 0 or leader_epoch <= view.leader_epoch:
+        view = None if known is None else known.view(partition)
+        if known is None or view is None or leader_id < 0 or leader_epoch <= view.leader_epoch:
             return False
         if leader_id not in self.brokers:
             return False
-        view.leader_id, view.leader_epoch = leader_id, leader_epoch
+        known.lead(partition, leader_id, leader_epoch)
         return True
 
     def add_brokers(self, brokers: Iterable[BrokerAddress]) -> None:
@@ -109,22 +56,11 @@ class ClusterView:
     def leader_of(self, topic: str, partition: int) -> PartitionView | None:
         """The partition's view, or None when the partition is not known."""
         known = self.topics.get(topic)
-        return None if known is None else known.partitions.get(partition)
+        return None if known is None else known.view(partition)
 
-    def partitions(self, topic: str) -> Mapping[int, PartitionView] | None:
-        """The partitions of a topic, or None when the topic is not known."""
+    def partitions(self, topic: str) -> Mapping[int, int] | None:
+        """The leaders of a topic's partitions, `NO_LEADER` where there is none; None when the topic
+        is not known.
+        """
         known = self.topics.get(topic)
-        return None if known is None or not known.partitions else known.partitions
-
-
-def _recreated(old: UUID | None, new: UUID | None) -> bool:
-    return old is not None and new is not None and old != new
-
-
-def _merge_partition(views: dict[int, PartitionView], update: PartitionUpdate) -> None:
-    view = views.setdefault(update.index, PartitionView())
-    if 0 <= update.leader_epoch < view.leader_epoch:
-        return
-    view.leader_id = update.leader_id if update.leader_id >= 0 else NO_LEADER
-    if update.leader_epoch >= 0:
-        view.leader_epoch = update.leader_epoch
+        return None if known is None or not known.leaders else known.leaders

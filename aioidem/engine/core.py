@@ -20,7 +20,6 @@ its route.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
@@ -43,6 +42,7 @@ from aioidem.engine.flushing import FlushCount
 from aioidem.engine.idempotence import IdentityLedger, IdentityState, ProducerIdentity
 from aioidem.engine.links import Entry, Link, Outstanding, RequestKind
 from aioidem.engine.metadata import MetadataRefresher
+from aioidem.engine.metadata_merge import MetadataMerge
 from aioidem.engine.partition import SEQUENCE_CAP, PartitionState, Route
 from aioidem.engine.read_back import written_batches
 from aioidem.engine.recovery import Rung
@@ -100,6 +100,8 @@ _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
 _UNSUPPORTED_VERSION = 35
 _PRODUCE_WITH_TOPIC_IDS = 13
 _LAST_PRODUCE_OF_V1 = 11
+_MOST_BATCHES = 1_000
+"""Batches in one Produce request: what its answer settles is done in one piece."""
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
 # UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
 # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -277,17 +279,16 @@ class ProducerCore:
         return True
 
     def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
-        views = self.cluster.topics[topic.name].partitions
+        view = self.cluster.topics[topic.name]
         if record.key is None and self.config.partitioner is None:
-            return topic.sticky.choose(record.size, views)
-        everything = sorted(views)
-        available = [index for index in everything if views[index].leader_id != NO_LEADER]
+            return topic.sticky.choose(record.size, view)
+        everything = view.everything
         try:
-            chosen = self._sealer.partitioner(record.key, everything, available or everything)
+            chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
         except Exception as error:
             # The caller's code: it may run long after his call, where nobody else would catch it.
             raise errors.RecordError(f"the partitioner raised {error!r}") from error
-        if not isinstance(chosen, int) or chosen not in views:
+        if not isinstance(chosen, int) or chosen not in view.leaders:
             raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
         return chosen
 
@@ -934,12 +935,13 @@ class ProducerCore:
                 state.send(batch, now)
                 chosen.append(Entry(state, batch))
                 room -= len(batch.data)
-                if room < self.config.batch_size:
+                if room < self.config.batch_size or len(chosen) == _MOST_BATCHES:
                     break
             if not chosen:
                 return
             self._write(link, chosen, now)
-            states = [*states[1:], states[0]] if len(states) > 1 else states
+            turn = len(chosen) if len(chosen) == _MOST_BATCHES else 1
+            states = [*states[turn:], *states[:turn]] if len(states) > 1 else states
 
     def _next_batch(
         self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
@@ -992,7 +994,7 @@ class ProducerCore:
         topics: dict[str, steps.TopicData] = {}
         entries: dict[tuple[str, int], Entry] = {}
         names: dict[UUID, str] = {}
-        nbytes = 0
+        nbytes = records = 0
         for entry in chosen:
             state, batch = entry
             data = topics.get(state.topic)
@@ -1006,6 +1008,7 @@ class ProducerCore:
             data.partitions.append((state.partition, batch.data))
             entries[state.topic, state.partition] = entry
             nbytes += len(batch.data)
+            records += batch.count
             self.counters.batches_sent += 1
             self.counters.batches_retried += batch.attempts > 1
         if self.dispatched is not None:
@@ -1030,6 +1033,7 @@ class ProducerCore:
                 int(self.config.request_timeout * 1000),
                 self.config.transactional_id,
                 list(topics.values()),
+                records,
             )
         )
 
@@ -1455,8 +1459,29 @@ class ProducerCore:
         self.identity.refuse()
         self._identity_at = now + self._identity_backoff.next_delay()
 
-    def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
-        """A Metadata request was answered."""
+    def merge_of(self, link_id: int, token: int, update: MetadataUpdate) -> MetadataMerge | None:
+        """The merge of a long Metadata answer, to be done in pieces before `on_metadata` is called
+        with it. None: `on_metadata` will not take it, or not as it is.
+        """
+        link = self.connections.links.get(link_id)
+        view = self.cluster
+        if link is None or token not in link.outstanding:
+            return None
+        if None not in (view.cluster_id, update.cluster_id) and (
+            view.cluster_id != update.cluster_id
+        ):
+            return None
+        return MetadataMerge(view, update, self.topics)
+
+    def on_metadata(
+        self,
+        link_id: int,
+        token: int,
+        update: MetadataUpdate,
+        now: float,
+        merge: MetadataMerge | None = None,
+    ) -> None:
+        """A Metadata request was answered; `merge` is what `merge_of` gave for the answer."""
         link = self.connections.links.get(link_id)
         request = None if link is None else link.take(token, now)
         if link is None or request is None:
@@ -1466,11 +1491,12 @@ class ProducerCore:
             self.metadata.failed(now)
             return
         # What nobody asked about is not kept: a broker could name new topics with each answer.
-        asked = tuple(topic for topic in update.topics if topic.name in self.topics)
-        result = self.cluster.merge(dataclasses.replace(update, topics=asked))
+        if merge is None or merge.view is not self.cluster:
+            merge = MetadataMerge(self.cluster, update, self.topics)
+        result = merge.finish()
         self.connections.learn(self.cluster.brokers.values())
         self._convict(request.sent_at, now)
-        told = {topic.name for topic in asked if not topic.error_code and topic.partitions}
+        told = {topic.name for topic in merge.topics if not topic.error_code and topic.partitions}
         for name in result.recreated:
             self._recreate(name)
         for name, state in self.topics.items():
@@ -1627,7 +1653,7 @@ class ProducerCore:
             old.abandon(errors.UnknownTopicId("the topic was deleted and recreated"), self)
             if old.outstanding:
                 self._retired.append(old)
-            if old.partition not in view.partitions:
+            if old.partition not in view.leaders:
                 # Fewer than before: what may go elsewhere does, the rest is refused with this.
                 for record in queued:
                     self.topics[name].wait(record.deadline, 0, record)

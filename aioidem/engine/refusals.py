@@ -22,14 +22,15 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
     """
     if answer.error_code not in _NAMES_RECORDS:
         return {}
+    # An answer may name any number of records; what the batch does not have costs one look each.
+    named = {index: text for index, text in answer.record_errors if 0 <= index < count}
     return {
         index: errors.broker_error(
             answer.error_code,
             f"{where}: the broker refused record {index} of its batch of {count}: "
             f"{text or answer.error_message or 'it does not say why'}",
         )
-        for index, text in sorted(answer.record_errors, key=lambda named: named[0])
-        if 0 <= index < count
+        for index, text in sorted(named.items(), key=lambda each: each[0])
     }
 
 

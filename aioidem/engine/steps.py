@@ -70,6 +70,8 @@ class SendProduce(NamedTuple):
     timeout_ms: int
     transactional_id: str | None
     topics: list[TopicData]
+    records: int = 0
+    """In all its batches."""
 
 
 @dataclass(frozen=True, slots=True)

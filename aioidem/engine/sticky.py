@@ -7,9 +7,10 @@ pieces as there are partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable
 
-from aioidem.engine.cluster import NO_LEADER, PartitionView
+from aioidem.engine.topic_view import TopicView
 
 __all__ = ["StickyPartitioner"]
 
@@ -25,18 +26,21 @@ class StickyPartitioner:
         self._current: int | None = None
         self._bytes = 0
 
-    def choose(self, size: int, partitions: Mapping[int, PartitionView]) -> int:
-        """The partition for a record of `size` bytes; `partitions` must not be empty."""
+    def choose(self, size: int, topic: TopicView) -> int:
+        """The partition for a record of `size` bytes; the topic must have one."""
         current = self._current
-        if current is None or self._bytes >= self._switch_after or current not in partitions:
-            current = self._current = self._draw(partitions)
+        if current is None or self._bytes >= self._switch_after or current not in topic.leaders:
+            current = self._current = self._draw(topic)
             self._bytes = 0
         self._bytes += size
         return current
 
-    def _draw(self, partitions: Mapping[int, PartitionView]) -> int:
-        led = sorted(index for index, view in partitions.items() if view.leader_id != NO_LEADER)
-        choices = led or sorted(partitions)
-        if len(choices) > 1 and self._current in choices:
-            choices.remove(self._current)
-        return choices[int(self._random() * len(choices)) % len(choices)]
+    def _draw(self, topic: TopicView) -> int:
+        choices = topic.available or topic.everything
+        count = len(choices)
+        place = count if self._current is None else bisect_left(choices, self._current)
+        if count in (1, place) or choices[place] != self._current:
+            return choices[int(self._random() * count) % count]
+        # Any but the current one, as if that were not in the list.
+        drawn = int(self._random() * (count - 1)) % (count - 1)
+        return choices[drawn + (drawn >= place)]

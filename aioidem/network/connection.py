@@ -8,6 +8,8 @@ Invariants:
 - Frames leave in the order of `write`. A response is accepted only if it is the next one due and
   carries that request's correlation id; anything else ends the connection (an answer taken for
   the wrong request would acknowledge the wrong records).
+- How long a response may be is known of the request it answers: one announced as longer ends the
+  connection before any of it is kept.
 - A request is due an answer once it has *started*, that is, once it was handed to the stream. It
   is never said not to have started when a byte of it may have left: `started` stays answerable
   after the end, because "not started" is what lets a batch be called never sent.
@@ -30,7 +32,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -53,7 +55,7 @@ from aioidem.network.sasl.client import SaslClient
 from aioidem.network.tls import TlsConnector, tls_failure
 from aioidem.network.tls_probe import PROBE_SECONDS, answers_tls, speaks
 from aioidem.network.transport import Connector, address
-from aioidem.protocol.frames import FrameSplitter, recognise
+from aioidem.protocol.frames import FrameLimit, FrameSplitter, recognise
 from aioidem.protocol.messages import correlation_id_of
 from aioidem.protocol.versions import ApiVersionTable, VersionNegotiation
 from aioidem.secret import Secret
@@ -61,13 +63,19 @@ from aioidem.waiting import Wakeup
 
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
-OnFrame = Callable[[int, bytes], None]
-"""Takes a response: its correlation id and the whole frame without its length, header included."""
+OnFrame = Callable[[int, bytes], Awaitable[None] | None]
+"""Takes a response: its correlation id and the whole frame without its length, header included.
+
+What it returns is awaited before the next response is looked at, and cancelled if the connection
+ends meanwhile.
+"""
 
 OnProgress = Callable[[int, int], None]
 """Takes the bytes just written and just read; one of them is 0."""
 
 _HANDSHAKE_FRAME_BYTES: Final = 1 << 20
+_HANDSHAKE_LIMIT: Final = FrameLimit(_HANDSHAKE_FRAME_BYTES)
+_UNASKED_LIMIT: Final = FrameLimit(1 << 16, "answer that nobody asked for,")
 _READ_BYTES: Final = 1 << 16
 _SEND_BYTES: Final = 1 << 17
 _CLOSE_SECONDS: Final = 1.0
@@ -137,9 +145,9 @@ class Connection:
         self._stream = stream
         self._splitter = splitter
         self._last_id = last_correlation_id
-        self._queue: deque[tuple[bytes, int, bool]] = deque()
+        self._queue: deque[tuple[bytes, int, FrameLimit | None]] = deque()
         self._unstarted: set[int] = set()
-        self._due: deque[int] = deque()
+        self._due: deque[tuple[int, FrameLimit]] = deque()
         self._wake = Wakeup()
         self._ended: anyio.Event | None = None
         self._scope: anyio.CancelScope | None = None
@@ -297,18 +305,30 @@ class Connection:
         self._last_id = 0 if self._last_id == _LAST_CORRELATION_ID else self._last_id + 1
         return self._last_id
 
-    def write(self, frame: bytes, *, correlation_id: int, expects_response: bool = True) -> None:
+    def write(
+        self,
+        frame: bytes,
+        *,
+        correlation_id: int,
+        expects_response: bool = True,
+        limit: FrameLimit | None = None,
+    ) -> None:
         """Queue a request; `run` sends it.
 
         :param frame: with its length.
         :param correlation_id: the one inside the frame, from `next_correlation_id`.
         :param expects_response: False for what a broker does not answer (Produce with acks=0).
+        :param limit: how long its answer may be; None: as long as the splitter allows.
         :raises KafkaConnectionError: the connection has ended; nothing of the frame was or will be
             sent.
         """
         if self._cause is not None:
             raise KafkaConnectionError(f"nothing can be sent: {self._cause.args[0]}")
-        self._queue.append((frame, correlation_id, expects_response))
+        if not expects_response:
+            limit = None
+        elif limit is None:
+            limit = FrameLimit(self._splitter.max_frame_bytes)
+        self._queue.append((frame, correlation_id, limit))
         self._unstarted.add(correlation_id)
         self._wake.set()
 
@@ -427,7 +447,7 @@ class Connection:
 
         async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             exchange = self._exchange = _Exchange(correlation_id)
-            self._due.append(correlation_id)
+            self._due.append((correlation_id, _HANDSHAKE_LIMIT))
             on_progress(await _send_hidden(self._stream, frame), 0)
             return await exchange.wait()
 
@@ -450,10 +470,10 @@ class Connection:
         taken: list[bytes] = []
         size = 0
         while self._queue and (not taken or size + len(self._queue[0][0]) <= _SEND_BYTES):
-            frame, correlation_id, expects_response = self._queue.popleft()
+            frame, correlation_id, limit = self._queue.popleft()
             self._unstarted.discard(correlation_id)
-            if expects_response:
-                self._due.append(correlation_id)
+            if limit is not None:
+                self._due.append((correlation_id, limit))
             taken.append(frame)
             size += len(frame)
         return taken[0] if len(taken) == 1 else b"".join(taken)
@@ -473,7 +493,7 @@ class Connection:
             except anyio.EndOfStream:
                 raise self._hung_up() from None
             on_progress(0, len(data))
-            for place, frame in enumerate(self._splitter.feed(data)):
+            for place, frame in enumerate(self._splitter.feed(data, self._limit_of)):
                 if place:
                     # What an answer made room for leaves before the next answer is looked at: a
                     # burst of answers does not stay a burst of requests, with every one behind the
@@ -484,18 +504,24 @@ class Connection:
                 self._answered = True
                 came = self._due_next(frame)
                 if self._exchange is None or not self._exchange.takes(came, frame):
-                    on_frame(came, frame)
+                    rest = on_frame(came, frame)
+                    if rest is not None:
+                        await rest
                 if self._exchange is not None and not self._due:
                     self._exchange.quiet()
             if self._splitter.error is not None:
                 raise self._splitter.error
+
+    def _limit_of(self, place: int) -> FrameLimit:
+        """How long the answer may be that comes behind so many others."""
+        return self._due[place][1] if place < len(self._due) else _UNASKED_LIMIT
 
     def _due_next(self, frame: bytes) -> int:
         """The correlation id of a response, which must be the one that is due."""
         came = correlation_id_of(frame)
         if not self._due:
             raise ProtocolError(f"response {came} came, but none is due")
-        due = self._due.popleft()
+        due, _ = self._due.popleft()
         if came != due:
             raise ProtocolError(f"response {came} came where {due} is due")
         return due

@@ -9,7 +9,9 @@ Invariants:
 
 - Only `ProtocolError` escapes `decode`, whatever the bytes are.
 - Nothing is allocated for a count before the bytes that could hold that many items are there: it
-  is at most (bytes left) / (the least an item can take), and at most `MAX_ARRAY_ITEMS`.
+  is at most (bytes left) / (the least an item can take).
+- All arrays of one message together have at most `MAX_ITEMS` items, those in tagged fields too: an
+  item takes a hundred times the memory and the time of the byte that announced it.
 - The depth of recursion is that of the schema, never of the input.
 - Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
   come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
@@ -43,7 +45,7 @@ from aioidem.errors import InternalError, ProtocolError
 from aioidem.protocol.foreign_text import foreign_text
 
 __all__ = [
-    "MAX_ARRAY_ITEMS",
+    "MAX_ITEMS",
     "RawErrorCode",
     "decode",
     "decode_prefix",
@@ -54,11 +56,27 @@ __all__ = [
 
 E = TypeVar("E", bound=Entity)
 
-Read = Callable[[bytes, int], tuple[Any, int]]
-"""Reads one value at an offset; returns it with the offset behind it."""
+MAX_ITEMS: Final = 500_000
+"""No message has more: the topics of one producer stay far below it, in partitions."""
 
-MAX_ARRAY_ITEMS: Final = 1_000_000
-"""No array is longer: one Metadata answer about a whole large cluster stays below it."""
+
+class _Budget:
+    """The items that a message may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_ITEMS
+
+
+class _Message(bytes):
+    """The bytes of a message, or of a tagged field in it, with the budget they share."""
+
+    budget: _Budget
+
+
+Read = Callable[[_Message, int], tuple[Any, int]]
+"""Reads one value at an offset; returns it with the offset behind it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -131,8 +149,10 @@ def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, in
 
     :raises ProtocolError: the bytes there are not such a message.
     """
+    message = _Message(data)
+    message.budget = _Budget()
     try:
-        return _struct(entity_type).read(data, offset)
+        return _struct(entity_type).read(message, offset)
     except ProtocolError as error:
         raise ProtocolError(f"{_label(entity_type)}: {error.args[0]}") from None
     except (struct.error, IndexError):
@@ -154,7 +174,7 @@ def _number(layout: str) -> _Field:
     fixed = struct.Struct(layout)
     unpack, size = fixed.unpack_from, fixed.size
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         return unpack(data, at)[0], at + size
 
     return _Field(read, size)
@@ -178,7 +198,7 @@ _read_int32: Final = _NUMBERS["int32"].read
 _read_int64: Final = _NUMBERS["int64"].read
 
 
-def _read_uvarint(data: bytes, at: int) -> tuple[int, int]:
+def _read_uvarint(data: _Message, at: int) -> tuple[int, int]:
     value = data[at]
     if value < 0x80:
         return value, at + 1
@@ -194,7 +214,7 @@ def _read_uvarint(data: bytes, at: int) -> tuple[int, int]:
     raise ProtocolError(f"varint at byte {at} does not fit 32 bits")
 
 
-def _read_compact_length(data: bytes, at: int) -> tuple[int, int]:
+def _read_compact_length(data: _Message, at: int) -> tuple[int, int]:
     value, at = _read_uvarint(data, at)
     return value - 1, at
 
@@ -202,7 +222,7 @@ def _read_compact_length(data: bytes, at: int) -> tuple[int, int]:
 def _sized(read_length: Read, least: int, *, text: bool, nullable: bool) -> _Field:
     """A string or a byte string behind its length; -1 is null."""
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         length, at = read_length(data, at)
         if length < 0:
             if length == -1 and nullable:
@@ -220,14 +240,14 @@ def _sized(read_length: Read, least: int, *, text: bool, nullable: bool) -> _Fie
 _error_codes: Final[Mapping[int, ErrorCode]] = {code.value: code for code in ErrorCode}
 
 
-def _read_error_code(data: bytes, at: int) -> tuple[int, int]:
+def _read_error_code(data: _Message, at: int) -> tuple[int, int]:
     value, at = _read_int16(data, at)
     code = _error_codes.get(value)
     return (RawErrorCode(value) if code is None else code), at
 
 
 def _duration(read_ms: Read, least: int) -> _Field:
-    def read(data: bytes, at: int) -> tuple[timedelta, int]:
+    def read(data: _Message, at: int) -> tuple[timedelta, int]:
         value, end = read_ms(data, at)
         try:
             return timedelta(milliseconds=value), end
@@ -238,7 +258,7 @@ def _duration(read_ms: Read, least: int) -> _Field:
 
 
 def _timestamp(nullable: bool) -> _Field:
-    def read(data: bytes, at: int) -> tuple[datetime | None, int]:
+    def read(data: _Message, at: int) -> tuple[datetime | None, int]:
         value, end = _read_int64(data, at)
         if value == -1 and nullable:
             return None, end
@@ -259,7 +279,7 @@ def uuid_of(raw: bytes) -> uuid.UUID | None:
     return None if raw == _ZERO_UUID else uuid.UUID(bytes=raw)
 
 
-def _read_uuid(data: bytes, at: int) -> tuple[uuid.UUID | None, int]:
+def _read_uuid(data: _Message, at: int) -> tuple[uuid.UUID | None, int]:
     raw = data[at : at + 16]
     if len(raw) != 16:
         raise IndexError
@@ -294,7 +314,7 @@ def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
     read_count = _read_compact_length if flexible else _read_int32
     read_item, least = item.read, item.least
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         count, at = read_count(data, at)
         if count == 0:
             return (), at
@@ -302,8 +322,14 @@ def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
             if count == -1 and nullable:
                 return None, at
             raise ProtocolError(f"array of {count} items at byte {at}")
-        if count * least > len(data) - at or count > MAX_ARRAY_ITEMS:
+        if count * least > len(data) - at:
             raise ProtocolError(f"array of {count} items at byte {at} of {len(data)}")
+        budget = data.budget
+        budget.left -= count
+        if budget.left < 0:
+            raise ProtocolError(
+                f"array of {count} items at byte {at}: a message may have {MAX_ITEMS} in all"
+            )
         items = []
         for _ in range(count):
             value, at = read_item(data, at)
@@ -315,7 +341,7 @@ def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
 
 def _nullable_struct(inner: _Field) -> _Field:
     # KIP-893: one byte says whether the struct follows; as in Kafka, any negative one means null.
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         marker, at = _read_int8(data, at)
         return (None, at) if marker < 0 else inner.read(data, at)
 
@@ -351,7 +377,7 @@ def _struct(entity_type: type[Entity]) -> _Field:
 def _plain_reader(entity_type: type[Entity], plain: list[tuple[str, Read]]) -> Read:
     fields = tuple(plain)
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         values: dict[str, Any] = {}
         for name, read_field in fields:
             values[name], at = read_field(data, at)
@@ -368,7 +394,7 @@ def _flexible_reader(
 ) -> Read:
     fields = tuple(plain)
 
-    def read(data: bytes, at: int) -> tuple[Any, int]:
+    def read(data: _Message, at: int) -> tuple[Any, int]:
         values: dict[str, Any] = {}
         for name, read_field in fields:
             values[name], at = read_field(data, at)
@@ -383,7 +409,7 @@ def _flexible_reader(
     return read
 
 
-def _read_tags(known: Mapping[int, _Tag], values: dict[str, Any], data: bytes, at: int) -> int:
+def _read_tags(known: Mapping[int, _Tag], values: dict[str, Any], data: _Message, at: int) -> int:
     count, at = _read_uvarint(data, at)
     if count * 2 > len(data) - at:
         raise ProtocolError(f"{count} tagged fields at byte {at} of {len(data)}")
@@ -395,16 +421,18 @@ def _read_tags(known: Mapping[int, _Tag], values: dict[str, Any], data: bytes, a
             raise ProtocolError(f"tagged field {tag} of {size} bytes at byte {at} of {len(data)}")
         field = known.get(tag)
         if field is not None:
-            _read_tag(field, tag, values, data[at:end])
+            _read_tag(field, tag, values, data[at:end], data.budget)
         at = end
     return at
 
 
-def _read_tag(field: _Tag, tag: int, values: dict[str, Any], raw: bytes) -> None:
+def _read_tag(field: _Tag, tag: int, values: dict[str, Any], raw: bytes, budget: _Budget) -> None:
     if field.name in values:
         raise ProtocolError(f"tagged field {tag} ({field.name}) comes twice")
     try:
-        value, used = field.read(raw, 0)
+        message = _Message(raw)
+        message.budget = budget
+        value, used = field.read(message, 0)
     except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):
         if field.lenient:
             return

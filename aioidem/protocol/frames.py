@@ -16,12 +16,13 @@ Rejected: a preallocated buffer of the announced size (an announcement is free, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from aioidem.errors import NotKafkaError, ProtocolError
 
-__all__ = ["FrameSplitter", "frame", "recognise"]
+__all__ = ["FrameLimit", "FrameSplitter", "frame", "recognise"]
 
 _LENGTH: Final = Struct(">i")
 
@@ -55,6 +56,14 @@ def recognise(first_bytes: bytes) -> str | None:
     return None
 
 
+class FrameLimit(NamedTuple):
+    """How long one frame may be, and what to say where a longer one is refused."""
+
+    max_bytes: int
+    what: str = "frame"
+    cure: str = ""
+
+
 class FrameSplitter:
     """Cuts a stream into frames.
 
@@ -84,9 +93,15 @@ class FrameSplitter:
         """The bytes of a frame that is not complete yet."""
         return bytes(self._buffer)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
+    def feed(
+        self,
+        data: bytes | bytearray | memoryview,
+        limit_of: Callable[[int], FrameLimit] | None = None,
+    ) -> list[bytes]:
         """Take bytes of the stream; return the payloads of all frames they complete, in order.
 
+        :param limit_of: how long the n-th of these frames may be, from 0 on. None: as long as
+            `max_frame_bytes` says.
         :raises NotKafkaError: the first frame's length is impossible, so the peer is no broker.
         :raises ProtocolError: a later length is impossible. (Either is raised by the next call
             instead, if frames were completed in front of it; see `error`.)
@@ -99,8 +114,9 @@ class FrameSplitter:
         at = 0
         while len(buffer) - at >= 4:
             length: int = _LENGTH.unpack_from(buffer, at)[0]
-            if length <= 0 or length > self.max_frame_bytes:
-                self._error = self._refusal(length, bytes(buffer[at : at + 64]))
+            limit = self._limit() if limit_of is None else limit_of(len(frames))
+            if length <= 0 or length > limit.max_bytes:
+                self._error = self._refusal(length, limit, bytes(buffer[at : at + 64]))
                 break
             end = at + 4 + length
             if end > len(buffer):
@@ -115,10 +131,16 @@ class FrameSplitter:
                 raise self.error
         return frames
 
-    def _refusal(self, length: int, first_bytes: bytes) -> ProtocolError | NotKafkaError:
+    def _limit(self) -> FrameLimit:
+        return FrameLimit(self.max_frame_bytes)
+
+    def _refusal(
+        self, length: int, limit: FrameLimit, first_bytes: bytes
+    ) -> ProtocolError | NotKafkaError:
         if self._frames:
             return ProtocolError(
-                f"frame of {length} bytes announced; 1 to {self.max_frame_bytes} are possible"
+                f"{limit.what} of {length} bytes announced; 1 to {limit.max_bytes} are possible"
+                f"{limit.cure}"
             )
         name = recognise(first_bytes)
         speaks = f"speaks {name}" if name else "speaks something else"

@@ -10,20 +10,22 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 from uuid import UUID
 
 from kio.static.protocol import RequestPayload
 
 from aioidem.errors import InternalError
-from aioidem.protocol.codec import MAX_ARRAY_ITEMS
+from aioidem.protocol.codec import MAX_ITEMS
 from aioidem.protocol.messages import request_type, throttle_ms
 
 __all__ = [
     "BrokerAddress",
     "MetadataUpdate",
+    "PartitionColumns",
     "PartitionUpdate",
     "TopicUpdate",
     "metadata_request",
@@ -67,6 +69,41 @@ class PartitionUpdate:
     error_code: int = 0
 
 
+class PartitionColumns(Sequence[PartitionUpdate]):
+    """Many partitions, each made when it is looked at.
+
+    Half a million objects would take ten times the memory, and hold up every garbage collection.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers = array("i")
+
+    def append(self, index: int, leader_id: int, leader_epoch: int, error_code: int) -> None:
+        """Add one."""
+        self._numbers.extend((index, leader_id, leader_epoch, error_code))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 4
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, place: int) -> PartitionUpdate: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[PartitionUpdate]: ...
+    def __getitem__(self, place: int | slice) -> PartitionUpdate | Sequence[PartitionUpdate]:
+        """One of them, or some."""
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        at = 4 * range(len(self))[place]
+        return PartitionUpdate(*self._numbers[at : at + 4])
+
+
 @dataclass(frozen=True, slots=True)
 class TopicUpdate:
     """One topic of a Metadata answer. `topic_id` is None before v10."""
@@ -74,7 +111,7 @@ class TopicUpdate:
     name: str
     topic_id: UUID | None
     error_code: int
-    partitions: tuple[PartitionUpdate, ...]
+    partitions: Sequence[PartitionUpdate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +157,7 @@ def _item_type(schema: type[RequestPayload]) -> Any:
 
 
 def metadata_update(response: Any) -> MetadataUpdate:
-    """The answer of any version, as plain data."""
+    """The answer of any version, as plain data. `read_metadata` is the same without schemas."""
     return MetadataUpdate(
         cluster_id=getattr(response, "cluster_id", None),
         brokers=tuple(
@@ -149,6 +186,6 @@ def _topic(topic: Any) -> TopicUpdate:
                 error_code=int(partition.error_code),
             )
             for partition in topic.partitions
-            if 0 <= partition.partition_index < MAX_ARRAY_ITEMS
+            if 0 <= partition.partition_index < MAX_ITEMS
         ),
     )

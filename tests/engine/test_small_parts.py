@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from aioidem.engine.accumulator import PendingRecord, Settlement
 from aioidem.engine.backoff import Backoff
-from aioidem.engine.cluster import PartitionView
 from aioidem.engine.goodput import Goodput
 from aioidem.engine.idempotence import (
     MAX_EPOCH,
@@ -26,6 +25,7 @@ from aioidem.engine.idempotence import (
 )
 from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.sticky import StickyPartitioner
+from aioidem.engine.topic_view import TopicView
 from aioidem.engine.topics import CEILING_MEMORY, TopicState
 from aioidem.engine.windows import (
     DEFAULT_BATCHES_RETAINED,
@@ -33,6 +33,7 @@ from aioidem.engine.windows import (
     ConnectionWindow,
     PartitionWindow,
 )
+from aioidem.protocol.metadata import PartitionUpdate
 
 # -- windows
 
@@ -159,8 +160,11 @@ def test_an_answer_in_the_same_instant_gives_no_sample() -> None:
 # -- sticky
 
 
-def views(*leaders: int) -> dict[int, PartitionView]:
-    return {index: PartitionView(leader, 0) for index, leader in enumerate(leaders)}
+def views(*leaders: int) -> TopicView:
+    topic = TopicView("t", None)
+    for index, leader in enumerate(leaders):
+        topic.merge(PartitionUpdate(index, leader, 0))
+    return topic
 
 
 def test_one_partition_takes_a_batch_worth_of_bytes_then_another_is_drawn() -> None:

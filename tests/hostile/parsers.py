@@ -33,7 +33,8 @@ from aioidem.protocol.messages import (
     decode_response,
     response_type,
 )
-from aioidem.protocol.metadata import metadata_update
+from aioidem.protocol.metadata import MetadataUpdate, metadata_update
+from aioidem.protocol.metadata_reader import read_metadata
 from aioidem.protocol.produce import decode_produce_response
 from aioidem.protocol.producer_id import producer_id_answer
 from aioidem.protocol.producers import producers_answer
@@ -124,6 +125,8 @@ def answer(data: bytes) -> None:
                 for text in (part.error_message, *(text for _, text in part.record_errors)):
                     check_text(text or "")
             return
+        if api_key == ApiKey.METADATA:
+            _metadata(read_metadata(version, frame, ("broker-0",)))
         schema: Any = response_type(api_key, version)
         _TAKE.get(api_key, _nothing)(decode_response(schema, frame)[1])
 
@@ -132,8 +135,7 @@ def _nothing(_response: Any) -> None:
     """There is no reader of it yet beyond its schema."""
 
 
-def _metadata(response: Any) -> None:
-    update = metadata_update(response)
+def _metadata(update: MetadataUpdate) -> None:
     assert 0 <= update.throttle_ms <= MAX_THROTTLE_MS
     for broker in update.brokers:
         assert broker.node_id >= 0
@@ -168,7 +170,7 @@ def _configs(response: Any) -> None:
 
 
 _TAKE: Final[dict[int, Callable[[Any], object]]] = {
-    ApiKey.METADATA: _metadata,
+    ApiKey.METADATA: lambda response: _metadata(metadata_update(response)),
     ApiKey.FETCH: _fetch,
     ApiKey.INIT_PRODUCER_ID: _producer_id,
     ApiKey.DESCRIBE_CONFIGS: _configs,

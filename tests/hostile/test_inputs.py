@@ -196,7 +196,7 @@ def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind
 
 
 class Dripping(Spoilt):
-    """Announces 50 MiB in the place of that answer, and goes on a byte a second."""
+    """Announces 50 KiB in the place of that answer, and goes on a byte a second."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if self._spoiling.done and not self._answers.pending:
@@ -211,7 +211,7 @@ def test_e3_an_answer_that_drips_does_not_hold_up_its_records() -> None:
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
             cluster.create_topic("t", partitions=1)
-            spoiling = Spoiling(cluster.connector, lambda _: (50 << 20).to_bytes(4, "big"))
+            spoiling = Spoiling(cluster.connector, lambda _: (50 << 10).to_bytes(4, "big"))
 
             class Connecting:
                 async def connect(self, host: str, port: int) -> ByteStream:
@@ -230,6 +230,22 @@ def test_e3_an_answer_that_drips_does_not_hold_up_its_records() -> None:
                     await producer.send("t", b"0")
                 assert anyio.current_time() - began <= 12.1
                 assert (await producer.send("t", b"1")).offset == 1
+
+    in_virtual_time(main)
+
+
+def test_e3_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
+    """E3: one record's answer is not a mebibyte; its announcement ends the connection at once."""
+
+    async def main() -> None:
+        async with EmbeddedCluster(transport="memory") as cluster:
+            cluster.create_topic("t", partitions=1)
+            spoiling = Spoiling(cluster.connector, lambda _: (1 << 20).to_bytes(4, "big"))
+            async with Producer(cluster.bootstrap_servers, connector=spoiling) as producer:
+                began = anyio.current_time()
+                assert (await producer.send("t", b"0")).offset == 0
+                assert anyio.current_time() - began <= 2.0
+            assert spoiling.closed
 
     in_virtual_time(main)
 

@@ -19,7 +19,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from aioidem.errors import InternalError, KafkaConnectionError, KafkaError, ProtocolError
 from aioidem.network.connection import Connection
 from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameSplitter, frame
+from aioidem.protocol.frames import FrameLimit, FrameSplitter, frame
 from aioidem.protocol.messages import request_head
 from aioidem.protocol.versions import ApiVersionTable
 
@@ -97,11 +97,11 @@ class Peer:
         self.read = 0
         self.cause: KafkaError | None = None
         self.ended = anyio.Event()
-        self.on_response: Callable[[int, bytes], None] = lambda _id, _frame: None
+        self.on_response: Callable[[int, bytes], Awaitable[None] | None] = lambda _id, _frame: None
 
-    def on_frame(self, correlation_id: int, payload: bytes) -> None:
+    def on_frame(self, correlation_id: int, payload: bytes) -> Awaitable[None] | None:
         self.responses.append((correlation_id, payload))
-        self.on_response(correlation_id, payload)
+        return self.on_response(correlation_id, payload)
 
     def on_progress(self, written: int, read: int) -> None:
         assert (written > 0) != (read > 0)
@@ -112,12 +112,19 @@ class Peer:
         self.cause = await self.connection.run(self.on_frame, self.on_progress)
         self.ended.set()
 
-    def write(self, body: bytes = b"", *, expects_response: bool = True) -> int:
+    def write(
+        self,
+        body: bytes = b"",
+        *,
+        expects_response: bool = True,
+        limit: FrameLimit | None = None,
+    ) -> int:
         correlation_id = self.connection.next_correlation_id()
         self.connection.write(
             request(correlation_id, body),
             correlation_id=correlation_id,
             expects_response=expects_response,
+            limit=limit,
         )
         return correlation_id
 
@@ -285,6 +292,63 @@ async def test_e1_e2_impossible_length_ends_the_connection_after_the_frames_befo
         await peer.ended.wait()
     assert isinstance(peer.cause, ProtocolError)
     assert [each for each, _ in peer.responses] == [first]
+
+
+async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length_alone() -> None:
+    """The answer before it was as long, and allowed to be."""
+    async with running() as peer:
+        first = peer.write(limit=FrameLimit(100, "Metadata answer"))
+        second = peer.write(limit=FrameLimit(50, "EndTxn answer"))
+        await peer.until(lambda: peer.connection.started(second))
+        await peer.far.send(response(first, bytes(96)) + (51).to_bytes(4, "big"))
+        await peer.ended.wait()
+    assert [each for each, _ in peer.responses] == [first]
+    assert isinstance(peer.cause, ProtocolError)
+    assert str(peer.cause).endswith(
+        "broker:9092: EndTxn answer of 51 bytes announced; 1 to 50 are possible"
+    )
+
+
+async def test_an_answer_that_takes_long_is_waited_for_before_the_next_one() -> None:
+    async with running() as peer:
+        go_on = anyio.Event()
+        done: list[int] = []
+
+        async def read(correlation_id: int) -> None:
+            await go_on.wait()
+            done.append(correlation_id)
+
+        first, second = peer.write(), peer.write()
+        peer.on_response = lambda each, _: read(each) if each == first else done.append(each)
+        await peer.until(lambda: peer.connection.started(second))
+        await peer.answer(first, second)
+        await peer.until(lambda: bool(peer.responses))
+        await anyio.wait_all_tasks_blocked()
+        assert [each for each, _ in peer.responses] == [first]
+        go_on.set()
+        await peer.until(lambda: len(done) == 2)
+        assert done == [first, second]
+
+
+async def test_an_answer_that_takes_long_does_not_hold_up_the_end() -> None:
+    async with running() as peer:
+        given_up = anyio.Event()
+
+        async def read() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                given_up.set()
+
+        peer.on_response = lambda _id, _frame: read()
+        only = peer.write()
+        await peer.until(lambda: peer.connection.started(only))
+        await peer.answer(only)
+        await peer.until(lambda: bool(peer.responses))
+        peer.connection.close_soon("that was all")
+        await peer.ended.wait()
+        assert given_up.is_set()
+    assert "that was all" in str(peer.cause)
 
 
 async def test_e7_response_shorter_than_its_header_ends_the_connection() -> None:

@@ -33,7 +33,7 @@ from kio.serial import entity_reader
 
 from aioidem.errors import InternalError, ProtocolError
 from aioidem.protocol.codec import (
-    MAX_ARRAY_ITEMS,
+    MAX_ITEMS,
     RawErrorCode,
     decode,
     decode_prefix,
@@ -326,10 +326,31 @@ def test_e5_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_e5_array_of_more_items_than_any_message_has_is_refused() -> None:
-    count = MAX_ARRAY_ITEMS + 1
+    count = MAX_ITEMS + 1
     raw = count.to_bytes(4, "big") + bytes(2 * count)
     with pytest.raises(ProtocolError, match=f"array of {count} items"):
         decode(MetadataRequestV1, raw)
+
+
+def test_e5_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
+    """Each of these two is below it, and its bytes are there."""
+    keys, features = 1000, MAX_ITEMS - 999
+    plain = b"\0\0" + _uvarint(keys + 1) + bytes(7 * keys) + bytes(4)
+    tagged = _uvarint(features + 1) + b"\2a\0\1\0\1\0" * features
+    raw = plain + b"\1\0" + _uvarint(len(tagged)) + tagged
+    with pytest.raises(ProtocolError, match=f"a message may have {MAX_ITEMS} in all"):
+        decode(api_versions.ApiVersionsResponse, raw)
+    fewer = _uvarint(3) + b"\2a\0\1\0\1\0" * 2
+    raw = plain + b"\1\0" + _uvarint(len(fewer)) + fewer
+    assert len(decode(api_versions.ApiVersionsResponse, raw).supported_features) == 2
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
 
 
 def test_e5_long_list_within_the_frame_is_read() -> None:

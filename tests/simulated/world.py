@@ -30,8 +30,10 @@ from aioidem.config import ProducerConfig
 from aioidem.engine import ProducerCore, steps
 from aioidem.engine.accumulator import PendingRecord, Settlement
 from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem.engine.metadata_merge import MetadataMerge
 from aioidem.engine.partition import PartitionState
 from aioidem.network.transport import TcpConnector
+from aioidem.protocol.frames import FrameLimit
 from aioidem.protocol.messages import correlation_id_of, decode_request
 from aioidem.protocol.metadata import MetadataUpdate
 from aioidem.protocol.produce import ProduceAnswer
@@ -197,11 +199,18 @@ class SimCore(ProducerCore):
             assert isinstance(asked, steps.FetchMetadata)
             self._world.missing.asked(asked.token)
 
-    def on_metadata(self, link_id: int, token: int, update: MetadataUpdate, now: float) -> None:
+    def on_metadata(
+        self,
+        link_id: int,
+        token: int,
+        update: MetadataUpdate,
+        now: float,
+        merge: MetadataMerge | None = None,
+    ) -> None:
         """As it is; the monitor hears of changed leaders, and what partitions there are not."""
         link = self.connections.links.get(link_id)
         heard = link is not None and token in link.outstanding
-        super().on_metadata(link_id, token, update, now)
+        super().on_metadata(link_id, token, update, now, merge)
         if heard:
             self._note_partitions(token, update, now)
         for name, view in self.cluster.topics.items():
@@ -218,7 +227,9 @@ class SimCore(ProducerCore):
 
     def _note_leaders(self) -> None:
         for name, view in self.cluster.topics.items():
-            for index, partition in view.partitions.items():
+            for index in view.leaders:
+                partition = view.view(index)
+                assert partition is not None
                 known = self._epochs.get((name, index))
                 if known != partition.leader_epoch:
                     self._epochs[name, index] = partition.leader_epoch
@@ -292,9 +303,16 @@ class SimConnection:
         self._last_id += 1
         return self._last_id
 
-    def write(self, frame: bytes, *, correlation_id: int, expects_response: bool = True) -> None:
+    def write(
+        self,
+        frame: bytes,
+        *,
+        correlation_id: int,
+        expects_response: bool = True,
+        limit: FrameLimit | None = None,
+    ) -> None:
         """As `network.Connection`: queue it, and let it go if the socket takes it."""
-        del expects_response
+        del expects_response, limit
         if not self.open:
             raise errors.KafkaConnectionError("closed")
         self._backlog.append((correlation_id, frame))

@@ -85,7 +85,7 @@ def test_defaults() -> None:
         "connections_max_idle": 540.0,
         "metadata_max_age": 300.0,
         "allowed_brokers": None,
-        "max_frame_bytes": 104857600,
+        "max_frame_bytes": 16777216,
         "allow_auto_create_topics": True,
         "partitioner": None,
         "security_protocol": "PLAINTEXT",

@@ -1,0 +1,358 @@
+"""How long one answer holds the event loop: a broker that says as much as it may, and a producer.
+
+    python benchmarks/hostile_answers.py [--mebibytes 1,6,16]
+
+A producer writes to the embedded broker, in one process and on one loop. One kind of answer is
+replaced by a well-formed one of the size that is named. A ticker in the same loop measures the
+longest time between two of its turns. What is refused is refused by its length, so it holds
+nothing.
+
+The figures hold whatever else the machine does meanwhile, so the smallest of three runs is shown.
+They hold garbage collections of what the answer made, but not of what was there before: the broker
+in this process, and all schemas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import anyio
+from anyio.abc import ByteStream
+
+from aioidem import Producer
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import KafkaError
+from aioidem.network.transport import Connector
+from aioidem.protocol.frames import FrameSplitter, frame
+from aioidem.protocol.messages import decode_request
+from aioidem.protocol.versions import ApiKey
+
+_CHUNK: Final = 1 << 16
+_RUNS: Final = 3
+_GIVE_UP: Final = 60.0
+_TICK: Final = 0.001
+_RECORDS: Final = 10_000
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "max_block": 30.0,
+    "request_timeout": 1.0,
+    "delivery_timeout": 2.0,
+    "batch_size": 1 << 20,
+    "linger": 0.01,
+    "metadata_max_age": 1000.0,
+}
+
+Forge = Callable[[bytes, int, int], bytes]
+"""Makes an answer of (the honest one, its version, the bytes it may have)."""
+
+
+class Case(NamedTuple):
+    """One kind of answer."""
+
+    what: str
+    api_key: ApiKey
+    forge: Forge
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+_PARTITION: Final = Struct(">hiiiBBBB")
+_INT32: Final = Struct(">i")
+
+
+def _metadata(topics: list[tuple[str, bytes]], version: int, honest: bytes) -> bytes:
+    # Up to the topics, the honest answer's own bytes: who the brokers are.
+    made = _array([_topic(name, partitions) for name, partitions in topics])
+    return honest[: _topics_at(honest)] + made + (b"\0\0\0" if version >= 13 else b"\0")
+
+
+def _topics_at(honest: bytes) -> int:
+    at = 4 + 1 + 4
+    brokers, at = honest[at] - 1, at + 1
+    for _ in range(brokers):
+        at += 4
+        at += honest[at]
+        at += 4
+        at += max(honest[at], 1)
+        at += 1
+    return at + max(honest[at], 1) + 4
+
+
+def _array(items: list[bytes]) -> bytes:
+    return _uvarint(len(items) + 1) + b"".join(items)
+
+
+_IDS: Final[dict[str, bytes]] = {}
+
+
+def _topic(name: str, partitions: bytes) -> bytes:
+    raw = name.encode()
+    topic_id = _IDS.get(name, bytes(15) + b"\x09")
+    count = len(partitions) // _PARTITION.size
+    return (
+        b"\0\0"
+        + _uvarint(len(raw) + 1)
+        + raw
+        + topic_id
+        + b"\0"
+        + _uvarint(count + 1)
+        + partitions
+        + b"\x80\0\0\0\0"
+    )
+
+
+def _partitions(count: int) -> bytes:
+    return b"".join(_PARTITION.pack(0, index, 0, 0, 1, 1, 1, 0) for index in range(count))
+
+
+def asked_topic(honest: bytes, version: int, nbytes: int) -> bytes:
+    """Metadata: the topic that was asked for has as many partitions as there is room for."""
+    at = honest.find(b"\x02t")
+    if at < 0:
+        return honest
+    _IDS["t"] = honest[at + 2 : at + 18]
+    count = (nbytes - 1000) // _PARTITION.size
+    return _metadata([("t", _partitions(count))], version, honest)
+
+
+def other_topics(honest: bytes, version: int, nbytes: int) -> bytes:
+    """Metadata: the topic that was asked for, and as many others as there is room for."""
+    at = honest.find(b"\x02t")
+    if at < 0:
+        return honest
+    _IDS["t"] = honest[at + 2 : at + 18]
+    one = _partitions(1)
+    size = len(_topic("x" * 9, one))
+    others = [(f"x{number:08}", one) for number in range((nbytes - 1000) // size)]
+    return _metadata([("t", one), *others], version, honest)
+
+
+def record_errors(honest: bytes, version: int, nbytes: int) -> bytes:
+    """Produce: one partition is refused, with as many record errors as there is room for."""
+    if version < 13:
+        return honest
+    at = 4 + 1 + 1
+    topic_id = honest[at : at + 16]
+    # index, INVALID_RECORD, no offset, no times, errors of records, no message, no tags
+    item = b"\0\0\0\0" + b"\x02x" + b"\0"
+    count = (nbytes - 100) // len(item)
+    errors = b"".join(_INT32.pack(number) + b"\x02x\0" for number in range(count))
+    part = (
+        b"\0\0\0\0"
+        + (87).to_bytes(2, "big")
+        + b"\xff" * 24
+        + _uvarint(count + 1)
+        + errors
+        + b"\0"
+        + b"\0"
+    )
+    return honest[:5] + b"\x02" + topic_id + b"\x02" + part + b"\0" + bytes(4) + b"\0"
+
+
+def configs(honest: bytes, version: int, nbytes: int) -> bytes:
+    """DescribeConfigs: as many configs as there is room for."""
+    if version < 4:
+        return honest
+    # name, value, read only, source, sensitive, synonyms, type, documentation, tags
+    item = b"\x02x" + b"\x02y" + b"\0" + b"\x05" + b"\0" + b"\x01" + b"\x01" + b"\0" + b"\0"
+    count = (nbytes - 100) // len(item)
+    return (
+        honest[:5]
+        + bytes(4)
+        + b"\x02"
+        + b"\0\0"
+        + b"\0"
+        + b"\x02"
+        + b"\x02t"
+        + _uvarint(count + 1)
+        + item * count
+        + b"\0"
+        + b"\0"
+    )
+
+
+CASES: Final = (
+    Case("Metadata, partitions", ApiKey.METADATA, asked_topic),
+    Case("Metadata, other topics", ApiKey.METADATA, other_topics),
+    Case("Produce, record errors", ApiKey.PRODUCE, record_errors),
+    Case("DescribeConfigs", ApiKey.DESCRIBE_CONFIGS, configs),
+)
+
+
+class Forging:
+    """Connects, and forges the first answer of one kind."""
+
+    def __init__(self, inner: Connector, case: Case, nbytes: int) -> None:
+        self._inner = inner
+        self.case = case
+        self.nbytes = nbytes
+        self.forged = 0
+        self.taken = 0
+        self.began = 0.0
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """Open a stream whose answers pass through here."""
+        return _Stream(await self._inner.connect(host, port), self)
+
+
+class _Stream(ByteStream):
+    def __init__(self, inner: ByteStream, forging: Forging) -> None:
+        self._inner = inner
+        self._forging = forging
+        self._requests = FrameSplitter(1 << 30)
+        self._answers = FrameSplitter(1 << 30)
+        self._asked: deque[tuple[int, int]] = deque()
+        self._ready = memoryview(b"")
+
+    async def send(self, item: bytes) -> None:
+        for payload in self._requests.feed(item):
+            header, _ = decode_request(payload)
+            self._asked.append((header.api_key, header.api_version))
+        await self._inner.send(item)
+
+    async def receive(self, max_bytes: int = _CHUNK) -> bytes:
+        forging = self._forging
+        while not self._ready:
+            passed = b""
+            for payload in self._answers.feed(await self._inner.receive(max_bytes)):
+                api_key, version = self._asked.popleft()
+                made = payload
+                if api_key == forging.case.api_key and not forging.forged:
+                    made = forging.case.forge(payload, version, forging.nbytes)
+                if made is not payload:
+                    forging.forged = len(made)
+                    # From here on it counts: to make the answer took its time as well.
+                    await anyio.sleep(0.02)
+                    forging.began = time.perf_counter()
+                passed += frame(made)
+            self._ready = memoryview(passed)
+        await anyio.lowlevel.checkpoint()
+        data, self._ready = bytes(self._ready[:max_bytes]), self._ready[max_bytes:]
+        return data
+
+    async def send_eof(self) -> None:
+        await self._inner.send_eof()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {}
+
+
+class Ticker:
+    """The longest time between two turns of the loop, since a moment."""
+
+    def __init__(self, forging: Forging) -> None:
+        self._forging = forging
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.perf_counter()
+            if self._forging.began and last >= self._forging.began:
+                self.longest = max(self.longest, now - last - _TICK)
+            last = now
+
+
+class Row(NamedTuple):
+    """What one run showed."""
+
+    forged: int
+    longest: float
+    outcome: str
+
+
+async def measure(case: Case, nbytes: int) -> Row:
+    """One producer, one answer."""
+    async with EmbeddedCluster(transport="memory", retain=20) as cluster:
+        cluster.create_topic("t", partitions=1)
+        forging = Forging(cluster.connector, case, nbytes)
+        ticker = Ticker(forging)
+        ticking = asyncio.create_task(ticker.run())
+        outcome = "taken"
+        try:
+            async with Producer(
+                cluster.bootstrap_servers, connector=forging, **_OPTIONS
+            ) as producer:
+                try:
+                    with anyio.fail_after(_GIVE_UP):
+                        # So many that their answer may have an error of some length for each.
+                        await producer.send_many("t", [b"x"] * _RECORDS, partition=0)
+                        await producer.send("t", b"x", key=b"k")
+                except (KafkaError, TimeoutError) as error:
+                    outcome = type(error).__name__
+                await asyncio.sleep(0.1)
+        finally:
+            ticking.cancel()
+        return Row(forging.forged, ticker.longest, outcome)
+
+
+class _Refusals(logging.Handler):
+    """Notices a refusal for the size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "announced" in text or "items" in text:
+            self.seen = text
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mebibytes", default="1,6,16", help="sizes, in MiB, with commas")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    asked = parser.parse_args()
+    heard = _Refusals()
+    logger = logging.getLogger("aioidem")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(heard)
+    sys.stdout.write(f"{'answer':24} {'bytes':>11} {'longest hold':>13}  outcome\n")
+    for case in CASES:
+        if asked.only not in case.what:
+            continue
+        for size in asked.mebibytes.split(","):
+            nbytes = int(float(size) * (1 << 20))
+            rows = []
+            for _ in range(_RUNS):
+                heard.seen = ""
+                gc.collect()
+                gc.freeze()
+                rows.append(asyncio.run(measure(case, nbytes)))
+                gc.unfreeze()
+                if rows[-1].longest > 1.0:
+                    break
+            best = min(rows, key=lambda row: row.longest)
+            ended = f"refused: {heard.seen}" if heard.seen else best.outcome
+            sys.stdout.write(
+                f"{case.what:24} {best.forged:>11,} {best.longest * 1000:>10.1f} ms  {ended}\n"
+            )
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
