@@ -4,7 +4,9 @@
 before the append (read in ReplicaManager.appendRecords and ProducerStateManager of 4.3.1). Anything
 else leaves the batch in doubt, unknown codes included. An unknown code is no reason to send the
 batch until its deadline, though: unless it may pass (`unlisted.py`), it is a refusal for good of a
-batch in doubt, which the ladder looks for in the leader's log before it ends UNKNOWN.
+batch in doubt, which the ladder looks for in the leader's log before it ends UNKNOWN. The code may
+say that the leader has lost our state: the leader is asked about one batch at a time, and no
+success implies another, until NONE or OUT_OF_ORDER shows that state again.
 
 Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) come before
 the append with base offset -1, and *after* it with the base offset kept: a leader that appends,

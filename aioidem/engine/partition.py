@@ -109,6 +109,7 @@ class PartitionState:
         "_heard",
         "_heard_at",
         "_pause",
+        "_questioned",
         "_read_from",
         "_resend",
         "_retry",
@@ -193,6 +194,9 @@ class PartitionState:
         # Under which (identity, route) error NONE was heard at all, errors since notwithstanding.
         self._heard: tuple[ProducerIdentity | None, Route] | None = None
         self._heard_at = 0.0
+        # Whether a code that no table names was heard since. It may say that the leader has lost
+        # our state, so what was heard before shows nothing any more.
+        self._questioned = False
 
     # -- what may be sent --------------------------------------------------------------------------
 
@@ -234,6 +238,7 @@ class PartitionState:
         self.window.reset()
         self._evidence.clear()
         self._gate = None
+        self._questioned = False
         self.recovery.move(RecoveryEvent.RESTART)
         return True
 
@@ -246,6 +251,8 @@ class PartitionState:
             case Rung.REFUSED | Rung.ASKING:
                 return None
             case Rung.PROBING:
+                if self.outstanding and self._questioned:
+                    return None
                 return self.recovery.next_probe(self.unresolved, now)
             case Rung.SALVAGE:
                 blocked = self.outstanding or self.must_not_resend
@@ -321,6 +328,7 @@ class PartitionState:
         self.disowned = None
         self._skipped = None
         self._gate = None
+        self._questioned = False
         self._evidence.clear()
         self.suspicion.renewed()
         self.recovery.move(RecoveryEvent.RESOLVED)
@@ -360,7 +368,7 @@ class PartitionState:
             # Without a gate too: brokers of 4.0 have transactions v2, and take any first sequence.
             knows_us=self.idempotent
             and not self.suspicion.suspect
-            and (probing or self._gate_passed),
+            and ((probing and not self._questioned) or self._gate_passed),
             earlier_link=earlier_link(batch, (route.leader_id, route.leader_epoch)),
         )
         batch.first_attempt = batch.first_attempt or batch.attempt
@@ -429,6 +437,7 @@ class PartitionState:
             return
         if batch.identity == self.ledger.identity:
             self._gate = self._heard = (batch.identity, route)
+            self._questioned = False
             self._heard_at = now
 
     def _imply(
@@ -483,13 +492,17 @@ class PartitionState:
             return  # a probe whose question has been answered meanwhile
         self._gate = None
         if disposition.action is Action.DUPLICATE:
+            self._questioned = False
             self._on_duplicate(batch, now, out)
             return
         batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
-        if not disposition.precedes_append and disposition.action is not Action.FAIL:
+        if disposition.action is Action.FAIL and not disposition.precedes_append:
+            self._question_leader()
+        elif not disposition.precedes_append:
             batch.astray = True
         match disposition.action:
             case Action.OUT_OF_ORDER:
+                self._questioned = False  # only a leader that holds our state says so
                 self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)
@@ -518,6 +531,15 @@ class PartitionState:
         else:
             self._evidence.ended(batch)
         self._judge_memory(now, out)
+
+    def _question_leader(self) -> None:
+        """Believe no longer that the leader holds our state: a refusal that nobody here can read
+        may say that it does not. A success from now on implies nothing of the batches below it.
+        """
+        self._questioned = True
+        for batch in self.unresolved:
+            if batch.attempt is not None:
+                batch.attempt.knows_us = False
 
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)

@@ -12,7 +12,8 @@ ASKING   DescribeProducers (KIP-664) may say where to start. A hint, never a ver
 PROBING  the leader holds state for us (it said OUT_OF_ORDER), so it appends only in sequence:
          resend newest first. The first NONE proves every in-doubt batch below it. Probes append at
          most one batch and evict only what its own NONE proves, so they may be pipelined and the
-         span does not bind them.
+         span does not bind them. After a code that nobody knows this is no longer sure: one at a
+         time, and a NONE sends what is in doubt below it to SALVAGE.
 SALVAGE  a success above a *rejected* batch: the leader had lost our state, so nothing is implied
          any more. Each in-doubt batch below is resent by itself, newest first; NONE = acknowledged,
          anything else = UNKNOWN.

@@ -16,7 +16,8 @@ Watched
   doubt under an older one; what is in doubt may have been given up, which `outcome` tells.
 - Nothing joins a batch that is outstanding until error NONE was heard under this identity, leader
   and connection, and again after any error: a leader without state accepts any first sequence.
-  Only what is asked about after OUT_OF_ORDER (the leader has state) may go in company.
+  Only what is asked about after OUT_OF_ORDER (the leader has state), or after a refusal of what is
+  in doubt by a code that is sent before the append, may go in company.
 - A partition is outstanding on one connection at a time, and a connection has no more requests in
   flight than it may.
 
@@ -474,8 +475,10 @@ class WireMonitor:
             return
         if not sent.proved:
             state.gate = False
-            # A permanent refusal of what is in doubt is asked about like OUT_OF_ORDER.
-            state.asking |= answer.code in (45, 46) or sent.ambiguous
+            # A permanent refusal of what is in doubt is asked about like OUT_OF_ORDER, but a code
+            # that nobody knows, or that may follow the append, shows nothing of the leader's state.
+            refused = answer.code in self._before_append and answer.base_offset < 0
+            state.asking |= answer.code in (45, 46) or (sent.ambiguous and refused)
         carried.identity.disowned |= answer.code in _DISOWNED
         if answer.code == _OUT_OF_ORDER:
             self._watch_gap(state, carried.identity, sent)

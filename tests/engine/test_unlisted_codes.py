@@ -13,7 +13,7 @@ from aioidem.engine import steps
 from aioidem.engine.unlisted import may_pass
 from aioidem.protocol.producer_id import ProducerIdAnswer
 
-from .driver import ACKED, NOT_WRITTEN, PENDING, UNKNOWN, Rig, pipelined
+from .driver import ACKED, NOT_WRITTEN, OUT_OF_ORDER, PENDING, UNKNOWN, Rig, pipelined
 
 READ_ONLY = 134
 DOCUMENTED_AS_RETRIABLE = (9, 13, 41)
@@ -95,6 +95,63 @@ def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
     rig.settle_down(10.0)
     assert set(rig.statuses) == {ACKED}
     assert rig.core.identity.bumps == 0
+    rig.assert_drained()
+
+
+def test_what_it_refused_is_asked_about_alone() -> None:
+    """The code may say that the leader has lost our state: then it accepts any first sequence."""
+    rig, requests = pipelined(4)
+    for request in requests:
+        rig.fail(request, READ_ONLY, poll=False)
+    rig.tick(1.0)
+    for _ in range(4):
+        assert len(rig.outstanding()) == 1
+        rig.fail(rig.outstanding()[0], READ_ONLY)
+    assert rig.statuses == [ACKED, *[UNKNOWN] * 4]
+    rig.assert_drained()
+
+
+def test_out_of_order_shows_state_again_and_what_follows_goes_in_company() -> None:
+    rig, requests = pipelined(4)
+    for request in requests:
+        rig.fail(request, READ_ONLY, poll=False)
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    assert rig.sequences == [3, 2, 1]
+    rig.ack(rig.outstanding()[0])
+    assert rig.statuses == [ACKED, ACKED, ACKED, ACKED, PENDING]
+    rig.ack_all()
+    assert set(rig.statuses) == {ACKED}
+    rig.assert_drained()
+
+
+def test_a_success_after_it_implies_nothing_of_what_lies_below() -> None:
+    """Schedule: the leader loses our state, refuses three batches for it, then accepts the newest
+    as a first sequence. The two below it were never written.
+    """
+    rig, requests = pipelined(3)
+    for request in requests:
+        rig.fail(request, READ_ONLY, poll=False)
+    rig.tick(1.0)
+    while any(status is PENDING for status in rig.statuses):
+        for request in rig.outstanding():
+            if request.epoch == 0 and request.sequence < 3:
+                rig.fail(request, OUT_OF_ORDER, poll=False)
+            else:
+                rig.ack(request, poll=False)
+        rig.tick(1.0)
+    assert rig.statuses == [ACKED, UNKNOWN, UNKNOWN, ACKED]
+    rig.assert_drained()
+
+
+def test_a_success_of_what_was_on_its_way_implies_nothing_either() -> None:
+    rig, requests = pipelined(2)
+    rig.fail(requests[0], READ_ONLY, poll=False)
+    rig.ack(requests[1])
+    assert rig.statuses == [ACKED, PENDING, ACKED]
+    (again,) = rig.outstanding()
+    rig.fail(again, OUT_OF_ORDER)
+    assert rig.statuses == [ACKED, UNKNOWN, ACKED]
     rig.assert_drained()
 
 

@@ -231,3 +231,10 @@ def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> N
     result = run(draw(53340))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert not result.convictions
+
+
+def test_a_code_nobody_knows_does_not_show_that_the_leader_knows_us() -> None:
+    """Seed 2837: the batches in doubt after it were asked about in company of each other."""
+    result = run(draw(2837))
+    assert not result.violations, "\n".join(map(str, result.violations))
+    assert result.unknown == 0

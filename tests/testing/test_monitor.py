@@ -184,6 +184,33 @@ def test_planted_company_after_an_error(code: int) -> None:
     assert Anomaly.GATE in wire.found
 
 
+@pytest.mark.parametrize("code", [999, 7, -1])
+def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
+    """What may come after the append, and a code nobody knows, do not show that it knows us."""
+    wire = Wire()
+    wire.opened()
+    sent = [wire.send(1), wire.send(2)]
+    for request in sent:
+        wire.answer(request, 7)
+    wire.answer(wire.send(1), code)
+    wire.send(2)
+    wire.send(1)
+    assert wire.found == [Anomaly.GATE]
+
+
+@pytest.mark.parametrize("code", [32, 87])
+def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: int) -> None:
+    wire = Wire()
+    wire.opened()
+    sent = [wire.send(1), wire.send(2)]
+    for request in sent:
+        wire.answer(request, 7)
+    wire.answer(wire.send(1), code)
+    wire.send(2)
+    wire.send(1)
+    assert wire.found == []
+
+
 def test_probes_may_go_in_company_after_out_of_order() -> None:
     wire = Wire()
     wire.opened()
