@@ -402,6 +402,10 @@ class Injector:
                 for partition in topic.partitions:
                     self._release(partition)
 
+    def end_glitches(self) -> None:
+        """From now on, none happens to any request."""
+        self._glitches.clear()
+
     # -- what happens to a request ------------------------------------------------------------
 
     def intercept(self, seen: RequestSeen) -> Action | None:

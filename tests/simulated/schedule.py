@@ -108,6 +108,8 @@ class Schedule:
     """The only incident shows that lie, and the producer must notice."""
     wide_at_end: bool = False
     """Whatever hid the window has healed long before the last records are sent."""
+    quiet_at: float | None = None
+    """From when on no glitch happens, seconds; None: they happen to the end."""
     work: tuple[Work, ...] = ()
     """Transactions, one after the other: see `transactional`. Then there are no `calls`."""
     coordination: tuple[Glitch, ...] = ()
@@ -219,6 +221,8 @@ _AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
 _AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
 _PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
 _DAY = 86400.0
+# Seconds in which a record is acknowledged wherever nothing is broken.
+_AMPLE = 20.0
 
 
 def draw(seed: int, profile: str | None = None) -> Schedule:
@@ -458,7 +462,7 @@ class Drawer:
 
     def _lose_discovery(self) -> None:
         """Connections that end before their first answer in v14, and DescribeConfigs refused for a
-        while; then a minute in which nothing happens but records.
+        while; then minutes in which nothing happens but records and what is left of that.
         """
         r, v = self.r, self.values
         brokers = v["brokers"]
@@ -474,13 +478,23 @@ class Drawer:
             self._fault("secret", 10 * r.random(), at=0.0)
         # Brokers refuse records of tomorrow, and only an acknowledgement tells of a window.
         self.faults[:] = [f for f in self.faults if f.kind != "jump" or f.args[0] < _DAY]
+        # One that comes after its record has expired tells nothing, either.
+        options = v["options"]
+        options["delivery_timeout"] = max(options["delivery_timeout"], _AMPLE)
+        v["quiet_at"] = round(self.until, 6)
         self._many_more()
 
     def _many_more(self) -> None:
-        every = [(topic, p) for topic, count in self.values["topics"] for p in range(count)]
-        self.values["calls"] += tuple(
-            Call(round(self.until + 0.6 * i, 6), topic, partition, None, 60)
-            for i in range(100)
+        """A minute of many records, then one record a minute for as long as the back-offs of ten
+        connections in a row that ended so: they double, to 15 seconds where discovery is "on".
+        """
+        v = self.values
+        minutes = 2 if v["options"]["window_discovery"] == "on" else 12
+        times = [0.6 * i for i in range(100)] + [60.0 * (i + 1) for i in range(minutes)]
+        every = [(topic, p) for topic, count in v["topics"] for p in range(count)]
+        v["calls"] += tuple(
+            Call(round(self.until + after, 6), topic, partition, None, 60)
+            for after in times
             for topic, partition in every
         )
 

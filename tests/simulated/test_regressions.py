@@ -224,6 +224,22 @@ def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
+@pytest.mark.parametrize(
+    ("seed", "shown"),
+    [
+        (6586, "a broker that hung up on v14 so often that the back-off is longer than a minute"),
+        (7584, "records that expire, round after round, before the broker's answer can arrive"),
+        (11505, "a garbled answer to the record before the last"),
+        (53193, "an answer that was lost among the last records"),
+    ],
+)
+def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, shown: str) -> None:
+    """The schedule claimed that the window is what the brokers retain in the end."""
+    result = run(draw(seed))
+    assert result.schedule.wide_at_end
+    assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
+
+
 def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> None:
     """Seed 53340: of twelve batches in doubt the newest were never stored. Their refusals were
     counted as if the broker had forgotten them, though only older ones were recognised.

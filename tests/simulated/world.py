@@ -623,6 +623,8 @@ class World:
             self.at(self.start + fault.at, lambda fault=fault: self.injector.inject(fault))  # type: ignore[misc]
         if self.schedule.close_at is not None:
             self.at(self.start + self.schedule.close_at, self._close_early)
+        if self.schedule.quiet_at is not None:
+            self.at(self.start + self.schedule.quiet_at, self.injector.end_glitches)
         try:
             self._turn()
             self._loop()
