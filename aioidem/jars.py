@@ -25,7 +25,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,8 +41,6 @@ __all__ = ["JarsUnavailableError", "jar_folder", "resolve_jars"]
 
 _CONNECT_SECONDS: Final = 15
 _READ_SECONDS: Final = 60
-_LOCK_SECONDS: Final = 300.0  # the longest first download that is waited for elsewhere, too
-_LOCK_PAUSE: Final = 0.05
 
 
 class JarsUnavailableError(KafkaError):
@@ -174,27 +171,10 @@ def _alone(folder: Path) -> Iterator[None]:
     file is there from its first byte on.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ".aioidem.lock"
-    with path.open("w") as lock:
+    with (folder / ".aioidem.lock").open("w") as lock:
         if sys.platform != "win32":
-            _lock(lock.fileno(), path)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _lock(lock: int, path: Path) -> None:
-    """Wait for the lock, but not for ever: who has it may be stuck."""
-    until = time.monotonic() + _LOCK_SECONDS
-    while sys.platform != "win32":
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise JarsUnavailableError(
-                    f"another process has had {path} for {_LOCK_SECONDS:g} s: is it stuck?"
-                ) from None
-            time.sleep(_LOCK_PAUSE)
-        else:
-            return
 
 
 def _remove_broken(folder: Path) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import sys
 from pathlib import Path
 
 import pytest
@@ -133,17 +131,3 @@ def test_the_folder_is_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert jar_folder() == tmp_path / ".cache" / "aioidem" / "maven"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="files are locked on POSIX only")
-def test_a_process_that_keeps_the_lock_is_not_waited_for_for_ever(
-    maven: FakeMaven, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published(maven)
-    monkeypatch.setattr("aioidem.jars._LOCK_SECONDS", 0.0)
-    jar_folder().mkdir(parents=True, exist_ok=True)
-    with (jar_folder() / ".aioidem.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(JarsUnavailableError, match="is it stuck"):
-            resolve_jars([A])
-    assert names(A) == ["a-1.jar", "b-2.jar"]
