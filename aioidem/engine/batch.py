@@ -230,7 +230,8 @@ class Batch:
         # In doubt for more than a refusal by a code that nobody here knows: an attempt was never
         # answered, or by what is also said after an append. Then a copy may turn up yet.
         self.astray = False
-        # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt.
+        # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt, and
+        # another one after that if no attempt was made under the first.
         self.forsaken = False
         # Set when it was refused for its size, and never appended: it goes on in parts.
         self.oversized = False
@@ -253,6 +254,8 @@ class Batch:
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:
             self.doubted_at = now
+        if evidence in (Evidence.REFUSED, Evidence.AMBIGUOUS):
+            self.forsaken = False
 
     def renumber(self, identity: ProducerIdentity, base: int, data: bytes) -> None:
         """Take another identity, with the bytes restamped for it. Never for a batch in doubt,
@@ -262,7 +265,6 @@ class Batch:
             InternalError: the batch is in doubt, in flight or settled.
         """
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
-        self.forsaken = False
         self.move(BatchEvent.RENUMBER)
         self.identity, self.base, self.data = identity, base, data
         self.first_attempt = None

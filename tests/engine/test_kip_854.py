@@ -29,6 +29,7 @@ from aioidem.records import assign_offsets
 
 from .driver import (
     ACKED,
+    INVALID_RECORD,
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER,
     NOT_WRITTEN,
@@ -598,6 +599,25 @@ def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None
     written = [value for request in rig.everything[first:] for value in request.only.values]
     assert written == sorted(written, key=lambda value: value or b"")
     assert set(rig.statuses) == {ACKED}
+    rig.assert_drained()
+
+
+def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_last() -> None:
+    """The first of them is refused for good: those after it would leave its number out, and only
+    a leader without state takes that.
+    """
+    rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
+    while rig.state().ledger.identity == (4001, 0):
+        wait_until(rig, lambda: bool(rig.outstanding()))
+        if rig.outstanding()[0].epoch == 0:
+            rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
+    rig.fail(rig.outstanding()[0], INVALID_RECORD)
+    wait_until(rig, lambda: bool(rig.outstanding()))
+    assert (rig.outstanding()[0].epoch, rig.sequences) == (2, [0])
+    rig.ack_all()
+    assert rig.statuses[1:] == [UNKNOWN, ACKED, ACKED]
     rig.assert_drained()
 
 

@@ -174,6 +174,25 @@ class Schedule:
         """Whether a broker says that it retains more than it does."""
         return self.says is not None or any(glitch.kind == "absurd" for glitch in self.glitches)
 
+    @property
+    def memory_grows_back(self) -> bool:
+        """Whether a topic's window is made smaller and then larger again. What was forgotten in
+        between is inside what brokers say afterwards, and no answer tells that from a lie.
+        """
+        retained: dict[str, int] = {}
+        shrunk: set[str] = set()
+        for fault in sorted(self.faults, key=lambda fault: fault.at):
+            if fault.kind != "retain":
+                continue
+            topic, now = fault.args
+            before = retained.get(topic, max(self.retain))
+            if now > before and topic in shrunk:
+                return True
+            if now < before:
+                shrunk.add(topic)
+            retained[topic] = now
+        return False
+
     def describe(self) -> str:
         """Everything but the load, one line per thing."""
         lines = [

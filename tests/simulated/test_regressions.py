@@ -254,3 +254,51 @@ def test_a_code_nobody_knows_does_not_show_that_the_leader_knows_us() -> None:
     result = run(draw(2837))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.unknown == 0
+
+
+_SHRINKS = Fault(0.678, "retain", ("t", 5))
+_GROWS_BACK = Fault(1.024, "retain", ("t", 20))
+
+
+@pytest.mark.parametrize(
+    ("faults", "convictions"),
+    [((_SHRINKS, _GROWS_BACK), 1), ((_SHRINKS,), 0)],
+    ids=["shrunk and grown back", "shrunk"],
+)
+def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_lie(
+    faults: tuple[Fault, ...], convictions: int
+) -> None:
+    """Seed 31887: the window was 5 while twenty batches were appended, and 20 again before they
+    were asked about. No answer tells that from a broker that keeps 5, and it costs throughput only.
+    """
+    result = clean(
+        schedule(
+            profile="gentle",
+            all_acked=True,
+            calls=tuple(Call(0.16 + i * 0.003, "t", 0, None, 60) for i in range(22)),
+            faults=faults,
+            glitches=(Glitch(10, "drop", (True, True)),),
+        )
+    )
+    assert set(result.outcomes) == {Outcome.ACKED}
+    assert result.convictions == convictions
+
+
+def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None:
+    """Seed 31519: batches in doubt were renumbered for another producer id, and the first of them
+    was refused for good. The next was sent with sequence 1, as the first that this leader saw.
+    """
+    keys = [*[b"k"] * 7, None, *[b"k"] * 3]
+    result = clean(
+        schedule(
+            profile="resend",
+            topic_configs={"cleanup.policy": "compact"},
+            bad_records=True,
+            first_epoch=32767,
+            options={"in_doubt": "resend", "max_in_flight_requests_per_connection": 5},
+            calls=tuple(Call(0.01 * i, "t", 0, key, 60) for i, key in enumerate(keys)),
+            glitches=(Glitch(8, "zombie", (90.0,)),),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 10, Outcome.UNKNOWN: 1}
+    assert result.bumps == 2

@@ -1089,7 +1089,7 @@ class World:
 
     def _judge_windows(self) -> None:
         schedule, convictions = self.schedule, self.result.convictions
-        if convictions and not schedule.lies_about_memory:
+        if convictions and not (schedule.lies_about_memory or schedule.memory_grows_back):
             self.report(Anomaly.EVENT, f"{convictions} brokers accused that keep what they say")
         if schedule.noticed and not convictions:
             self.report(Anomaly.EVENT, "none raised for a broker that keeps less than it says")
