@@ -1593,6 +1593,7 @@ class ProducerCore:
             waiting = [each.record for each in topic.take_unassigned()]
             for record in [*carried[name], *waiting]:
                 topic.wait(min(longest, record.deadline), self.metadata.requests, record)
+            topic.put_in_order()
 
     def _forget_cluster(self, to: str) -> None:
         self.cluster = ClusterView()
@@ -1646,17 +1647,17 @@ class ProducerCore:
         view: TopicView = self.cluster.topics[name]
         before = self.identity.current
         self._events.append(f"{name}: the topic was recreated")
-        for key in [key for key in self.partitions if key[0] == name]:
-            old = self.partitions.pop(key)
+        states = [state for state in self.partitions.values() if state.topic == name]
+        if any(state.partition not in view.leaders for state in states):
+            self._assign_anew(self.topics[name], states)
+        for old in states:
+            del self.partitions[name, old.partition]
             # What was never appended is as good as never sent: it goes to the topic of that name.
-            queued = [*old.reclaim(), *old.queue.drain()]
+            queued = carried_records([old])
             old.abandon(errors.UnknownTopicId("the topic was deleted and recreated"), self)
             if old.outstanding:
                 self._retired.append(old)
             if old.partition not in view.leaders:
-                # Fewer than before: what may go elsewhere does, the rest is refused with this.
-                for record in queued:
-                    self.topics[name].wait(record.deadline, 0, record)
                 continue
             fresh = self.partition(name, old.partition)
             fresh.topic_id = view.topic_id
@@ -1666,6 +1667,16 @@ class ProducerCore:
             self.transactions.on_topic_gone(name)
         elif self.idempotent and self.identity.current == before:
             self.identity.bump()  # unless what was given up has brought one already
+
+    def _assign_anew(self, topic: TopicState, states: list[PartitionState]) -> None:
+        """There are fewer partitions than before: what may go elsewhere does, the rest is refused
+        with this Metadata answer.
+        """
+        # All of them, those of partitions that are still there too: what comes from elsewhere must
+        # not end up behind later calls, whose deadlines are later.
+        for record in carried_records(states):
+            topic.wait(record.deadline, 0, record)
+        topic.put_in_order()
 
     def link_of(self, state: PartitionState) -> Link | None:
         """The connection that a partition is written on, if it is open."""

@@ -102,6 +102,10 @@ class TopicState:
             self._first_end = until
         self.unassigned.append(Unassigned(until, asked, record))
 
+    def put_in_order(self) -> None:
+        """Put what waits into call order again, after records were taken back from partitions."""
+        self.unassigned = deque(sorted(self.unassigned, key=lambda each: each.record.ordinal))
+
     def next_end(self) -> float | None:
         """When the next record must be given up, at the earliest; None while none waits."""
         return self._first_end if self.unassigned else None

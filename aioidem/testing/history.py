@@ -117,6 +117,9 @@ class LogRecord(NamedTuple):
     partition: int
     offset: int
     value: bytes | None
+    log: int = 0
+    """Which log it is in, where there were several of that topic's name and partition, one after
+    the other: the topic was deleted and recreated, or the producer moved to another cluster."""
 
 
 def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
@@ -188,11 +191,12 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """Where a value is: its partition, and its place in that log's order."""
+    """Where a value is: its partition, its place in that log's order, and which log."""
 
     topic: str
     partition: int
     offset: int
+    log: int
 
 
 def check_history(
@@ -231,7 +235,7 @@ def _index(
         ):
             yield Violation(Anomaly.FOREIGN, f"{value} at {at}")
         else:
-            place = _Found(record.topic, record.partition, record.offset)
+            place = _Found(record.topic, record.partition, record.offset, record.log)
             found.setdefault(value, []).append(place)
 
 
@@ -262,17 +266,20 @@ def _check_order(
     found: Mapping[ValueId, Sequence[_Found]], expect: Expectations
 ) -> Iterator[Violation]:
     # `found` is in log order partition by partition; a repeated value counts where it is first.
-    latest: dict[tuple[str, str, int], ValueId] = {}
+    latest: dict[tuple[str, str, int, int | None], ValueId] = {}
     for value, places in found.items():
         place = places[0]
         if value in expect.may_reorder:
             continue
-        key = value.producer, place.topic, place.partition
-        before = latest.get(key)
-        if before is None or before.call < value.call:
-            latest[key] = value
+        # Whoever names a partition stays there from one log of it to the next. Other records may
+        # have been meant for another partition while the log before this one was written.
+        logs = [place.log] if value.partition < 0 else [place.log, None]
+        keys = [(value.producer, place.topic, place.partition, log) for log in logs]
+        before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]
+        if before:
+            yield Violation(Anomaly.REORDERED, f"{value} at {_at(places)}, after {before[0]}")
         else:
-            yield Violation(Anomaly.REORDERED, f"{value} at {_at(places)}, after {before}")
+            latest.update(dict.fromkeys(keys, value))
 
 
 def check_counters(counters: Mapping[str, int]) -> list[Violation]:

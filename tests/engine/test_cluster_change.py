@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from aioidem import errors
@@ -214,6 +216,24 @@ def test_records_go_along_in_call_order_to_the_partitions_that_are_there() -> No
     written = [o for o in rig.outcomes if o.status is ACKED]
     assert len(written) == 9
     assert [o.offset for o in written] == sorted(o.offset for o in written)
+
+
+def test_what_waited_for_its_partition_is_not_overtaken_by_what_goes_along() -> None:
+    """A record waits for partition 2; a later one has a partition, and is moved to 2 as well."""
+
+    def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
+        return max(everything)
+
+    rig = Rig(partitions=2, partitioner=last).start()
+    rig.hold = (steps.FetchMetadata,)
+    rig.leaders[T, 2] = (1, 0)
+    early = rig.send(partition=2, size=20, poll=False)[0]
+    late = rig.send(partition=None, size=20, poll=False)[0]
+    carried(rig)
+    rig.hold = ()
+    rig.settle_down()
+    assert (early.status, late.status) == (ACKED, ACKED)
+    assert early.offset < late.offset
 
 
 def test_nothing_learned_from_one_cluster_is_used_in_the_next() -> None:

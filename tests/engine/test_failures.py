@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from aioidem.engine import steps
@@ -29,10 +31,12 @@ from .driver import (
     REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN,
+    Outcome,
     Rig,
     T,
     pipelined,
     topic_id,
+    wait_until,
 )
 
 # -- permanent errors
@@ -461,6 +465,41 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
     new = [r for r in rig.everything if r.step.topics[0].topic_id == topic_id(T, 1)]
     assert [(r.epoch, r.sequence) for r in new] == [(1, 0), (1, 1)]
     rig.assert_drained()
+
+
+def _recreated_with_one_partition_of_two() -> tuple[Rig, Outcome, Outcome]:
+    """A record without a partition is queued for partition 1 and a later one for 0; then the topic
+    is recreated without partition 1.
+    """
+
+    def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
+        return max(everything)
+
+    rig = Rig(partitions=2, partitioner=last, delivery_timeout=80.0, linger=30.0).start()
+    early = rig.send(partition=None, size=20)[0]
+    rig.tick(2.0)
+    late = rig.send(partition=0, size=20)[0]
+    rig.ids[T] = topic_id(T, 1)
+    del rig.leaders[T, 1]
+    return rig, early, late
+
+
+def test_call_order_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -> None:
+    rig, early, late = _recreated_with_one_partition_of_two()
+    rig.refresh()
+    rig.settle_down(60.0)
+    assert (early.status, late.status) == (ACKED, ACKED)
+    assert early.offset < late.offset
+
+
+def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -> None:
+    """Only the head of a queue is looked at: behind a later record it would end late."""
+    rig, early, late = _recreated_with_one_partition_of_two()
+    rig.refresh()
+    rig.leaders[T, 0] = (-1, 1)
+    rig.refresh()
+    wait_until(rig, lambda: early.status is NOT_WRITTEN)
+    assert late.status is PENDING
 
 
 def test_partitions_that_are_added_take_records() -> None:

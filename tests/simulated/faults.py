@@ -291,7 +291,7 @@ class Injector:
         if topic is None:
             return
         archive = world.archive.setdefault(world.cluster.cluster_id, [])
-        archive += [record for record in world.standing(world.cluster) if record.topic == name]
+        archive.append([r for r in world.standing(world.cluster) if r.topic == name])
         world.cluster.delete_topic(topic)
         self._deleted[name] = len(topic.partitions)
 

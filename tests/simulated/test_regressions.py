@@ -215,6 +215,14 @@ def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
     assert result.outcomes == {Outcome.ACKED: 1, Outcome.NOT_WRITTEN: 1}
 
 
+def test_each_cluster_has_logs_of_its_own() -> None:
+    """Seed 11596: the first record waits for partition 1, and goes to partition 0 of the next
+    cluster; a later one is in partition 0 of the first cluster. The judge took the two for one log.
+    """
+    result = run(draw(11596))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     """Seed 54288: the client's clock is a day ahead (INVALID_TIMESTAMP for every record), and the
     schedule claimed that the window is what the brokers retain in the end.

@@ -510,7 +510,7 @@ class World:
         self._by_peer: dict[int, SimConnection] = {}
         self._listeners: dict[int, Callable[[Delivery], None]] = {}
         # What deleted topics held, by cluster.
-        self.archive: dict[str, list[LogRecord]] = {}
+        self.archive: dict[str, list[list[LogRecord]]] = {}
         # What others wrote.
         self.strangers: dict[ValueId, Row] = {}
         self.strange_names = count()
@@ -1012,11 +1012,10 @@ class World:
 
     def log(self) -> list[LogRecord]:
         """Every record of every partition of every cluster, deleted topics' first."""
-        found: list[LogRecord] = []
+        logs: list[list[LogRecord]] = []
         for cluster in self.clusters:
-            found += self.archive.get(cluster.cluster_id, [])
-            found += self.standing(cluster)
-        return found
+            logs += [*self.archive.get(cluster.cluster_id, []), self.standing(cluster)]
+        return [record._replace(log=n) for n, records in enumerate(logs) for record in records]
 
     def standing(self, cluster: ClusterState) -> list[LogRecord]:
         """Every record of every partition that a cluster has now."""

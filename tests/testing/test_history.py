@@ -95,6 +95,20 @@ def test_order_is_per_producer_and_partition() -> None:
     assert found(chosen, spread) == []
 
 
+def test_another_log_under_the_same_name_has_an_order_of_its_own() -> None:
+    """A record without a partition of its own may go to another one in the next cluster."""
+
+    def judged(partition: int, *, log: int) -> list[Anomaly]:
+        early, late = ValueId("p", "t", partition, 0), ValueId("p", "t", 0, 1)
+        rows = [Row(each, "t", 0, 0.0, Outcome.ACKED) for each in (early, late)]
+        places = [(late, 0), (early, log)]
+        return found(rows, [LogRecord("t", 0, 0, make_value(v), log=n) for v, n in places])
+
+    assert judged(-1, log=1) == []
+    assert judged(-1, log=0) == [Anomaly.REORDERED]
+    assert judged(0, log=1) == [Anomaly.REORDERED]
+
+
 def test_planted_torn_value() -> None:
     broken = bytearray(make_value(value(0), 60))
     broken[-1] ^= 1
