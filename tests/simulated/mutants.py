@@ -718,9 +718,9 @@ def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
 
 @mutant("in-doubt batches of a recreated topic are never asked about (attack.md 21)")
 def recreated_topic_taken_for_the_same(patch: Patch) -> None:
-    from aioidem.engine import cluster
+    from aioidem.engine import metadata_merge
 
-    patch(cluster, "_recreated", lambda _old, _new: False)
+    patch(metadata_merge, "_recreated", lambda _old, _new: False)
 
 
 # -- expiry of producer state -------------------------------------------------------------------
