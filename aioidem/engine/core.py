@@ -1261,13 +1261,16 @@ class ProducerCore:
         state.on_error(batch, disposition, error, now, self, named)
 
     def _is_current(self, state: PartitionState) -> bool:
-        """Whether the leader a partition's answers come from is still the newest known."""
+        """Whether nobody newer is known than the leader a partition's answers come from. One that
+        metadata does not name for a while, under the same epoch, goes on over the same connection.
+        """
         view = self.cluster.leader_of(state.topic, state.partition)
         route = state.route
         return (
             view is not None
             and route is not None
-            and (view.leader_id, view.leader_epoch) == (route.leader_id, route.leader_epoch)
+            and view.leader_epoch == route.leader_epoch
+            and view.leader_id in (route.leader_id, NO_LEADER)
         )
 
     def on_topic_config(self, link_id: int, token: int, answer: TopicConfig, now: float) -> None:

@@ -378,6 +378,24 @@ def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
     assert len(rig.outstanding()) == 5
 
 
+@pytest.mark.parametrize(("before", "told", "room"), [(20, 7, 7), (5, 20, 20)])
+def test_a_leader_that_metadata_hides_for_a_while_still_names_its_window(
+    before: int, told: int, room: int
+) -> None:
+    """LEADER_NOT_AVAILABLE under the epoch of now: nobody else was elected, and the partition goes
+    on over the same connection with what the leader said meanwhile.
+    """
+    rig = discovered(before)
+    rig.send()
+    rig.move_leader(-1, 0, seconds=1.0)
+    rig.ack(rig.outstanding()[0], retained=told)
+    assert rig.state().window.limit == told
+    rig.send(40)
+    assert rig.outstanding() == []
+    rig.move_leader(1, 0)
+    assert len(rig.outstanding()) == room
+
+
 def test_the_old_leader_is_drained_before_the_new_one_is_written_to() -> None:
     """A7.56, S7, attack.md finding 22, aiokafka #228."""
     rig, requests = pipelined(3, brokers=2)
