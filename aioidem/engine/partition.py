@@ -773,6 +773,7 @@ class PartitionState:
         refusal = self.recovery.refusal
         if refusal is None and not self.bump_wanted:
             # Behind numbers that were given up a refusal is their gap, and no loss of the broker's.
+            # Under an id that is not ours alone, the gap may be the other producer's.
             out.data_loss(self, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:

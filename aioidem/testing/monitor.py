@@ -30,6 +30,8 @@ at the end: that an event follows when answers prove that the broker lost what i
   identity of which no number was given up; its records then begin another identity;
 - by refused probes: OUT_OF_ORDER is why a record ends UNKNOWN (`refused`), next to acknowledged
   ones of an identity of which no number was given up.
+A refusal proves nothing where the leader has said that it does not know the producer, nor in any
+partition once INVALID_PRODUCER_EPOCH has said that another one writes under its producer id.
 
 Rejected: watching inside the broker. What it has read lags behind what the client has sent by half
 a round trip, and a window that shrank meanwhile would look overrun.
@@ -53,8 +55,8 @@ _MAX_WINDOW = 1000
 _TOO_LARGE = frozenset({10, 18})
 _TWO_FACED = frozenset({3, 6, 100})
 _OUT_OF_ORDER = 45
-# INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID
-_DISOWNED = frozenset({47, 59})
+_INVALID_PRODUCER_EPOCH = 47
+_UNKNOWN_PRODUCER_ID = 59
 # Codes that every broker path sends before the append, if no base offset comes with them.
 _BEFORE_APPEND = frozenset(
     {2, 3, 5, 6, 10, 17, 18, 19, 21, 29, 31, 32, 35, 42, 43, 44, 45, 47, 48, 49, 53, 59}
@@ -103,15 +105,16 @@ class _Sent:
 class _Identity:
     """Everything one partition sent under one (producer id, epoch)."""
 
-    __slots__ = ("batches", "disowned", "frontier", "gaps", "order")
+    __slots__ = ("batches", "disowned", "frontier", "gaps", "order", "producer_id")
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, producer_id: int, first: int) -> None:
+        self.producer_id = producer_id
         self.frontier = first
         self.batches: dict[int, _Sent] = {}
         self.order: list[int] = []
         # Ranges whose whole was refused as too large: to be filled again from their start.
         self.gaps: list[tuple[int, int]] = []
-        # The leader has said that it does not know us, or that it knows a newer one.
+        # The leader has said that it does not know us.
         self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
@@ -215,6 +218,8 @@ class WireMonitor:
         self._renumbers = renumbers
         self._before_append = _BEFORE_APPEND - (frozenset() if trust_base_offset else _TWO_FACED)
         self._partitions: dict[tuple[str, int], _Partition] = {}
+        # Producer ids under which another producer writes, as a leader has said.
+        self._shared: set[int] = set()
         self._requests: dict[object, dict[object, dict[tuple[str, int], _Carried]]] = {}
 
     def wrote(self, connection: object, request: object, batches: Sequence[WireBatch]) -> None:
@@ -266,6 +271,7 @@ class WireMonitor:
     def cluster_changed(self) -> None:
         """The producer has moved to another cluster: every account starts anew."""
         self._partitions.clear()
+        self._shared.clear()
 
     # -- losses of the broker's ---------------------------------------------------------------
 
@@ -300,7 +306,9 @@ class WireMonitor:
     def _gapless(self, identity: _Identity, head: _Sent) -> bool:
         """Whether all below a batch is acknowledged, and no number of its identity was given up."""
         before = [sent for base, sent in identity.batches.items() if base < head.base]
-        if identity.disowned or not before or not all(sent.proved for sent in before):
+        if identity.disowned or identity.producer_id in self._shared:
+            return False
+        if not before or not all(sent.proved for sent in before):
             return False
         # Doubt where the leader may have forgotten us is not settled by a later success.
         if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
@@ -391,7 +399,7 @@ class WireMonitor:
         if not state.identities:
             first = self._first_sequences.get((batch.topic, batch.partition), 0)
         state.newest = key
-        identity = state.identities[key] = _Identity(first)
+        identity = state.identities[key] = _Identity(key[0], first)
         return identity
 
     def _watch_new_identity(self, state: _Partition, batch: WireBatch) -> None:
@@ -479,7 +487,9 @@ class WireMonitor:
             # that nobody knows, or that may follow the append, shows nothing of the leader's state.
             refused = answer.code in self._before_append and answer.base_offset < 0
             state.asking |= answer.code in (45, 46) or (sent.ambiguous and refused)
-        carried.identity.disowned |= answer.code in _DISOWNED
+        carried.identity.disowned |= answer.code == _UNKNOWN_PRODUCER_ID
+        if answer.code == _INVALID_PRODUCER_EPOCH:
+            self._shared.add(carried.identity.producer_id)
         if answer.code == _OUT_OF_ORDER:
             self._watch_gap(state, carried.identity, sent)
         if answer.code not in self._before_append or answer.base_offset >= 0:

@@ -310,3 +310,41 @@ def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None
     )
     assert result.outcomes == {Outcome.ACKED: 10, Outcome.UNKNOWN: 1}
     assert result.bumps == 2
+
+
+@pytest.mark.parametrize("told", [1, 7])
+def test_a_leader_that_metadata_hides_for_a_while_is_believed_about_its_window(told: int) -> None:
+    """Seed 18797: an answer that named another window came while metadata had no leader for the
+    partition. It was not believed, and the next batches overran it on the same connection.
+    """
+    result = clean(
+        schedule(
+            calls=(
+                *(Call(at, "t", 0, None, 60) for at in (0.1, 0.78)),
+                *(Call(1.0 + i * 0.01, "t", 0, None, 60) for i in range(20)),
+            ),
+            faults=(Fault(0.65, "leaderless", (1.0,)),),
+            glitches=(Glitch(1, "refuse", (6, None)), Glitch(2, "absurd", (told,))),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 22}
+
+
+def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
+    """Seed 15195: one partition hears INVALID_PRODUCER_EPOCH, another OUT_OF_ORDER for a batch that
+    cannot have been appended. Whoever writes under the same id explains both: the producer says
+    so, takes another id, and reports no data loss.
+    """
+    calls = (
+        *(Call(0.0, "t", index, None, 60) for index in (0, 1)),
+        *(Call(1.2 + index * 0.01, "t", index, None, 60) for index in (0, 1)),
+    )
+    result = clean(
+        schedule(
+            topics=(("t", 2),),
+            calls=calls,
+            glitches=(Glitch(1, "fence", (47, (("t", 0),))), Glitch(2, "spurious", (45, None))),
+        )
+    )
+    assert result.outcomes == {Outcome.ACKED: 4}
+    assert (result.events, result.bumps) == (0, 1)

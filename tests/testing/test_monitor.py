@@ -65,9 +65,10 @@ class Wire:
         *,
         retained: int | None = None,
         connection: str = "a",
+        partition: int = 0,
     ) -> None:
         at = (0 if code == 0 else -1) if offset is None else offset
-        told = WireAnswer("t", 0, code, at, retained)
+        told = WireAnswer("t", partition, code, at, retained)
         self.monitor.answered(connection, request, [told])
 
     def opened(self, retained: int | None = None) -> None:
@@ -510,6 +511,34 @@ def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
     wire.answer(second, 59)
     wire.send(0, epoch=1, tag=2)
     assert wire.unreported == []
+
+
+@pytest.mark.parametrize("refused_first", [True, False])
+@pytest.mark.parametrize("code", [47, 59])
+def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
+    code: int, refused_first: bool
+) -> None:
+    """INVALID_PRODUCER_EPOCH says so of the id; UNKNOWN_PRODUCER_ID is about one partition."""
+    wire = Watched()
+    wire.acked(2)
+    elsewhere, here = wire.send(0, tag=0, partition=1), wire.send(2, tag=2)
+    if refused_first:
+        wire.answer(here, 45)
+    wire.answer(elsewhere, code, partition=1)
+    if not refused_first:
+        wire.answer(here, 45)
+    wire.send(0, pid=8, tag=2)
+    assert wire.unreported == ([] if code == 47 else [Anomaly.EVENT])
+
+
+def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
+    wire = Watched()
+    wire.answer(wire.send(0, tag=0), 47)
+    wire.answer(wire.send(0, pid=8, tag=0), offset=0)
+    wire.end(Outcome.ACKED, 0)
+    wire.answer(wire.send(1, pid=8, tag=1), 45)
+    wire.send(0, pid=8, epoch=1, tag=1)
+    assert wire.unreported == [Anomaly.EVENT]
 
 
 def test_the_offset_of_an_older_copy_is_no_loss() -> None:
