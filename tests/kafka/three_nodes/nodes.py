@@ -64,7 +64,7 @@ class Tap:
     """What one broker's proxy sees of Produce, and what is to become of it.
 
     `request` is asked about each request, with its partitions; `answer` about each answer;
-    `metadata` about each answer to a Metadata request.
+    `metadata` about each answer to a Metadata request that names topics.
     """
 
     def __init__(self, cluster: KafkaCluster, broker: int) -> None:
@@ -96,10 +96,16 @@ class Tap:
         return self.request([part.index for t in request.topic_data for part in t.partition_data])
 
     def _on_answer(self, seen: FrameSeen) -> Action | None:
-        if seen.api_key == METADATA:
-            return self.metadata
         version = seen.api_version
+        if seen.api_key == METADATA:
+            return Inspect(lambda payload: self._named(version, payload))
         return Inspect(lambda payload: self._told(version, payload)) if not seen.api_key else None
+
+    def _named(self, version: int, payload: bytes) -> Action | None:
+        schema = response_type(METADATA, version)
+        assert schema is not None
+        response: Any = decode_response(schema, payload)[1]
+        return self.metadata if response.topics else None  # without: which cluster is this?
 
     def _told(self, version: int, payload: bytes) -> Action | None:
         schema = response_type(PRODUCE, version)
