@@ -158,6 +158,16 @@ class Schedule:
         )
 
     @property
+    def unfenced(self) -> bool:
+        """Whether a record that ended UNKNOWN can still be written after records of later calls.
+
+        A new epoch's first append fences the old one, but a broker that has forgotten us fences
+        nothing, and neither does a new producer id (epochs used up, or another producer's).
+        """
+        forgotten = self.profile == "forgetful" or self.lossy
+        return forgotten or bool(self.first_epoch) or self.fenced
+
+    @property
     def events_allowed(self) -> bool:
         """Whether a data-loss event may be raised although nothing was lost: brokers that lie,
         and requests that outlive their connection for longer than anyone waits.

@@ -125,8 +125,8 @@ class Stranger:
         code, place = int(part.error_code), (row.topic, row.partition)
         self._world.trace(f"stranger: {row.value} code {code} offset {part.base_offset}")
         if code == 0:
+            # Not when: nobody has promised it a time.
             row.outcome, row.offset = Outcome.ACKED, part.base_offset
-            row.settled = self._world.now
             self._next[place] = self._next.get(place, 0) + 1
             self._go_on()
         elif code == _FENCED and attempts:

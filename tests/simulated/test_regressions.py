@@ -10,7 +10,7 @@ from aioidem.testing import Anomaly, Outcome
 
 from .perform import perform
 from .schedule import Call, Fault, Glitch, draw
-from .soak import quiet
+from .soak import quiet, run_seed
 from .test_attack import clean, schedule
 from .world import World, run
 
@@ -348,3 +348,17 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
     )
     assert result.outcomes == {Outcome.ACKED: 4}
     assert (result.events, result.bumps) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("seed", "shown"),
+    [
+        (23453, "late copies of what ended UNKNOWN, under a producer id that nothing fences"),
+        (55248, "a record sent when one expired that was itself sent when one expired"),
+        (71237, "a record of another producer, whom nobody promised our delivery timeout"),
+    ],
+)
+def test_nobody_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
+    """The judge asked more than the producer promises."""
+    result = run_seed(seed)
+    assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))

@@ -719,7 +719,7 @@ class Whole:
         expect = Expectations(
             deadline=patience + self._stalled_for + 1.0,
             lost=self.lost,
-            may_reorder=late if schedule.lossy or forgetful else frozenset(),
+            may_reorder=late if schedule.unfenced else frozenset(),
             may_repeat=self.late if forgetful else frozenset(),
         )
         result.violations += check_history(self.rows.values(), self.log(), expect)

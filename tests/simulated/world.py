@@ -490,6 +490,7 @@ class World:
         self.schedule = schedule
         self.now = 100.0
         self.start = self.now
+        self._last_call = self.start + max((call.at for call in schedule.calls), default=0.0)
         self.wall_jump = 0.0
         self.result = Result(schedule)
         self.rows: dict[ValueId, Row] = {}
@@ -642,10 +643,9 @@ class World:
 
     def _loop(self) -> None:
         idle_turns = 0
-        horizon = self._horizon()
         while not self.ended:
             due = self._next_due()
-            if due is None or due > horizon:
+            if due is None or due > self._horizon():
                 return
             idle_turns = idle_turns + 1 if due <= self.now else 0
             if idle_turns > _SPIN:
@@ -656,11 +656,11 @@ class World:
             self._end_if_done()
 
     def _horizon(self) -> float:
-        config, schedule = self.config, self.schedule
-        last = max((call.at for call in schedule.calls), default=0.0)
-        stalls: float = sum(f.args[0] for f in schedule.faults if f.kind == "stall")
+        """When every record must have its outcome, also what callbacks of others have sent."""
+        stalls: float = sum(f.args[0] for f in self.schedule.faults if f.kind == "stall")
+        config = self.config
         waits = config.max_block + config.delivery_timeout + config.request_timeout
-        return self.start + last + 2 * waits + stalls + _REST
+        return self._last_call + waits + stalls + _REST
 
     def _next_due(self) -> float | None:
         times = [self._events[0][0]] if self._events else []
@@ -740,6 +740,7 @@ class World:
         """One call of the application."""
         if self.closed:
             return
+        self._last_call = max(self._last_call, self.now)
         number = next(self._calls)
         partition = -1 if call.partition is None else call.partition
         value = ValueId("p", call.topic, partition, number)
@@ -1034,20 +1035,12 @@ class World:
         result.violations += self.missing.violations()
         rows = self.rows.values()
         deadline = self.config.delivery_timeout + self.config.request_timeout
-        # A new epoch's first append fences the old one, but a broker that has forgotten us fences
-        # nothing, and neither does a new producer id (epochs used up).
         by_name = schedule.lossy and min(schedule.versions) < 13
         repeats = self.config.in_doubt == "resend" or by_name
         # A copy that is served after its connection was closed, by a broker that has forgotten the
         # copy it acknowledged: no client can prevent it.
         copies = self.late if schedule.profile == "forgetful" else frozenset()
-        unfenced = (
-            schedule.profile == "forgetful"
-            or schedule.first_epoch
-            or schedule.lossy
-            or schedule.fenced
-        )
-        late = {row.value for row in rows if unfenced and row.outcome is Outcome.UNKNOWN}
+        late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
             deadline=deadline + self._stalled_for + _SLACK,
             lost=self.lost,
