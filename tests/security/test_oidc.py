@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -108,6 +109,66 @@ async def test_a_token_is_kept_until_a_fifth_of_its_life_is_left() -> None:
             assert len(handler.asked) == asked
 
 
+@pytest.mark.parametrize("lifetime", [1e-300, 0.001, 1])
+@bounded(20)
+async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
+    lifetime: float,
+) -> None:
+    """It is given to who asked, whatever is left of it by then: the broker judges it."""
+    with provider(gives({"access_token": "t", "expires_in": lifetime})) as (url, handler):
+        credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
+        with anyio.fail_after(10):
+            assert (await credentials.token()).reveal() == "t"
+        assert len(handler.asked) == 1
+
+
+@bounded(20)
+async def test_those_who_wait_get_the_token_that_came_though_its_life_is_over() -> None:
+    with provider(gives({"access_token": "t", "expires_in": 1})) as (url, handler):
+        credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(credentials.token)
+    assert len(handler.asked) == 1
+
+
+@bounded(20)
+async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
+    """What is here already is read without waiting: 10,000 pieces of a byte held the loop."""
+    pieces = b"1\r\n \r\n" * 5_000
+    ran = 0
+
+    async def count() -> None:
+        nonlocal ran
+        while True:
+            await anyio.lowlevel.checkpoint()
+            ran += 1
+
+    with endpoint(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", pieces) as url:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            with pytest.raises(AuthenticationFailedError, match="no usable access_token"):
+                await client(url).token()
+            tasks.cancel_scope.cancel()
+    # 256 KiB of pieces of one byte: without a pause for each, 20 reads are as many turns.
+    assert ran > 1 << 17
+
+
+@bounded(20)
+async def test_what_the_http_client_logs_of_the_endpoint_is_not_the_endpoints_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    forged = b"HTTP/1.1 400 \x1b[2Jall is well\r\nContent-Length: 0\r\n\r\n"
+    with (
+        endpoint(forged) as url,
+        caplog.at_level("INFO"),
+        pytest.raises(AuthenticationFailedError, match="400"),
+    ):
+        await client(f"{url}?key=canary").token()
+    assert "\x1b" not in caplog.text
+    assert "canary" not in caplog.text
+
+
 @bounded(20)
 async def test_connections_that_need_a_token_at_once_share_one_request() -> None:
     with provider(gives({"access_token": "t", "expires_in": 100})) as (url, handler):
@@ -146,6 +207,11 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
         ),
         (
             gives({"access_token": "t" * (1 << 19)}),
+            AuthenticationFailedError,
+            "no usable access_token",
+        ),
+        (
+            gives({"access_token": "t", "expires_in": 10**400}),
             AuthenticationFailedError,
             "no usable access_token",
         ),

@@ -7,7 +7,11 @@ failure. If the one that asks is cancelled, one of those that wait asks anew.
 Invariants: one request at a time; `timeout` bounds the whole of it (connect, headers and body
 together), however slowly the provider answers; no thread is started, so nothing outlives the
 producer; client id and secret go to the configured URL and nowhere else (no redirect is followed);
-the answer's size is bounded; nothing of the answer but its error code is shown.
+the answer's size is bounded; nothing of the answer but its error code is shown, and of the URL
+nothing behind a question mark; what was asked for is given once, however short its life.
+
+The HTTP client logs each request with the URL and the status line as they are: that record is
+dropped.
 
 Rejected: urllib in a thread. Its time-out is one socket operation's, so an endpoint that sends a
 byte now and then is waited for without end, and the thread that waits keeps the process alive.
@@ -18,15 +22,18 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import logging
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Final, NamedTuple
 from urllib.parse import quote_plus
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from aioidem.errors import (
@@ -63,11 +70,12 @@ class _HttpClient(NamedTuple):
 class _Request:
     """A request under way, and how it ended for those who wait for it."""
 
-    __slots__ = ("ended", "failure")
+    __slots__ = ("ended", "failure", "token")
 
     def __init__(self) -> None:
         self.ended: Signal = new_signal()
-        # None: there is a token, or the task that asked was cancelled.
+        # Both are None while it is under way, and if the task that asked was cancelled.
+        self.token: Secret[str] | None = None
         self.failure: KafkaError | None = None
 
 
@@ -102,6 +110,7 @@ class ClientCredentials:
                 "pip install 'aioidem[oauth]'"
             )
         self._url = url
+        self._shown = printable(url.partition("?")[0])
         self._client_id = client_id
         self._client_secret = client_secret
         self._scope = scope
@@ -124,28 +133,31 @@ class ClientCredentials:
             if self._token is not None and self._clock() < self._replace_at:
                 return self._token
             if self._request is None:
-                await self._ask()
-                continue
+                return await self._ask()
             request = self._request
             await request.ended.wait()
             if request.failure is not None:
                 raise copy.copy(request.failure)
+            if request.token is not None:
+                return request.token
 
-    async def _ask(self) -> None:
+    async def _ask(self) -> Secret[str]:
         """Fetch a token for all who want one."""
         request = self._request = _Request()
         try:
             asked = self._clock()
             answer = await self._exchange()
-            if isinstance(answer, KafkaError):
-                request.failure = answer
+            taken = answer if isinstance(answer, KafkaError) else self._take(answer, asked)
+            if isinstance(taken, KafkaError):
+                request.failure = taken
             else:
-                request.failure = self._take(answer, asked)
+                request.token = taken
         finally:
             self._request = None
             request.ended.set()
-        if request.failure is not None:
-            raise request.failure
+        if isinstance(taken, KafkaError):
+            raise taken
+        return taken
 
     async def _exchange(self) -> _Answer | KafkaError:
         """Post the request and read the answer.
@@ -157,10 +169,11 @@ class ClientCredentials:
             if self._http is None:
                 self._http = await anyio.to_thread.run_sync(_load_http_client)
             try:
-                return await self._post(self._http)
+                with _unheard(self._http.module.__name__, self._url):
+                    return await self._post(self._http)
             except (self._http.module.HTTPError, self._http.module.InvalidURL, OSError) as error:
                 failure = printable(str(error) or type(error).__name__)
-        return KafkaConnectionError(f"no token from {self._url}: {failure}")
+        return KafkaConnectionError(f"no token from {self._shown}: {failure}")
 
     async def _post(self, http: _HttpClient) -> _Answer:
         form = {"grant_type": "client_credentials"}
@@ -183,25 +196,27 @@ class ClientCredentials:
                 body += chunk
                 if len(body) > _LONGEST_ANSWER:
                     break
+                # Pieces that are here already come without a wait, however small they are.
+                await anyio.lowlevel.checkpoint()
             return _Answer(answer.status_code, Secret(bytes(body)))
 
     def _credentials(self) -> tuple[str, str]:
         """Name and password for HTTP Basic, form-encoded first (RFC 6749, section 2.3.1)."""
         return quote_plus(self._client_id), quote_plus(self._client_secret.reveal())
 
-    def _take(self, answer: _Answer, asked: float) -> KafkaError | None:
-        """Keep the token of an answer, or say what is wrong with it."""
+    def _take(self, answer: _Answer, asked: float) -> Secret[str] | KafkaError:
+        """Keep the token of an answer and return it, or what is wrong with the answer."""
         if not 200 <= answer.status < 300:
             refused = answer.status < 500 and answer.status != 429
             kind = AuthenticationFailedError if refused else KafkaConnectionError
             code = _oauth_error(answer.body)
-            return kind(f"no token from {self._url}: HTTP status {answer.status}{code}")
+            return kind(f"no token from {self._shown}: HTTP status {answer.status}{code}")
         if len(answer.body.reveal()) <= _LONGEST_ANSWER:
             token, lifetime = _token_of(answer.body)
             if token and lifetime > 0:
                 self._token, self._replace_at = token, asked + lifetime * _USED_UP
-                return None
-        return AuthenticationFailedError(f"the answer of {self._url} has no usable access_token")
+                return token
+        return AuthenticationFailedError(f"the answer of {self._shown} has no usable access_token")
 
 
 def _load_http_client() -> _HttpClient:
@@ -219,7 +234,7 @@ def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
         answer = json.loads(body.reveal())
         lifetime = float(answer.get("expires_in", 300))
         token = answer["access_token"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError):
         return Secret(""), 0.0
     if not isinstance(token, str):
         return Secret(""), 0.0
@@ -233,3 +248,19 @@ def _oauth_error(body: Secret[bytes]) -> str:
     except (ValueError, AttributeError, RecursionError):
         return ""
     return f", {printable(code, 100)}" if isinstance(code, str) and code else ""
+
+
+@contextmanager
+def _unheard(name: str, url: str) -> Iterator[None]:
+    """Drop what a logger is told of a URL, and nothing else."""
+
+    def of_another(record: logging.LogRecord) -> bool:
+        # The client's URLs are equal to a text that means the same.
+        return not isinstance(record.args, tuple) or url not in record.args
+
+    logger = logging.getLogger(name)
+    logger.addFilter(of_another)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_another)
