@@ -243,20 +243,26 @@ class _Pem:
 class _Hidden:
     """A secret, kept as a `Secret` and never quoted; or None."""
 
-    allowed: str = "a string or aioidem.secret.Secret that is not empty, or None"
+    allowed: str = "a string in UTF-8 or aioidem.secret.Secret of one, not empty, or None"
     allowed_text: str = "a text that is not empty"
 
     def accept(self, value: object) -> Secret[str] | None:
-        if value is None or (isinstance(value, Secret) and isinstance(value.reveal(), str)):
-            return value
-        if not isinstance(value, str) or not value:
+        if value is None:
+            return None
+        if not isinstance(value, str | Secret):
             raise _Refused
-        return Secret(value)
+        return _readable(Secret(value))
 
     def parse(self, text: str) -> Secret[str]:
-        if not text:
-            raise _Refused
-        return Secret(text)
+        return _readable(Secret(text))
+
+
+def _readable(secret: Secret[str]) -> Secret[str]:
+    """The same, if it is text that has a form in UTF-8: the error of what has none shows it."""
+    text = secret.reveal()
+    if not isinstance(text, str) or not text or text.encode(errors="ignore").decode() != text:
+        raise _Refused
+    return secret
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -151,7 +151,8 @@ def _about_token(config: ProducerConfig) -> Iterator[str]:
 def _about_endpoint(config: ProducerConfig, endpoint: str) -> Iterator[str]:
     try:
         url = urlsplit(endpoint)
-    except ValueError:
+        whole = bool(url.hostname) and url.port != 0
+    except ValueError:  # the port's, too, which is only now looked at
         yield "sasl_oauthbearer_token_endpoint_url is no URL"
         return
     scheme = url.scheme
@@ -166,3 +167,5 @@ def _about_endpoint(config: ProducerConfig, endpoint: str) -> Iterator[str]:
             "sasl_oauthbearer_token_endpoint_url must begin with https:, or with http: and "
             "sasl_allow_plaintext=True"
         )
+    elif not whole:
+        yield "sasl_oauthbearer_token_endpoint_url has no host, or port 0"

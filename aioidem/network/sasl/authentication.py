@@ -5,7 +5,8 @@ on a fresh connection and on one that was parked for it alike.
 
 Invariants: it ends in at most ten rounds; a session is renewed on the same connection before it
 ends, and only for the same principal (brokers refuse another one; its records belong on a
-connection of its own); no message is kept in a local variable while something else may fail.
+connection of its own); no message is kept in a local variable while something else may fail;
+whatever a mechanism raises ends this exchange and nothing else.
 
 Renewing is lazy, as Java's: before something is to be sent, once 85 to 95 % of the session are over
 (at random, so that a thousand producers do not renew at once). An idle connection asks for no
@@ -23,7 +24,12 @@ import anyio
 import anyio.to_thread
 from kio.static.protocol import RequestPayload
 
-from aioidem.errors import AuthenticationFailedError, InternalError, KafkaConnectionError
+from aioidem.errors import (
+    AuthenticationFailedError,
+    InternalError,
+    KafkaConnectionError,
+    KafkaError,
+)
 from aioidem.network.sasl.client import SaslClient
 from aioidem.network.sasl.mechanism import Mechanism
 from aioidem.protocol.messages import decode_response, encode_request, response_type
@@ -99,7 +105,8 @@ class Authentication:
             principal's, and a new connection is to use them.
         :raises ProtocolError: an answer is malformed.
         """
-        mechanism = await self._client.mechanism(self._host)
+        name = self._client.name
+        mechanism = await _typed(name, lambda: self._client.mechanism(self._host))
         if self._begun_at is not None:
             if mechanism.principal != self._principal:
                 raise KafkaConnectionError("closed for a new one with the new user name")
@@ -157,7 +164,26 @@ def _next(mechanism: Mechanism, challenge: bytes) -> Secret[bytes] | None:
 
 
 async def _call(mechanism: Mechanism, step: Callable[[], T]) -> T:
+    return await _typed(mechanism.name, lambda: _perform(mechanism, step))
+
+
+async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
     if not mechanism.blocking:
         return step()
     # Given up on cancellation: the object is of no more use then, and the wait could be long.
     return await anyio.to_thread.run_sync(step, abandon_on_cancel=True)
+
+
+async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:
+    """Await what handles credentials, and make every failure of it an error of ours.
+
+    An exception of another library is told by its class alone: its text and its frames may have the
+    credentials, as those of a UnicodeEncodeError do.
+    """
+    try:
+        return await step()
+    except KafkaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - which libraries are asked is the user's choice
+        kind = type(error).__name__
+    raise AuthenticationFailedError(f"{name}: the credentials cannot be used: {kind} was raised")

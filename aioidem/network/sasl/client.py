@@ -95,12 +95,14 @@ class SaslClient:
         if self._oidc is not None:
             return await self._oidc.token(), {}
         provider: Any = self._config.sasl_oauth_token_provider
-        given = await self._ask(getattr(provider, "token", provider), "sasl_oauth_token_provider")
-        if not isinstance(given, str | Secret):
+        token = _hidden(
+            await self._ask(getattr(provider, "token", provider), "sasl_oauth_token_provider")
+        )
+        if token is None:
             raise AuthenticationFailedError("sasl_oauth_token_provider did not return a string")
         extensions = getattr(provider, "extensions", None)
         more = await self._ask(extensions, "extensions()") if callable(extensions) else {}
-        return Secret(cast("str", given)), cast("Mapping[str, str]", more)
+        return token, cast("Mapping[str, str]", more)
 
     @staticmethod
     async def _ask(function: Callable[[], object], name: str) -> object:
@@ -112,6 +114,11 @@ class SaslClient:
             raise
         except Exception as error:
             raise AuthenticationFailedError(f"{name} raised {type(error).__name__}") from error
+
+
+def _hidden(given: object) -> Secret[str] | None:
+    """What was given, hidden at once; None if it is no text."""
+    return Secret(cast("str", given)) if isinstance(given, str | Secret) else None
 
 
 def _oidc(config: ProducerConfig) -> ClientCredentials | None:

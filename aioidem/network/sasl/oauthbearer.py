@@ -37,6 +37,10 @@ class OAuthBearer:
         if not _TOKEN.fullmatch(token.reveal()):
             raise AuthenticationFailedError("OAUTHBEARER: the token is empty or no bearer token")
         self._token = token
+        if extensions is not None and not _are_texts(extensions):
+            raise AuthenticationFailedError(
+                "OAUTHBEARER: extensions() did not return texts by name"
+            )
         self._extensions = dict(extensions or {})
         for name, value in self._extensions.items():
             legal = _EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)
@@ -58,3 +62,10 @@ class OAuthBearer:
             return None
         self._refusal = printable(challenge[:2000].decode(errors="replace"))
         return _SEPARATOR
+
+
+def _are_texts(extensions: object) -> bool:
+    """Whether a user's provider gave what it should."""
+    return isinstance(extensions, Mapping) and all(
+        isinstance(name, str) and isinstance(value, str) for name, value in extensions.items()
+    )

@@ -14,8 +14,8 @@ __all__ = ["Plain"]
 class Plain:
     """One exchange.
 
-    :raises AuthenticationFailedError: name or password is empty or has a NUL, which ends each in
-        the message.
+    :raises AuthenticationFailedError: name or password is empty, cannot be encoded in UTF-8, or has
+        a NUL, which ends each in the message.
     """
 
     name = "PLAIN"
@@ -24,8 +24,10 @@ class Plain:
     def __init__(self, username: str, password: Secret[str]) -> None:
         self.principal = username
         self._password = password
-        if not username or not password or "\0" in username or "\0" in password.reveal():
-            raise AuthenticationFailedError("PLAIN: user name or password is empty or has a NUL")
+        if not _fits(username) or not _fits(password.reveal()):
+            raise AuthenticationFailedError(
+                "PLAIN: user name or password is empty, has a NUL or is not UTF-8"
+            )
 
     def first(self) -> bytes:
         """All there is to say."""
@@ -36,3 +38,8 @@ class Plain:
         if challenge:
             raise AuthenticationFailedError("PLAIN: the broker asks on")
         return None
+
+
+def _fits(text: str) -> bool:
+    # A lone surrogate is the only character that UTF-8 has no bytes for.
+    return bool(text) and "\0" not in text and text.encode(errors="ignore").decode() == text
