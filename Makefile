@@ -12,13 +12,15 @@ READY := $(VENV)/.ready
 LONG := tests/simulated tests/spark
 
 # What a user's environment has for other Pythons and other installs: with PYTHONOPTIMIZE no assert
-# is run, with PIP_USER or PIP_TARGET nothing gets into .venv.
-unexport PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT
+# is run, with PIP_USER or PIP_TARGET nothing gets into .venv, with PYTHONDONTWRITEBYTECODE each of
+# the many processes that tests start compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
+.PHONY: style contracts mypy pyright
 .DELETE_ON_ERROR:
 
 help: ## Show what there is to make
@@ -85,9 +87,10 @@ fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuz
 		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
-# Most of these tests wait for something most of their time: four at once suit two cores.
+# Most of these tests wait for something most of their time: four at once suit two cores. Each of the
+# four imports what it is given, so it is not given the folders that have no test of every day.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests -m "not slow and not kafka and not install" -n 4
+	$(BIN)/python -m pytest tests --ignore tests/kafka --ignore tests/install -m "not slow and not kafka and not install" -n 4
 
 # Wheel and sdist, alone and with each extra, in environments that hold nothing else.
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
@@ -98,11 +101,21 @@ measured: $(READY)
 	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka and not install"
 
+# The two type checkers take nearly all of the time: each has a core.
 static: $(READY) ## Style, types and import contracts
+	@$(MAKE) --no-print-directory --jobs=2 pyright mypy style contracts
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+mypy:
 	$(BIN)/mypy
+
+pyright:
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+contracts:
 	$(BIN)/lint-imports --no-logo
 
 declared: $(READY) ## Imports against declared dependencies

@@ -52,7 +52,9 @@ def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
-@pytest.mark.parametrize("name", ["PYTHONOPTIMIZE", "PYTHONPATH", "PIP_TARGET"])
+@pytest.mark.parametrize(
+    "name", ["PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE", "PYTHONPATH", "PIP_TARGET"]
+)
 def test_make_takes_away_what_is_meant_for_other_pythons(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
