@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aioidem.cli.usage import UsageError, reason, shown
+from aioidem.named_values import NamedValueError, is_named, look_up
 
 __all__ = ["Properties", "gather_properties", "parse_properties", "spread_values"]
 
 _FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
 _SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
 _MAX_FILE: Final = 1 << 20
-_MAX_VALUE: Final = 1 << 16
 
 
 class Properties(NamedTuple):
@@ -131,31 +131,15 @@ def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[st
 
 def _look_up(name: str, text: str) -> str:
     """A value, or what `env:NAME` and `file:PATH` stand for."""
-    source, colon, where = text.partition(":")
-    if not colon or source not in ("env", "file"):
-        return text
-    if source == "env":
-        if where not in os.environ:
-            raise UsageError(f"{name}: the environment has no variable {shown(where)}")
-        return os.environ[where]
-    path = Path(where)
     try:
-        with path.open(encoding="utf-8") as file:
-            value = file.read(_MAX_VALUE + 1)
-    except OSError as error:
-        raise UsageError(f"{name}: {path}: {reason(error)}") from error
-    except UnicodeDecodeError:
-        value = None  # raised outside: that exception holds what was read
-    if value is None:
-        raise UsageError(f"{name}: {path} is not text in UTF-8")
-    if len(value) > _MAX_VALUE:
-        raise UsageError(f"{name}: {path} is larger than {_MAX_VALUE >> 10} KiB")
-    return value.removesuffix("\n").removesuffix("\r")
+        return look_up(text)
+    except NamedValueError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _is_plain(name: str, value: str) -> bool:
     """Whether this is a secret that is given, and not named."""
-    return bool(value and _SECRET.search(name)) and not value.startswith(("env:", "file:"))
+    return bool(value and _SECRET.search(name)) and not is_named(value)
 
 
 def _exposed(flag: str, name: str) -> str:

@@ -30,6 +30,9 @@ __all__ = ["end_open_transactions", "register"]
 def register(spark: SparkSession) -> None:
     """Make the data source `aioidem` known to a session.
 
+    Adds `kafka.ssl.keystore.key` and `kafka.sasl.jaas.config` to the options whose values the
+    session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
+
     Args:
         spark: the session whose `write.format("aioidem")` and `writeStream` are to know it.
 
@@ -39,8 +42,10 @@ def register(spark: SparkSession) -> None:
     from aioidem.spark.session import require_extra
 
     require_extra()
+    from aioidem.spark.redaction import hide_credentials
     from aioidem.spark.sink import AioidemDataSource
 
+    hide_credentials(spark)
     spark.dataSource.register(AioidemDataSource)
 
 
@@ -53,7 +58,8 @@ def end_open_transactions(
     Args:
         spark: reads the checkpoint, wherever it is.
         checkpoint: the query's `checkpointLocation`.
-        options: those of the query's sink.
+        options: those of the query's sink. What they name (`env:NAME`, `file:PATH`) is looked up
+            here, on the driver, which connects by itself.
 
     Returns:
         The transactional ids whose transactions were open; none if the query never ran.

@@ -174,7 +174,7 @@ def decide(
     Args:
         task: which rows.
         own: its marker.
-        first: task 0's marker; only looked at where `own` is missing after batch 0.
+        first: task 0's marker; only looked at where `own` is missing.
         now: seconds since the epoch.
         retention: seconds that the cluster keeps offsets of groups without members.
         missing_ok: write where a marker should be and is not.
@@ -184,6 +184,8 @@ def decide(
     """
     if own is not None:
         return _of_own(task, own)
+    if first is not None and first.run != task.run:
+        raise _used(task)
     # The number of tasks varies: a task may be without a marker because it was never needed.
     if task.batch == 0 or missing_ok:
         return Answer.WRITE
@@ -201,9 +203,7 @@ def decide(
 
 def _of_own(task: TaskIdentity, own: Marker) -> Answer:
     if own.run != task.run:
-        raise IdentityUsedError(
-            f"identity {task.query}: task {task.task} has been written under it before"
-        )
+        raise _used(task)
     if own.batch == task.batch + 1:
         return Answer.SKIP
     if own.batch > task.batch:
@@ -212,6 +212,10 @@ def _of_own(task: TaskIdentity, own: Marker) -> Answer:
             " older checkpoint restored? To skip it would lose it: start with a new checkpoint"
         )
     return Answer.WRITE
+
+
+def _used(task: TaskIdentity) -> IdentityUsedError:
+    return IdentityUsedError(f"identity {task.query}: there was a write under it before")
 
 
 def _missing(task: TaskIdentity, why: str) -> str:

@@ -57,7 +57,7 @@ def end_open_transactions(
     if sink.mode != EXACTLY_ONCE:
         raise errors.ConfigError(f"mode: {sink.mode} has no transactions")
     query = query_id(spark, checkpoint)
-    return () if query is None else anyio.run(end_transactions_of, sink, query)
+    return () if query is None else anyio.run(end_transactions_of, sink.looked_up(), query)
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str | None:

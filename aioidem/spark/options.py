@@ -3,7 +3,8 @@
 Invariants:
 
 * Everything that can be wrong with options and columns is found on the driver, before a task
-  starts, and raised as `ConfigError` with the option's or the column's name.
+  starts, and raised as `ConfigError` with the option's or the column's name. What a credential's
+  name stands for (`credentials.py`) only the executors know.
 * Names are those of Spark's own Kafka sink: `kafka.bootstrap.servers`, `kafka.*` (producer
   properties by their Java names), `topic`, and the columns key, value, topic, partition, headers.
   `timestamp` is a column of ours.
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from aioidem.config import ProducerConfig, validate_topic
 from aioidem.errors import ConfigError, RecordError
 from aioidem.secret import without_frames
+from aioidem.spark.credentials import look_up_named, stand_ins, take_named
 
 __all__ = ["COLUMNS", "Mode", "SinkOptions", "check_columns"]
 
@@ -72,6 +74,8 @@ class SinkOptions:
         missing_ok: write where a marker should be and is not.
         retention: seconds that the cluster keeps the offsets of groups.
         adaptive, speculation: allowed, whatever they may do to exactly-once.
+        named: more of the producer's properties, whose values are `env:NAME` or `file:PATH`.
+        by_tasks: the driver cannot ask whether the identity was used: each task does.
     """
 
     properties: Mapping[str, str] = field(repr=False)  # with passwords
@@ -83,6 +87,8 @@ class SinkOptions:
     retention: float = _RETENTION_MINUTES * 60.0
     adaptive: bool = False
     speculation: bool = False
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by_tasks: bool = False
 
     @classmethod
     @without_frames
@@ -111,8 +117,9 @@ class SinkOptions:
         if "transactional.id" in kafka:
             raise ConfigError(f"{_KAFKA}transactional.id: this sink chooses them, one per task")
         topic = _topic("topic", own.get("topic"))
+        given, named = take_named(kafka)
         read = cls(
-            properties=kafka,
+            properties=given,
             topic=topic,
             mode=_mode(own, streaming=streaming),
             identity=_identity(own.get("identity"), streaming=streaming),
@@ -121,11 +128,25 @@ class SinkOptions:
             retention=_minutes(own.get("offsets.retention.minutes")) * 60.0,
             adaptive=_word(own, "adaptive", "allow"),
             speculation=_word(own, "speculation", "allow"),
+            named=named,
+            by_tasks=bool(named) and "identity" in own,
         )
         if read.mode == EXACTLY_ONCE:
             _check_exactly_once(read, streaming=streaming)
-        read.config("checked")
+        replace(read, properties=stand_ins(given, named)).config("checked")
         return read
+
+    @without_frames
+    def looked_up(self) -> SinkOptions:
+        """Return the same with the values of what is named, as this process finds them. Blocks.
+
+        Raises:
+            ConfigError: a value is not there or illegal; the message names its option.
+        """
+        values = {**self.properties, **look_up_named(self.named)}
+        known = replace(self, properties=values, named={})
+        known.config("checked")
+        return known
 
     def config(self, transactional_id: str | None = None) -> ProducerConfig:
         """The configuration of a task's producer; an id is for the mode exactly-once."""

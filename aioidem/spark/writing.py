@@ -233,7 +233,9 @@ class ExactlyOnceWriter(TaskWriter):
         """
         own = await self._marker(self._task)
         first = own
-        if own is None and self._task.batch > 0 and self._task.task > 0:
+        # Of a stream's first batch there can be no marker; nor of a batch write the driver saw to.
+        asked = self._task.batch > 0 or self._options.by_tasks
+        if own is None and asked and self._task.task > 0:
             first = await self._marker(self._task.first())
         answer = decide(
             self._task,
@@ -317,11 +319,14 @@ async def read_marker(
 def check_identity(options: SinkOptions) -> None:
     """Refuse a batch write's identity that was used; blocks.
 
-    It looks at task 0, which every write has. Each task looks at its own again.
+    It looks at task 0, which every write has. Each task looks at its own again. Where only the
+    executors have the credentials, nobody looks here, and each task at task 0's, too.
 
     Raises:
         IdentityUsedError: there is a marker. KafkaError: see `committed_offset`.
     """
+    if options.by_tasks:
+        return
     task = TaskIdentity(options.identity or "", 0, 0)
     config = options.config(task.name)
     place = TopicPartition(options.marker_topic, 0)
@@ -344,11 +349,12 @@ def write_rows(
     Raises:
         SinkTaskError: not every row was acknowledged.
         MarkerError: it is not safe to write.
+        ConfigError: a credential that an option names is not there.
         KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. Where it does
             not allow what the mode needs, a note says which ACL is missing.
     """
     try:
-        return _written(options, chunks, task)
+        return _written(options.looked_up(), chunks, task)
     except KafkaError as error:
         if task is not None:
             _note_acl(error, options)

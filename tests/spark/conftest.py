@@ -43,7 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what Spark records of itself, as text."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log: Path) -> Iterator[SparkSession]:
     """The session, with Spark's Kafka source."""
     try:
         opened = open_session(
@@ -54,6 +60,9 @@ def spark() -> Iterator[SparkSession]:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.driver.host": "127.0.0.1",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": event_log.as_uri(),
+                "spark.eventLog.compress": "false",
                 # Code that runs for a second is not worth the second compiler.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             },

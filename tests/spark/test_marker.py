@@ -55,6 +55,12 @@ def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -
     assert answer(batch, own) is expected
 
 
+def test_the_first_tasks_marker_of_another_run_is_a_used_identity() -> None:
+    with pytest.raises(IdentityUsedError):
+        answer(0, None, marker(1, run="one"), run="another")
+    assert answer(0, None, marker(1, run="one"), run="one") is Answer.WRITE
+
+
 def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
     for ahead in (7, 8, 100):
         with pytest.raises(MarkerAheadError, match="older checkpoint"):
