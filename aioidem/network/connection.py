@@ -17,7 +17,7 @@ Invariants:
   before the end were delivered; after `close_soon` none is.
 - Whatever is cancelled, the stream is closed: closing is shielded, and bounded.
 - Before the peer has shown that it is a broker, and authenticated us where that is configured, it
-  gets 1 MiB and the setup timeout, and what it speaks is named if it is not Kafka.
+  gets 64 KiB and the setup timeout, and what it speaks is named if it is not Kafka.
 - A session that nears its end is renewed where it is (KIP-368): what is queued is parked, what is
   due is waited for, then the exchange has the connection to itself. Nothing is lost by it: what was
   parked has not started.
@@ -73,7 +73,8 @@ ends meanwhile.
 OnProgress = Callable[[int, int], None]
 """Takes the bytes just written and just read; one of them is 0."""
 
-_HANDSHAKE_FRAME_BYTES: Final = 1 << 20
+_HANDSHAKE_FRAME_BYTES: Final = 1 << 16
+"""Some 20 ms of decoding, on the event loop; brokers need 2 KiB."""
 _HANDSHAKE_LIMIT: Final = FrameLimit(_HANDSHAKE_FRAME_BYTES)
 _UNASKED_LIMIT: Final = FrameLimit(1 << 16, "answer that nobody asked for,")
 _READ_BYTES: Final = 1 << 16

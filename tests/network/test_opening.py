@@ -441,3 +441,14 @@ async def test_a_stream_is_closed_when_opening_fails() -> None:
             await open_to(port, connector=connector)
         with pytest.raises(anyio.ClosedResourceError):
             await connector.streams[0].send(b"x")
+
+
+async def test_a_stranger_may_answer_in_64_kib_which_does_not_hold_the_loop() -> None:
+    """A broker answers ApiVersions in 1 KiB; what is longer would be read before it is known."""
+    many = tuple((key, 0, 13) for key in range(9_000))
+    async with peer(says(versions(3, *many))) as port:
+        connection = await open_to(port)
+        await connection.aclose()
+    async with peer(says(versions(3, *many, *many[:400]))) as port:
+        with pytest.raises(NotKafkaError, match="speaks something else"):
+            await open_to(port)
