@@ -11,7 +11,8 @@ Invariants:
 - Nothing is allocated for a count before the bytes that could hold that many items are there: it
   is at most (bytes left) / (the least an item can take).
 - All arrays of one message together have at most `MAX_ITEMS` items, those in tagged fields too: an
-  item takes a hundred times the memory and the time of the byte that announced it.
+  item takes a hundred times the memory and the time of the byte that announced it. A tagged field
+  is an item as well, known or not: each is walked over.
 - The depth of recursion is that of the schema, never of the input.
 - Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
   come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
@@ -67,6 +68,14 @@ class _Budget:
 
     def __init__(self) -> None:
         self.left = MAX_ITEMS
+
+    def spend(self, count: int, kind: str, at: int) -> None:
+        """Take so many; raises ProtocolError if that is too many."""
+        self.left -= count
+        if self.left < 0:
+            raise ProtocolError(
+                f"{kind} of {count} items at byte {at}: a message may have {MAX_ITEMS} in all"
+            )
 
 
 class _Message(bytes):
@@ -324,12 +333,7 @@ def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
             raise ProtocolError(f"array of {count} items at byte {at}")
         if count * least > len(data) - at:
             raise ProtocolError(f"array of {count} items at byte {at} of {len(data)}")
-        budget = data.budget
-        budget.left -= count
-        if budget.left < 0:
-            raise ProtocolError(
-                f"array of {count} items at byte {at}: a message may have {MAX_ITEMS} in all"
-            )
+        data.budget.spend(count, "array", at)
         items = []
         for _ in range(count):
             value, at = read_item(data, at)
@@ -413,6 +417,7 @@ def _read_tags(known: Mapping[int, _Tag], values: dict[str, Any], data: _Message
     count, at = _read_uvarint(data, at)
     if count * 2 > len(data) - at:
         raise ProtocolError(f"{count} tagged fields at byte {at} of {len(data)}")
+    data.budget.spend(count, "tags", at)
     for _ in range(count):
         tag, at = _read_uvarint(data, at)
         size, at = _read_uvarint(data, at)

@@ -8,8 +8,8 @@ Invariants:
 
 - Tests hold it to the schemas' reader, in each version, on the same bytes: the same result for
   topics that were asked for, or a `ProtocolError` from both.
-- Brokers, topics and partitions together are at most `MAX_ITEMS`, kept or not, and brokers at most
-  `MAX_BROKERS`.
+- Brokers, topics, partitions and tagged fields together are at most `MAX_ITEMS`, kept or not, and
+  brokers at most `MAX_BROKERS`.
 - It is a pure function: it may run in a thread.
 
 Rejected: a filter inside the schemas' reader. It would still be four times slower, and every other
@@ -197,12 +197,16 @@ class _Reader:
         left = len(self._frame) - self._at
         if count < 0 or count * least > left:
             raise ProtocolError(f"array of {count} items, but {left} bytes are left")
+        self._spend(count, "array")
+        return count
+
+    def _spend(self, count: int, kind: str) -> None:
+        """Of the items that a message may have."""
         self._left -= count
         if self._left < 0:
             raise ProtocolError(
-                f"array of {count} items at byte {self._at}: a message may have {MAX_ITEMS} in all"
+                f"{kind} of {count} items at byte {self._at}: a message may have {MAX_ITEMS} in all"
             )
-        return count
 
     def _text(self, *, nullable: bool = False) -> str | None:
         length = self._uvarint() - 1 if self._flexible else self._int16()
@@ -255,4 +259,5 @@ class _Reader:
         count = self._uvarint()
         if count * 2 > len(self._frame) - self._at:
             raise ProtocolError(f"{count} tagged fields at byte {self._at}")
+        self._spend(count, "tags")
         return count

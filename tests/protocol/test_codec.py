@@ -345,6 +345,19 @@ def test_e5_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too(
     assert len(decode(api_versions.ApiVersionsResponse, raw).supported_features) == 2
 
 
+def test_tagged_fields_count_as_items_known_or_not() -> None:
+    """They are walked over one by one: 16 MiB of empty ones took seconds."""
+    few = MAX_ITEMS - 1
+    plain = b"\0\0" + _uvarint(2) + bytes(7) + bytes(4)
+    for tags, fits in ((few, True), (few + 1, False)):
+        raw = plain + _uvarint(tags) + b"\x63\0" * tags
+        if fits:
+            assert len(decode(api_versions.ApiVersionsResponse, raw).api_keys) == 1
+            continue
+        with pytest.raises(ProtocolError, match=f"a message may have {MAX_ITEMS} in all"):
+            decode(api_versions.ApiVersionsResponse, raw)
+
+
 def _uvarint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:

@@ -106,6 +106,18 @@ def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
         read_metadata(12, frame(4), ())
 
 
+def test_tagged_fields_count_as_items() -> None:
+    """None of any version is known, and 16 MiB of empty ones took five seconds to walk over."""
+    start = bytes(9) + b"\1\0" + bytes(4) + b"\1"
+    for tags, fits in ((MAX_ITEMS, True), (MAX_ITEMS + 1, False)):
+        frame = start + _uvarint(tags) + b"\x63\0" * tags
+        if fits:
+            assert not read_metadata(12, frame, ()).topics
+            continue
+        with pytest.raises(ProtocolError, match=f"a message may have {MAX_ITEMS} in all"):
+            read_metadata(12, frame, ())
+
+
 def test_more_brokers_than_any_cluster_has_are_refused() -> None:
     assert len(read_metadata(12, answer(12, brokers=MAX_BROKERS), ()).brokers) == MAX_BROKERS
     with pytest.raises(ProtocolError, match=f"{MAX_BROKERS + 1} brokers"):
