@@ -18,7 +18,7 @@ import typer.main
 
 from aioidem import __version__
 from aioidem.cli import plan as plans
-from aioidem.cli.properties import spread_values
+from aioidem.cli.properties import spread_values, without_values
 from aioidem.cli.screen import silence
 from aioidem.cli.usage import UsageError
 
@@ -42,7 +42,8 @@ def run(argv: list[str]) -> int:
     try:
         status = command.main(spread_values(argv), prog_name="aioidem", standalone_mode=False)
     except typer.TyperException as error:
-        return _refuse(name, error.format_message(), error.exit_code)
+        # What it quotes may be a password behind the wrong flag.
+        return _refuse(name, without_values(error.format_message(), argv), error.exit_code)
     except UsageError as error:
         return _refuse(name, str(error), 2)
     except typer.Abort:

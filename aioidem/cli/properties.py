@@ -5,7 +5,8 @@ runs. So a value may stand in a file (`--command-config`), or be named instead o
 `sasl.password=env:NAME` takes it from the environment, `sasl.password=file:PATH` from a file.
 
 Invariants: what a flag gives overrides what the file gives, as in Kafka's own tools; no message
-contains a value; a secret that other users can read is pointed out, and used.
+contains a value, nor what may be one (a line that is no property may be a password); a secret that
+other users can read is pointed out, and used.
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ from typing import Final, NamedTuple
 from aioidem.cli.usage import UsageError, reason, shown
 from aioidem.named_values import NamedValueError, is_named, look_up
 
-__all__ = ["Properties", "gather_properties", "parse_properties", "spread_values"]
+__all__ = [
+    "Properties",
+    "gather_properties",
+    "parse_properties",
+    "spread_values",
+    "without_values",
+]
 
 _FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
 _SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
+# Kafka's names have a dot, but for two of a producer's.
+_NAME: Final = re.compile(r"acks|retries|[\w-]+(\.[\w-]+)+", re.ASCII)
+_MARK: Final = b"\xef\xbb\xbf"
 _MAX_FILE: Final = 1 << 20
 
 
@@ -61,8 +71,11 @@ def gather_properties(
     warnings = [_exposed(flag, name) for name, value in given.items() if _is_plain(name, value)]
     values = {} if file is None else _read_file(file)
     if file is not None and any(_is_plain(name, value) for name, value in values.items()):
-        warnings += _open_to_others(file)
+        warnings += _open_to_others("--command-config", file)
     values |= given
+    for name, value in values.items():
+        if _SECRET.search(name) and value.startswith("file:"):
+            warnings += _open_to_others(name, Path(value.removeprefix("file:")))
     return Properties({name: _look_up(name, text) for name, text in values.items()}, (*warnings,))
 
 
@@ -81,9 +94,16 @@ def _read_file(path: Path) -> dict[str, str]:
         raise UsageError(f"--command-config: {path}: {reason(error)}") from error
     if len(content) > _MAX_FILE:
         raise UsageError(f"--command-config: {path} is larger than {_MAX_FILE >> 20} MiB")
+    values: dict[str, str] | None = None
     with suppress(ValueError):  # its text is of the file
-        return dict(javaproperties.load(BytesIO(content)))
-    raise UsageError(f"--command-config: {path} is no properties file: it has a broken \\u escape")
+        values = dict(javaproperties.load(BytesIO(content.removeprefix(_MARK))))
+    if values is None:
+        problem = "is no properties file: it has a broken \\u escape"
+    elif not all(map(_NAME.fullmatch, values)):
+        problem = "has a line that is not name=value"
+    else:
+        return values
+    raise UsageError(f"--command-config: {path} {problem}")
 
 
 def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> dict[str, str]:
@@ -93,15 +113,24 @@ def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> di
         UsageError: an item is not `name=value`, or a name was given two values.
     """
     properties: dict[str, str] = {}
-    for item in items:
+    for place, item in enumerate(items, 1):
         name, equals, value = item.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"{flag}: {shown(item)} is not name=value")
+            raise UsageError(f"{flag}: value {place} is not name=value")
         if properties.setdefault(name, value) != value:
             # Without the values: they may be passwords.
             raise UsageError(f"{flag}: {name} was given twice, with two values")
     return properties
+
+
+def without_values(message: str, argv: Sequence[str]) -> str:
+    """A parser's message about these words, with what follows an equals sign left out of them."""
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if value:
+            message = message.replace(word, f"{name}{equals}...")
+    return message
 
 
 def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[str]:
@@ -149,11 +178,11 @@ def _exposed(flag: str, name: str) -> str:
     )
 
 
-def _open_to_others(path: Path) -> list[str]:
+def _open_to_others(label: str, path: Path) -> list[str]:
     try:
         mode = path.stat().st_mode
     except OSError:
         return []
     if os.name != "posix" or not stat.S_IMODE(mode) & 0o077:
         return []
-    return [f"--command-config {path}: it holds a secret and others may read it; chmod 0600"]
+    return [f"{label} {path}: it holds a secret and others may read it; chmod 0600"]

@@ -36,7 +36,7 @@ def refused(capsys: Captured, *words: str) -> str:
         ("perf --num-records 5 --duration 3", "exclude each other"),
         ("perf --in-flight 1,,5", "'' in '1,,5' is not a whole number"),
         ("perf --producer-props", "--producer-props"),
-        ("perf --producer-props batch.size=1 linger", "'linger' is not name=value"),
+        ("perf --producer-props batch.size=1 linger", "value 2 is not name=value"),
         ("perf --producer-props no.such.property=1", "no.such.property"),
         ("perf --producer-props acks=1", "idempotence"),
         ("perf --payload-file /no/such/file", "/no/such/file: No such file"),

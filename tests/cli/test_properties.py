@@ -11,6 +11,7 @@ import pytest
 
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.security import BrokerSecurity
+from aioidem.cli import main
 from aioidem.cli.audit import plan_audit
 from aioidem.cli.plan import plan_perf
 from aioidem.cli.properties import gather_properties
@@ -87,6 +88,44 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "larger than 1 MiB" in refusal(file=private(tmp_path / "l", "#" * ((1 << 20) + 1)))
 
 
+@pytest.mark.parametrize("item", [CANARY, f"sasl.password:{CANARY}", f"sasl.password {CANARY}"])
+def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
+    assert refusal("linger.ms=5", item) == "--producer-props: value 2 is not name=value"
+
+
+@pytest.mark.parametrize(
+    "text", [CANARY, f"{CANARY}\n", f"acks=1\n{CANARY}", f"\x01{CANARY}=1", f"{CANARY}\x80 x"]
+)
+def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Path) -> None:
+    """It may be a file with nothing but the password in it."""
+    file = private(tmp_path / "f", text)
+    message = f"--command-config: {file} has a line that is not name=value"
+    assert refusal(file=file) == message
+
+
+def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path: Path) -> None:
+    file = private(tmp_path / "f", "\xef\xbb\xbfsasl.mechanism=PLAIN\n")
+    assert gather_properties(file=file).values == {"sasl.mechanism": "PLAIN"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["perf", "--producer-props=linger.ms=1", f"sasl.password={CANARY}"],
+        ["perf", "--producer-props", "linger.ms=1", "--", f"sasl.password={CANARY}"],
+        ["perf", f"--sasl-pass={CANARY}"],
+        ["perf", "--producer-prop", f"sasl.password={CANARY}"],
+    ],
+)
+def test_a_secret_where_no_secret_belongs_is_not_printed(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert CANARY not in printed.out + printed.err
+    assert printed.err.startswith("aioidem perf: ")
+
+
 @pytest.mark.parametrize(
     "item",
     [
@@ -120,6 +159,18 @@ def test_a_file_with_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) 
     )
     file.write_text("sasl.password=env:PATH\nlinger.ms=5\n")
     assert gather_properties(file=file).warnings == ()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX's")
+def test_a_secret_in_a_file_of_its_own_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
+    secret = private(tmp_path / "secret", CANARY)
+    name = private(tmp_path / "name", "me")
+    secret.chmod(0o604)
+    name.chmod(0o604)
+    items = [f"sasl.password=file:{secret}", f"sasl.username=file:{name}"]
+    assert gather_properties(items).warnings == (
+        f"sasl.password {secret}: it holds a secret and others may read it; chmod 0600",
+    )
 
 
 def test_plans_show_no_values(tmp_path: Path) -> None:
