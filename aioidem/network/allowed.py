@@ -67,7 +67,7 @@ class AllowedConnector:
             KafkaConnectionError: it cannot be reached.
         """
         name = host.lower()
-        if name in self._names or any(name.endswith(domain) for domain in self._domains):
+        if name in self._names or self._in_a_domain(name):
             return await self._inner.connect(host, port)
         for found in await self._addresses(host, port):
             if any(ip_address(found) in network for network in self._networks):
@@ -76,6 +76,10 @@ class AllowedConnector:
             f"the cluster named a broker at {printable(address(host, port))}, which "
             "allowed_brokers does not have: it was not connected to"
         )
+
+    def _in_a_domain(self, name: str) -> bool:
+        # What has a colon or a zone is an address, whatever its zone looks like.
+        return name.isascii() and not {":", "%"} & {*name} and name.endswith((*self._domains,))
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         """The address itself, or those of a name."""

@@ -64,6 +64,16 @@ async def test_what_is_not_is_not(host: str) -> None:
     assert noting.asked == []
 
 
+@pytest.mark.parametrize(
+    "host", ["fe80::1%x.example.org", "10.0.0.1:80.example.org", "::1%.example.org"]
+)
+async def test_an_address_with_a_zone_is_in_no_domain(host: str) -> None:
+    noting = Noting()
+    with pytest.raises(BrokerNotAllowedError):
+        await AllowedConnector(noting, ["*.example.org"], []).connect(host, 9092)
+    assert noting.asked == []
+
+
 async def test_a_name_is_connected_to_by_the_address_that_was_checked() -> None:
     noting = Noting()
     await AllowedConnector(noting, ["127.0.0.0/8", "::1/128"], []).connect("localhost", 9092)
