@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioidem.cli.usage import UsageError, reason, shown
+from aioidem.cli.usage import UsageError, reason
 from aioidem.named_values import NamedValueError, is_named, look_up
 
 __all__ = [
@@ -181,7 +181,7 @@ def _exposed(flag: str, name: str) -> str:
 def _open_to_others(label: str, path: Path) -> list[str]:
     try:
         mode = path.stat().st_mode
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
     if os.name != "posix" or not stat.S_IMODE(mode) & 0o077:
         return []

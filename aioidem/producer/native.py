@@ -171,7 +171,8 @@ class Producer(TransactionCalls):
         have credentials fetched instead, pass `sasl_credentials`.
 
         Raises:
-            ConfigError: this producer does not authenticate with the options for name and password.
+            ConfigError: this producer does not authenticate with the options for name and password,
+                or one of them is empty or no text in UTF-8.
         """
         if self._sender.sasl is None:
             raise errors.ConfigError("this producer uses no SASL")

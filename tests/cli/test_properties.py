@@ -74,6 +74,7 @@ def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert "No such file" in refusal(f"sasl.password=file:{tmp_path / 'none'}")
     assert "directory" in refusal(f"sasl.password=file:{tmp_path}")
+    assert "null" in refusal("sasl.password=file:a\0b")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff" + CANARY.encode())
     assert "not text in UTF-8" in refusal(f"sasl.password=file:{binary}")

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import pytest
 from botocore.exceptions import ClientError
 
+from aioidem import Producer
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.config import ProducerConfig
@@ -147,4 +148,26 @@ async def test_what_stands_behind_the_question_mark_of_a_url_is_not_said() -> No
                     sasl=sasl_client(config),
                 )
     ear.hear("aioidem", str(caught.value), caught.value.args)
+    ear.check(CANARY)
+
+
+@pytest.mark.parametrize(
+    ("username", "password"),
+    [
+        (1, CANARY),
+        ("", CANARY),
+        ("me", CANARY.encode()),
+        ("me", None),
+        ("me", ""),
+        ("me", NOT_UTF_8),
+    ],
+)
+def test_new_credentials_that_are_none_are_refused_at_once(username: Any, password: Any) -> None:
+    """And not when the session is renewed, hours later."""
+    ear = Ear()
+    producer = Producer("h", **sasl("PLAIN", sasl_username="me", sasl_password="old"))
+    with pytest.raises(ConfigError, match="two texts") as caught:
+        producer.set_sasl_credentials(username, password)
+    ear.hear("aioidem")
+    ear.hear_error(caught.value)
     ear.check(CANARY)

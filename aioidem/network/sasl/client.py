@@ -48,12 +48,14 @@ class SaslClient:
     def set_credentials(self, username: str, password: str | Secret[str]) -> None:
         """Use these from the next exchange on.
 
-        :raises ConfigError: the mechanism knows no passwords.
+        :raises ConfigError: the mechanism knows no passwords, or these are no texts.
         """
         if self.name not in _PASSWORD or self._config.sasl_credentials is not None:
             raise ConfigError(
                 f"{self.name}: user name and password are not options of this producer"
             )
+        if not _usable(username) or not _usable(password):
+            raise ConfigError("user name and password: expected two texts in UTF-8, not empty")
         self._username, self._password = username, Secret(password)
 
     async def mechanism(self, host: str) -> Mechanism:
@@ -114,6 +116,12 @@ class SaslClient:
             raise
         except Exception as error:
             raise AuthenticationFailedError(f"{name} raised {type(error).__name__}") from error
+
+
+def _usable(given: object) -> bool:
+    """Whether it is text that has a form in UTF-8."""
+    text = given.reveal() if isinstance(given, Secret) else given
+    return isinstance(text, str) and bool(text) and text.encode(errors="ignore").decode() == text
 
 
 def _hidden(given: object) -> Secret[str] | None:
