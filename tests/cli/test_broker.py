@@ -6,7 +6,6 @@ import gc
 import signal
 import socket
 import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from aioidem.cli import main
 from aioidem.cli.broker import TopicPlan, parse_topic, plan_broker
 from aioidem.cli.usage import UsageError
+from tests.commands import AIOIDEM
 
 Captured = pytest.CaptureFixture[str]
 
@@ -56,7 +56,7 @@ def free_port() -> int:
 def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A broker process and its first line."""
     with subprocess.Popen(
-        [sys.executable, "-m", "aioidem", "broker", *words],
+        [*AIOIDEM, "broker", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,9 +69,10 @@ def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(number: int) -> None:
-    with running() as (process, address):
-        assert address.startswith("127.0.0.1:")
+def test_it_listens_where_it_was_asked_to_and_a_signal_ends_it_cleanly(number: int) -> None:
+    port = free_port()
+    with running("--port", str(port)) as (process, address):
+        assert address == f"127.0.0.1:{port}"
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 0
@@ -85,12 +86,6 @@ def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
         perf = f"perf --bootstrap-server {address} --topic t --num-records 200 --in-flight 20"
         assert main(perf.split()) == 0
     assert "200 of 200" in capsys.readouterr().out
-
-
-def test_the_port_is_the_one_asked_for() -> None:
-    port = free_port()
-    with running("--port", str(port)) as (_, address):
-        assert address == f"127.0.0.1:{port}"
 
 
 def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None:

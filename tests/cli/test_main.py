@@ -11,6 +11,7 @@ import pytest
 
 from aioidem import __version__
 from aioidem.cli import main
+from tests.commands import ALONE
 
 Captured = pytest.CaptureFixture[str]
 
@@ -121,7 +122,7 @@ def test_python_m_aioidem_is_the_same_command() -> None:
 def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, install: str) -> None:
     # In a process of its own: who hides a library here would leave modules of two generations.
     code = (
-        f"import sys; sys.modules[{library!r}] = None\n"
+        f"{ALONE}sys.modules[{library!r}] = None\n"
         "from aioidem.cli import main\n"
         "sys.exit(main(['perf', '--num-records', '1']))"
     )
@@ -146,7 +147,7 @@ def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
 
 def test_importing_the_package_and_the_cli_loads_no_extra() -> None:
     code = (
-        "import sys, aioidem, aioidem.cli;"
+        f"{ALONE}import aioidem, aioidem.cli;"
         "print([m for m in ('typer', 'rich', 'hdrh', 'plotly', 'click') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from aioidem.cli.plan import PerfPlan, plan_perf
 from aioidem.errors import KafkaConnectionError
 from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.structs import DeliveryStatus
+from tests.commands import AIOIDEM
 
 Captured = pytest.CaptureFixture[str]
 
@@ -380,7 +380,7 @@ def test_a_payload_file_is_sent(capsys: Captured, tmp_path: Path) -> None:
 def start(*words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "aioidem", *words],
+        [*AIOIDEM, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -398,7 +398,7 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
     tmp_path: Path, number: int, status: int
 ) -> None:
     path = tmp_path / "out.json"
-    words = "perf --duration 60 --in-flight 1,5 --rtt 20 --producer-props late.sealing=false"
+    words = "perf --duration 60 --in-flight 1,5 --rtt 100 --producer-props late.sealing=false"
     with start(*words.split(), "--json", str(path)) as process:
         assert "records acknowledged" in first_line(process)
         asked = time.monotonic()
@@ -415,7 +415,9 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
 
 def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    with start("perf", "--duration", "2.5", "--rtt", "20", "--json", str(path)) as process:
+    # One small batch in flight: what is to be seen needs no load.
+    words = "perf --duration 2.5 --in-flight 1 --rtt 100 --producer-props late.sealing=false"
+    with start(*words.split(), "--json", str(path)) as process:
         first_line(process)
         assert process.stdout is not None
         process.stdout.close()

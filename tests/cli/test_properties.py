@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import anyio
@@ -16,6 +15,7 @@ from aioidem.cli.audit import plan_audit
 from aioidem.cli.plan import plan_perf
 from aioidem.cli.properties import gather_properties
 from aioidem.cli.usage import UsageError
+from tests.commands import AIOIDEM
 
 CANARY = "canary-hunter2"
 
@@ -213,7 +213,7 @@ async def test_perf_authenticates_with_a_password_that_no_process_list_shows(
         with anyio.fail_after(50):
             done = await anyio.run_process(
                 [
-                    *(sys.executable, "-m", "aioidem", "perf", "--topic", "t"),
+                    *(*AIOIDEM, "perf", "--topic", "t"),
                     *("--num-records", "3", "--bootstrap-server", cluster.bootstrap_servers),
                     *(flag, str(file)),
                 ],

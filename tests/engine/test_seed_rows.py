@@ -11,10 +11,7 @@ holds today, and DESIGN.md says how the two differ.
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
-from pathlib import Path
 
 import pytest
 
@@ -23,6 +20,7 @@ from aioidem.engine import steps
 from aioidem.engine.idempotence import SEQUENCE_MODULUS
 from aioidem.engine.recovery import Rung
 from aioidem.protocol.producers import ProducersAnswer
+from tests.written import TESTS, files_of_tests, written_in
 
 from .driver import (
     ACKED,
@@ -38,8 +36,6 @@ from .driver import (
     Rig,
     pipelined,
 )
-
-TESTS = Path(__file__).parent.parent
 
 ROWS: dict[str, tuple[str, ...]] = {
     # KIP-758
@@ -220,15 +216,13 @@ ALL = [
 ]
 
 
-@functools.cache
-def defined_tests() -> dict[str, str]:
-    """Every test function of the suite and its docstring."""
+def docstrings() -> dict[str, str]:
+    """Every test of the files that name a row, and its docstring."""
     found: dict[str, str] = {}
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                # Two files may use one name.
-                found[node.name] = f"{found.get(node.name, '')} {ast.get_docstring(node) or ''}"
+    for path, text in files_of_tests():
+        if re.search(r"\bS[1-4]-\d", text):
+            for name, said in written_in(path).items():
+                found[name] = f"{found.get(name, '')} {said}"  # two files may use one name
     return found
 
 
@@ -247,13 +241,16 @@ def test_every_row_has_its_test_or_its_reason() -> None:
 
 
 def test_every_test_that_the_table_names_exists() -> None:
-    assert {name for names in ROWS.values() for name in names} <= set(defined_tests())
+    defined = {
+        name for _, text in files_of_tests() for name in re.findall(r"\bdef (test_\w+)\(", text)
+    }
+    assert {name for names in ROWS.values() for name in names} <= defined
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_test_of_each_row_names_it(row: str) -> None:
-    docstrings = defined_tests()
-    assert any(re.search(rf"\b{row}\b", docstrings[name]) for name in ROWS[row])
+def test_a_test_of_each_row_names_it() -> None:
+    said = docstrings()
+    for row, names in ROWS.items():
+        assert any(re.search(rf"\b{row}\b", said.get(name, "")) for name in names), row
 
 
 # -- S3: in-flight requests

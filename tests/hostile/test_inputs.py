@@ -6,7 +6,6 @@ theirs here. A row counts as covered by a test whose name or docstring has its i
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import dataclasses
 import logging
@@ -35,11 +34,11 @@ from aioidem.protocol.produce import LeaderNode
 from aioidem.protocol.versions import ApiKey
 from aioidem.secret import Secret
 from tests.engine.driver import Rig, T
+from tests.written import TESTS, files_of_tests, written_in
 
 from .conversation import in_virtual_time
 from .samples import filled
 
-ROOT = Path(__file__).parents[1]
 ROWS = [f"E{number}" for number in range(1, 27)]
 
 ELSEWHERE = {
@@ -76,27 +75,25 @@ HERE = {"E3", "E9", "E19", "E25", "E26", "E4", "E6", "E1", "E2", "E7"}
 
 def named_in(path: Path) -> dict[str, set[str]]:
     """Test -> the rows that its name or docstring has."""
-    found: dict[str, set[str]] = {}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
-            text = f"{node.name.upper().replace('_', ' ')} {ast.get_docstring(node) or ''}"
-            found[node.name] = set(re.findall(r"\bE\d{1,2}\b", text))
-    return found
+    return {
+        name: set(re.findall(r"\bE\d{1,2}\b", f"{name.upper().replace('_', ' ')} {said}"))
+        for name, said in written_in(path).items()
+    }
 
 
 def test_every_row_has_a_test_that_names_it() -> None:
-    named = {path: named_in(path) for path in ROOT.rglob("test_*.py")}
-    covered = {row for tests in named.values() for rows in tests.values() for row in rows}
+    speaking = [path for path, text in files_of_tests() if re.search(r"(?:_e|\bE)\d", text)]
+    covered = {row for path in speaking for rows in named_in(path).values() for row in rows}
     assert not set(ROWS) - covered, sorted(set(ROWS) - covered)
     assert set(ROWS) == set(ELSEWHERE) | HERE
 
 
-@pytest.mark.parametrize("row", sorted(ELSEWHERE))
-def test_every_test_that_the_table_names_exists_and_names_its_row(row: str) -> None:
-    place, _, name = ELSEWHERE[row].partition("::")
-    tests = named_in(ROOT / place)
-    assert name in tests
-    assert row in tests[name], "the row is not in its name or docstring"
+def test_every_test_that_the_table_names_exists_and_names_its_row() -> None:
+    for row, test in ELSEWHERE.items():
+        place, _, name = test.partition("::")
+        tests = named_in(TESTS / place)
+        assert name in tests, row
+        assert row in tests[name], f"{row} is not in its name or docstring"
 
 
 def test_every_row_that_is_said_to_have_a_test_here_has_one() -> None:

@@ -12,10 +12,13 @@ Rejected: searching the files' text. A comment, or this list, would then count.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.written import files_of_tests, written_in
 
 ROOT = Path(__file__).parents[2]
 SECTION = "## Known bugs without a test"
@@ -88,20 +91,18 @@ def ids_in(text: str) -> set[str]:
     return found
 
 
+@functools.cache
 def named_by_tests() -> dict[str, list[str]]:
     """Id -> the tests that name it."""
     named: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if not node.name.startswith("test_"):
-                continue
-            text = ast.get_docstring(node) or ""
-            if path.name == "test_attack.py" and (number := re.match(r"test_(\d+)_", node.name)):
-                text += f" attack.md finding {number[1]}"
+    for path, whole in files_of_tests():
+        if path.name != "test_attack.py" and not ids_in(whole):
+            continue
+        for name, said in written_in(path).items():
+            number = re.match(r"test_(\d+)_", name) if path.name == "test_attack.py" else None
+            text = f"{said} attack.md finding {number[1]}" if number else said
             for each in ids_in(text):
-                named.setdefault(each, []).append(f"{path.name}::{node.name}")
+                named.setdefault(each, []).append(f"{path.name}::{name}")
     return named
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
+
+from tests.written import written_in
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`([a-z_/]+\.py)::(test_\w+)`")
@@ -19,9 +20,4 @@ def test_each_claim_names_code_and_a_test_that_exist() -> None:
         for path in re.findall(r"`([^`]+)`", code):
             assert (ROOT / "aioidem" / path).exists(), f"{path} of {row}"
         [(file, function)] = NAMED.findall(test)
-        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
-        assert function in {
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }, f"{file}::{function}"
+        assert function in written_in(ROOT / "tests" / file), f"{file}::{function}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from aiokafka.record import default_records as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aioidem
 from aioidem.records import ReadRecord, build_batch, payload_size, read_batches, record_size
 from aioidem.records import _decode as decode_loop
 from aioidem.records import _encode as encode_loop
+from aioidem.records import _select as choice
 
 NOW = 1_795_250_000_000
 EDGES = sorted({edge + i for bits in range(65) for edge in (2**bits,) for i in (-1, 0, 1)})
@@ -120,19 +119,6 @@ def test_a_hot_loop_imports_nothing_but_typing_so_that_it_can_be_compiled_alone(
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
 
 
-# What is compiled on this machine, if anything, is hidden first: None refuses an import.
-CHOICE = """
-import sys
-for name in ("_encode", "_decode"):
-    sys.modules[f"aioidem.records.{{name}}_compiled"] = None
-from aioidem.records import _decode, _encode
-sys.modules |= {{f"aioidem.records.{{name}}_compiled": globals()[name] for name in {present!r}}}
-del sys.modules["aioidem.records._select"]
-from aioidem.records._select import IMPLEMENTATION
-print(IMPLEMENTATION)
-"""
-
-
 @pytest.mark.parametrize(
     ("present", "refused", "chosen"),
     [
@@ -144,15 +130,11 @@ print(IMPLEMENTATION)
     ],
 )
 def test_compiled_loops_are_chosen_when_both_are_there_and_not_refused(
-    present: list[str], refused: str, chosen: str
+    present: list[str], refused: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = str(Path(aioidem.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-c", CHOICE.format(present=present)],
-        env={**os.environ, "PYTHONPATH": root, "AIOIDEM_NO_EXTENSIONS": refused},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    assert done.stdout.strip() == chosen
+    for name, loop in (("_encode", encode_loop), ("_decode", decode_loop)):
+        # What is compiled on this machine, if anything, is hidden: None refuses an import.
+        found = loop if name in present else None
+        monkeypatch.setitem(sys.modules, f"aioidem.records.{name}_compiled", found)
+    monkeypatch.setenv("AIOIDEM_NO_EXTENSIONS", refused)
+    assert runpy.run_path(choice.__file__)["IMPLEMENTATION"] == chosen

@@ -16,6 +16,7 @@ from aioidem.spark.session import (
     require_java,
     require_one_spark,
 )
+from tests.commands import ALONE
 from tests.fake_maven import JGO_FORGETS, FakeMaven
 
 WANTED = "Spark needs a JDK of version 17 or newer in JAVA_HOME or on the PATH"
@@ -84,7 +85,7 @@ except Exception as error:
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 @pytest.mark.parametrize("code", [PERF, REGISTER])
 def test_a_missing_extra_is_one_line(library: str, code: str) -> None:
-    hide = f"import sys; sys.modules[{library!r}] = None"
+    hide = f"{ALONE}sys.modules[{library!r}] = None"
     done = subprocess.run(
         [sys.executable, "-c", hide + code], capture_output=True, text=True, timeout=30, check=False
     )
