@@ -116,7 +116,7 @@ def question(step: steps.Step, core: ProducerCore) -> Question:
             return Question(
                 ApiKey.DESCRIBE_CONFIGS,
                 lambda version: topic_limit_request(version, topic),
-                topic_limit,
+                lambda response: topic_limit(response, core.config.compression_type),
                 core.on_topic_limit,
             )
         case steps.DescribeBrokerConfig(_, _, node_id):

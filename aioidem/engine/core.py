@@ -91,9 +91,10 @@ _SUSPECT_WARNING = (
 )
 
 _UNTOLD_WARNING = (
-    "broker {link.node_id} does not tell max.message.bytes of a topic, so batches do not grow "
-    "beyond batch_size ({size} bytes) there: a larger one whose answer is lost might never be "
-    "taken. Cures: DESCRIBE_CONFIGS on the topic for this principal, or a larger batch_size"
+    "broker {link.node_id} does not tell max.message.bytes of a topic, or stores its batches "
+    "compressed anew, so they do not grow beyond batch_size ({size} bytes) there: a larger one "
+    "whose answer is lost might never be taken. Cures: DESCRIBE_CONFIGS on the topic for this "
+    "principal, the topic's compression.type as the producer's, or a larger batch_size"
 )
 
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})

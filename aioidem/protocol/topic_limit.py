@@ -4,6 +4,10 @@
 (MESSAGE_TOO_LARGE), `segment.bytes` what fits into a file of the log (RECORD_LIST_TOO_LARGE). The
 answer names the value in force, the broker's own default included. It needs DESCRIBE_CONFIGS on the
 topic; without it nothing is told.
+
+Both bound a batch again as the broker stores it. A topic whose `compression.type` is another codec
+than the producer's has every batch compressed anew, and how large that makes a compressed batch
+cannot be known from its size on the wire.
 """
 
 from __future__ import annotations
@@ -18,6 +22,11 @@ __all__ = ["MESSAGE_BYTES", "topic_limit", "topic_limit_request"]
 
 MESSAGE_BYTES: Final = "max.message.bytes"
 _SEGMENT_BYTES: Final = "segment.bytes"
+_COMPRESSION: Final = "compression.type"
+_AS_SENT: Final = "producer"
+_NO_CODEC: Final = "uncompressed"
+# What is left for a codec that makes records larger which do not compress: snappy by up to a sixth.
+_IF_COMPRESSED: Final = 6 / 7
 
 
 def topic_limit_request(version: int, topic: str) -> RequestPayload:
@@ -26,17 +35,33 @@ def topic_limit_request(version: int, topic: str) -> RequestPayload:
     Raises:
         InternalError: the version is not one that kio has.
     """
-    return describe_configs_request(version, TOPIC, topic, (MESSAGE_BYTES, _SEGMENT_BYTES))
+    keys = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
+    return describe_configs_request(version, TOPIC, topic, keys)
 
 
-def topic_limit(response: Any) -> int | None:
-    """Bytes that a batch may have at most; None when the answer does not say."""
+def topic_limit(response: Any, compression: str) -> int | None:
+    """Return the most bytes that a batch may have on the wire.
+
+    Args:
+        response: the answer to `topic_limit_request`.
+        compression: the producer's `compression_type`.
+
+    Returns:
+        The limit; None when the answer does not say, or when the broker decompresses what the
+        producer compressed, to store it in another way.
+    """
     values = {
-        config.name: positive(config.value)
+        config.name: config.value
         for result in response.results
         if int(result.error_code) == 0
         for config in result.configs
     }
-    most = values.get(MESSAGE_BYTES)
-    segment = values.get(_SEGMENT_BYTES)
-    return most if most is None or segment is None else min(most, segment)
+    most = positive(values.get(MESSAGE_BYTES))
+    segment = positive(values.get(_SEGMENT_BYTES))
+    if most is None:
+        return None
+    limit = most if segment is None else min(most, segment)
+    codec = _NO_CODEC if compression == "none" else compression
+    if (values.get(_COMPRESSION) or _AS_SENT) in (_AS_SENT, codec):
+        return limit
+    return int(limit * _IF_COMPRESSED) or None if codec == _NO_CODEC else None

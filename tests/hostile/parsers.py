@@ -162,8 +162,9 @@ def _producer_id(response: Any) -> None:
 
 def _configs(response: Any) -> None:
     topic_config(response)
-    limit = topic_limit(response)
-    assert limit is None or limit > 0
+    for compression in ("none", "gzip"):
+        limit = topic_limit(response, compression)
+        assert limit is None or limit > 0
     facts = broker_facts(response)
     assert facts.expiration is None or facts.expiration > 0
     assert facts.sequence_cap is None or facts.sequence_cap > 0

@@ -37,6 +37,15 @@ def test_seeds_of_transactions_show_nothing_wrong() -> None:
     nothing_is_wrong(SEEDS, "--transactions")
 
 
+def test_a_connection_given_up_for_its_answer_is_no_second_route() -> None:
+    """Seed 6389: an answer names a partition that was not asked about. The engine sends its batches
+    again elsewhere in the turn before the Sender has closed that connection.
+    """
+    with quiet():
+        result = perform(draw_transactional(6389))
+    assert not result.violations, "\n".join(map(str, result.violations))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_seed_replays_to_the_letter(seed: int) -> None:
     with quiet():

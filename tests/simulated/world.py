@@ -187,6 +187,9 @@ class SimCore(ProducerCore):
             ]
             self._world.heard(link_id, token, answers)
         odd = super().on_produce_answer(link_id, token, answer, now)
+        if odd is not None:
+            # The engine has given the connection up; the Sender ends it in a moment.
+            self._world.monitor.lost(link_id)
         self._note_leaders()
         return odd
 

@@ -7,6 +7,7 @@ appended is not: the refusal says nothing of the first copy.
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 
@@ -180,3 +181,27 @@ async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_los
     assert wire.lost is not None
     assert (wire.largest > 20_000) is told
     assert await check(cluster, [history], topic) == list(range(4000))
+
+
+@bounded(90)
+async def test_late_sealing_does_not_outgrow_a_topic_that_stores_records_uncompressed(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """The broker judges a batch again as it stores it: what is 60 KiB on the wire is too large for
+    a limit of 64 KiB when it is decompressed.
+    """
+    await cluster.create_topic("plain", configs={LIMIT: 65536, "compression.type": "uncompressed"})
+    cluster.proxy.set_link(rtt=0.05)
+    wire = _OneAnswerLost(cluster.proxy)
+    random = Random(19)
+    async with Producer(
+        cluster.bootstrap_servers,
+        compression_type="gzip",
+        max_in_flight_requests_per_connection=world.window,
+    ) as producer:
+        values = [random.randbytes(50).hex().encode() for _ in range(8000)]
+        found = Counter(await outcomes([producer.send_nowait("plain", each) for each in values]))
+        assert found == {DeliveryStatus.ACKED: 8000}
+        assert nothing_noticed(producer)
+    assert wire.lost is not None
+    assert wire.largest < 20_000

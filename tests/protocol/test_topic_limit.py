@@ -1,0 +1,58 @@
+"""What DescribeConfigs tells of how large a batch of a topic may be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Fields
+
+import pytest
+
+from aioidem.protocol.topic_limit import topic_limit
+
+
+def described(configs: dict[str, str | None], code: int = 0) -> Fields:
+    """A broker's answer about one topic."""
+    values = [Fields(name=name, value=value) for name, value in configs.items()]
+    return Fields(results=[Fields(error_code=code, configs=values)])
+
+
+@pytest.mark.parametrize(
+    ("configs", "most"),
+    [
+        ({"max.message.bytes": "1000"}, 1000),
+        ({"max.message.bytes": "1000", "segment.bytes": "900"}, 900),
+        ({"max.message.bytes": "1000", "segment.bytes": "1100"}, 1000),
+        ({"segment.bytes": "900"}, None),
+        ({"max.message.bytes": "many"}, None),
+        ({"max.message.bytes": None}, None),
+        ({}, None),
+    ],
+)
+def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: int | None) -> None:
+    """A batch must fit into a message and into a segment."""
+    assert topic_limit(described(configs), "none") == most
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent", "most"),
+    [
+        ("producer", "gzip", 700),
+        ("gzip", "gzip", 700),
+        ("uncompressed", "none", 700),
+        (None, "gzip", 700),
+        # Compressing can make what does not compress a little larger.
+        ("snappy", "none", 600),
+        ("uncompressed", "gzip", None),
+        ("lz4", "zstd", None),
+    ],
+)
+def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
+    stored: str | None, sent: str, most: int | None
+) -> None:
+    """The broker judges a batch again as it stores it; nobody knows how large that is."""
+    configs = {"max.message.bytes": "700", "compression.type": stored}
+    assert topic_limit(described(configs), sent) == most
+
+
+def test_a_refusal_tells_nothing() -> None:
+    """A value beside an error code is not taken."""
+    assert topic_limit(described({"max.message.bytes": "700"}, code=29), "none") is None
