@@ -58,6 +58,7 @@ from aioidem.engine.transactions import (
     Transactions,
     TransactionState,
 )
+from aioidem.engine.unassigned import SLICE, Assigning
 from aioidem.engine.unlisted import may_pass
 from aioidem.protocol.add_offsets import AddOffsetsAnswer
 from aioidem.protocol.add_partitions import AddPartitionsAnswer
@@ -194,6 +195,8 @@ class ProducerCore:
         self._sealer = Sealer(config)
         self._unsettled: dict[int, int] = {}
         self._retired: list[PartitionState] = []
+        self._assigning = Assigning()
+        self.assigned_at_once = SLICE
         self._settled: list[Settlement] = []
         # Batches as they are sent, for whoever observes: None while nobody does.
         self.dispatched: list[Entry] | None = None
@@ -256,11 +259,16 @@ class ProducerCore:
         record.generation = self.generation
         self._appended += 1
         record.ordinal = self._appended
-        if not self._assign(topic, record, now):
+        behind = topic.unassigned.due
+        if behind or not self._assign(topic, record, now):
             if block_until is None:
                 block_until = now + self.config.max_block
-            topic.wait(min(block_until, record.deadline), self.metadata.requests, record)
-            self.metadata.want()
+            until = min(block_until, record.deadline)
+            if behind:
+                topic.unassigned.follow(until, self.metadata.requests, record)
+            else:
+                topic.unassigned.wait(until, self.metadata.requests, record)
+                self.metadata.want()
         self._unsettled[self.generation] = self._unsettled.get(self.generation, 0) + 1
 
     def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:
@@ -312,6 +320,11 @@ class ProducerCore:
         return state
 
     @property
+    def assigning(self) -> bool:
+        """Whether records are being given partitions: what is refused may be a part of it."""
+        return bool(self._assigning)
+
+    @property
     def unsettled(self) -> int:
         """Records that have no outcome yet."""
         return sum(self._unsettled.values())
@@ -361,7 +374,7 @@ class ProducerCore:
         for state in [*self.partitions.values(), *self._retired]:
             state.abandon(error, self)
         for topic in self.topics.values():
-            records = [each.record for each in topic.take_unassigned()]
+            records = [each.record for each in topic.unassigned.take()]
             self._refuse(topic.name, records, copy.copy(error))
 
     def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
@@ -419,7 +432,7 @@ class ProducerCore:
             if state.active:
                 state.abort(error, doubt, self)
         for topic in self.topics.values():
-            records = [each.record for each in topic.take_unassigned()]
+            records = [each.record for each in topic.unassigned.take()]
             self._refuse(topic.name, records, copy.copy(error))
 
     def _call_coordinator(self, now: float) -> None:
@@ -634,6 +647,8 @@ class ProducerCore:
         self._leave_strangers(now)
         if self.fatal_error is not None:
             self._abandon(self.fatal_error)
+        if self._assigning:
+            self._assign_due(now)
         self._close_overdue(now)
         self._expire(now)
         active = [state for state in self.partitions.values() if state.active]
@@ -687,7 +702,7 @@ class ProducerCore:
                 state.expire(now, self.config.request_timeout, answered, self)
         self._retired = [state for state in self._retired if state.active]
         for topic in self.topics.values():
-            expired = topic.expire(now)
+            expired = topic.unassigned.expire(now)
             if expired:
                 self._refuse(topic.name, expired, self.unassigned_error(topic))
 
@@ -1051,8 +1066,10 @@ class ProducerCore:
     def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
         yield from self.connections.wakes(now)
         yield from self._retry_wakes(now)
+        if self._assigning:
+            yield now
         for topic in self.topics.values():
-            end = topic.next_end()
+            end = topic.unassigned.next_end()
             if end is not None:
                 yield end
         for state in [*active, *self._retired]:
@@ -1510,10 +1527,12 @@ class ProducerCore:
                 state.described_by = self.metadata.requests
             if state.error_code and state.error_code not in _RETRIABLE_TOPIC_ERRORS:
                 self._fail_topic(state)
-        for state in self.topics.values():
-            self._assign_waiting(state, now)
+        for name, state in self.topics.items():
+            if self.cluster.partitions(name) is not None:
+                self._assigning.add(state)
+        self._assign_due(now)
         missing = any(
-            state.unassigned or (state.waiting and self.cluster.partitions(name) is None)
+            state.unassigned.waits or (state.waiting and self.cluster.partitions(name) is None)
             for name, state in self.topics.items()
         )
         self.metadata.answered(
@@ -1594,10 +1613,11 @@ class ProducerCore:
         for name, topic in self.topics.items():
             topic.forget_cluster()
             longest = now + self.config.max_block
-            waiting = [each.record for each in topic.take_unassigned()]
+            waiting = [each.record for each in topic.unassigned.take()]
             for record in [*carried[name], *waiting]:
-                topic.wait(min(longest, record.deadline), self.metadata.requests, record)
-            topic.put_in_order()
+                until = min(longest, record.deadline)
+                topic.unassigned.wait(until, self.metadata.requests, record)
+            topic.unassigned.put_in_order()
 
     def _forget_cluster(self, to: str) -> None:
         self.cluster = ClusterView()
@@ -1616,12 +1636,15 @@ class ProducerCore:
     def _fail_topic(self, topic: TopicState) -> None:
         error = errors.broker_error(topic.error_code, f"topic {topic.name!r}")
         topic.refused = error
-        records = [each.record for each in topic.take_unassigned()]
+        records = [each.record for each in topic.unassigned.take()]
         self._refuse(topic.name, records, copy.copy(error))
 
-    def _assign_waiting(self, topic: TopicState, now: float) -> None:
-        missing: dict[int, list[PendingRecord]] = {}
-        for each in topic.take_unassigned():
+    def _assign_due(self, now: float) -> None:
+        """Give records that waited for metadata their partitions: as many as one poll may, the rest
+        in the next ones.
+        """
+        missing: dict[tuple[str, int], list[PendingRecord]] = {}
+        for topic, each in self._assigning.take(self.assigned_at_once):
             try:
                 if self._assign(topic, each.record, now):
                     continue
@@ -1630,11 +1653,12 @@ class ProducerCore:
                 continue
             partition = each.record.partition
             if partition is not None and topic.described_by > each.asked:
-                missing.setdefault(partition, []).append(each.record)
+                missing.setdefault((topic.name, partition), []).append(each.record)
             else:
-                topic.wait(*each)
-        for partition, records in missing.items():
-            self._refuse(topic.name, records, self.missing_partition(topic.name, partition))
+                topic.unassigned.wait(*each)
+                self.metadata.want()
+        for where, records in missing.items():
+            self._refuse(where[0], records, self.missing_partition(*where))
 
     def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
         """A known topic does not have a partition."""
@@ -1679,8 +1703,8 @@ class ProducerCore:
         # All of them, those of partitions that are still there too: what comes from elsewhere must
         # not end up behind later calls, whose deadlines are later.
         for record in carried_records(states):
-            topic.wait(record.deadline, 0, record)
-        topic.put_in_order()
+            topic.unassigned.wait(record.deadline, 0, record)
+        topic.unassigned.put_in_order()
 
     def link_of(self, state: PartitionState) -> Link | None:
         """The connection that a partition is written on, if it is open."""

@@ -27,6 +27,7 @@ from aioidem.engine.metadata import MetadataRefresher
 from aioidem.engine.sticky import StickyPartitioner
 from aioidem.engine.topic_view import TopicView
 from aioidem.engine.topics import CEILING_MEMORY, TopicState
+from aioidem.engine.unassigned import UnassignedRecords
 from aioidem.engine.windows import (
     DEFAULT_BATCHES_RETAINED,
     MAX_BATCHES_RETAINED,
@@ -214,19 +215,19 @@ def record(size: int = 10) -> PendingRecord:
 
 def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
     """A7.63."""
-    topic = TopicState("t", 100, lambda: 0.5)
+    unassigned = UnassignedRecords()
     first, second = record(), record()
     third = record()
-    assert topic.next_end() is None
-    topic.wait(10.0, 0, first)
-    topic.wait(11.0, 0, second)
-    topic.wait(9.5, 0, third)  # its caller had waited for room before
-    assert topic.next_end() == 9.5
-    assert topic.expire(9.4) == []
-    assert topic.expire(9.5) == [third]
-    assert topic.expire(10.0) == [first]
-    assert topic.expire(99.0) == [second]
-    assert topic.next_end() is None
+    assert unassigned.next_end() is None
+    unassigned.wait(10.0, 0, first)
+    unassigned.wait(11.0, 0, second)
+    unassigned.wait(9.5, 0, third)  # its caller had waited for room before
+    assert unassigned.next_end() == 9.5
+    assert unassigned.expire(9.4) == []
+    assert unassigned.expire(9.5) == [third]
+    assert unassigned.expire(10.0) == [first]
+    assert unassigned.expire(99.0) == [second]
+    assert unassigned.next_end() is None
 
 
 def test_a_refused_size_bounds_the_topic_for_an_hour() -> None:

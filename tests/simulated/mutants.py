@@ -42,7 +42,7 @@ from aioidem.engine.partition import PartitionState, Route
 from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem.engine.retention import BrokerMemory, RetentionEvidence, Witness
 from aioidem.engine.suspicion import Suspicion
-from aioidem.engine.topics import TopicState
+from aioidem.engine.unassigned import UnassignedRecords
 from aioidem.engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
@@ -819,12 +819,12 @@ def missing_partition_waited_for(patch: Patch) -> None:
 
 @mutant("metadata asked for before the record came refuses no partition: it may have been added")
 def missing_partition_refused_by_old_metadata(patch: Patch) -> None:
-    wait = TopicState.wait
+    wait = UnassignedRecords.wait
 
-    def hasty(self: TopicState, until: float, _asked: int, record: Any) -> None:
+    def hasty(self: UnassignedRecords, until: float, _asked: int, record: Any) -> None:
         wait(self, until, -1, record)
 
-    patch(TopicState, "wait", hasty)
+    patch(UnassignedRecords, "wait", hasty)
 
 
 # -- time ---------------------------------------------------------------------------------------

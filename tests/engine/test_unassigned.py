@@ -1,0 +1,181 @@
+"""Records that waited for metadata get their partitions some at a time, in call order, and whatever
+happens in between finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+from aioidem.engine import steps
+from aioidem.engine.unassigned import SLICE
+from aioidem.errors import ProducerClosed
+from aioidem.partitioner import murmur2
+
+from .driver import NOT_WRITTEN, PENDING, Rig, T
+
+MANY = 3 * SLICE + 1
+PARTITIONS = 3
+
+
+class Counting:
+    """A partitioner by key that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, key: bytes | None, everything: Sequence[int], _: Sequence[int], /) -> int:
+        self.calls += 1
+        return everything[murmur2(key or b"") % len(everything)]
+
+
+def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
+    """A rig with so many records that wait for the first metadata of their topic, which is about to
+    come: it comes with `on_metadata(rig)`.
+    """
+    counting = Counting()
+    rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
+    rig.core.topic("other")
+    rig.leaders["other", 0] = (1, 0)
+    rig.poll()
+    rig.tick(1.0)
+    send(rig, count)
+    return rig, counting
+
+
+def send(rig: Rig, count: int) -> None:
+    """Append records with the keys 0 to 6 in turn."""
+    for _ in range(count):
+        rig.send(partition=None, key=b"%d" % (len(rig.outcomes) % 7), size=8, poll=False)
+
+
+def ask(rig: Rig) -> steps.FetchMetadata:
+    """Let time pass until the engine asks for metadata, and keep the question."""
+    rig.hold = (steps.FetchMetadata,)
+    rig.tick(1.0)
+    rig.hold = ()
+    return cast("steps.FetchMetadata", rig.held.pop())
+
+
+def answer(rig: Rig, asked: steps.FetchMetadata) -> None:
+    """The engine is not polled after that."""
+    rig.core.on_metadata(asked.link_id, asked.token, rig.metadata(asked.topics), rig.now)
+
+
+def on_metadata(rig: Rig) -> None:
+    """Let the engine ask, and answer it."""
+    answer(rig, ask(rig))
+
+
+def queued(rig: Rig) -> list[list[int]]:
+    """The numbers of the records in the queues of the partitions."""
+    return [
+        [int((record.value or b"").rstrip(b".")) for record in rig.state(T, index).queue.records]
+        for _, index in sorted(rig.core.partitions)
+    ]
+
+
+def test_neither_metadata_nor_a_poll_assigns_more_than_a_slice() -> None:
+    rig, counting = waiting(linger=60.0)
+    on_metadata(rig)
+    assert counting.calls <= SLICE
+    for _ in range(3):
+        before = counting.calls
+        rig.core.poll(rig.now)
+        assert counting.calls - before <= SLICE
+    assert counting.calls == MANY
+
+
+def test_until_all_are_assigned_the_engine_wants_to_be_polled_at_once() -> None:
+    rig, _ = waiting(linger=60.0)
+    on_metadata(rig)
+    for left in (2, 1, 0):
+        rig.core.poll(rig.now)
+        assert (rig.core.wake_at == rig.now) == (left > 0)
+
+
+def test_a_short_queue_is_assigned_with_the_answer() -> None:
+    rig, counting = waiting(SLICE, linger=60.0)
+    on_metadata(rig)
+    assert counting.calls == SLICE
+    assert not rig.core.topics[T].unassigned
+
+
+def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
+    rig, _ = waiting(linger=60.0)
+    on_metadata(rig)
+    for _ in range(4):
+        send(rig, 10)
+        rig.send(2, partition=1, size=8, poll=False)
+        rig.core.poll(rig.now)
+    assert not rig.core.topics[T].unassigned
+    numbers = queued(rig)
+    assert all(each == sorted(each) for each in numbers), "call order within each partition"
+    assert sorted(chain.from_iterable(numbers)) == list(range(len(rig.outcomes)))
+    assert len(numbers[1]) >= 8
+
+
+def test_metadata_that_comes_in_between_keeps_the_order_too() -> None:
+    """A partition that was added: its first record has waited again when a later one is due."""
+    rig, _ = waiting(2, linger=60.0)
+    asked = ask(rig)
+    rig.send(partition=3, size=8, poll=False)
+    send(rig, MANY)
+    rig.send(partition=3, size=8, poll=False)
+    answer(rig, asked)
+    assert rig.core.topics[T].unassigned.waits
+    rig.now += 1.0
+    (asked,) = (step for step in rig.core.poll(rig.now) if isinstance(step, steps.FetchMetadata))
+    rig.leaders[T, 3] = (1, 0)
+    rig.send(partition=3, size=8, poll=False)
+    answer(rig, asked)
+    assert rig.core.topics[T].unassigned.due
+    rig.core.poll(rig.now)
+    rig.core.poll(rig.now)
+    by_number = [number for number in queued(rig)[3] if number in {2, MANY + 3, MANY + 4}]
+    assert by_number == [2, MANY + 3, MANY + 4]
+
+
+def test_closing_in_between_settles_each_once() -> None:
+    rig, counting = waiting(linger=60.0)
+    on_metadata(rig)
+    assert counting.calls < MANY
+    rig.core.close(rig.now)
+    rig.collect()
+    assert rig.statuses == [NOT_WRITTEN] * MANY
+    assert all(isinstance(outcome.error, ProducerClosed) for outcome in rig.outcomes)
+    rig.assert_drained()
+
+
+def test_who_is_due_is_not_given_up_for_want_of_metadata() -> None:
+    """The loop stalled after the answer: `max_block` is over, and the topic is known."""
+    rig, counting = waiting(linger=0.0, max_block=5.0)
+    on_metadata(rig)
+    rig.now += 10.0
+    rig.poll()
+    assert counting.calls == MANY
+    assert rig.statuses == [PENDING] * MANY
+
+
+def test_a_flush_that_began_before_ends_lingering_for_what_is_assigned_after() -> None:
+    rig, _ = waiting(linger=60.0)
+    on_metadata(rig)
+    rig.core.begin_flush()
+    rig.poll()
+    for request in rig.outstanding():
+        rig.ack(request)
+    rig.poll()
+    while rig.outstanding():
+        rig.ack(rig.outstanding()[0])
+    assert PENDING not in rig.statuses
+    rig.assert_drained()
+
+
+def test_the_missing_partitions_of_a_later_slice_are_asked_for_and_refused() -> None:
+    rig, _ = waiting(linger=60.0)
+    on_metadata(rig)
+    rig.send(partition=PARTITIONS + 4, size=8, poll=False)
+    rig.tick(3.0)
+    assert rig.statuses[-1] is NOT_WRITTEN
+    assert "there is no partition 7" in str(rig.outcomes[-1].error)
