@@ -7,7 +7,9 @@ write never began.
 
 Invariants
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
-  `send_nowait`.
+  `send_nowait`. Where they are too many for one turn of the loop (`outcomes`), the next poll waits
+  for the last of them, and so does whoever watches the engine's state: `flush` returns when all was
+  told.
 - No answer holds the loop: a long one is read in a thread, and given to the engine in pieces where
   that takes long too. Later answers of its connection wait for it, so the order stays.
 - If anything here or in the engine raises what it should not, every record is settled before the
@@ -41,6 +43,7 @@ from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.tls import secured
 from aioidem.network.transport import Connector
+from aioidem.outcomes import Outcomes
 from aioidem.protocol.answer_limits import answer_limit, produce_answer_limit
 from aioidem.protocol.frames import FrameLimit
 from aioidem.protocol.messages import encode_request
@@ -196,6 +199,7 @@ class Sender:
         self._config = config
         self._connector = secured(limited(connector, config), config)
         self.sasl = sasl_client(config)
+        self.outcomes = Outcomes(core.take_settled, None if observer is None else self._announce)
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
@@ -235,32 +239,38 @@ class Sender:
         """After a stall of the loop (a blocking call, a suspended process), let what the sockets
         have ready be read before anything is called overdue.
         """
-        wake_at = self._core.wake_at
+        wake_at = None if self.outcomes.pending else self._core.wake_at
         if wake_at is not None and self._now() - wake_at > _STALL:
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()
 
     def _turn(self) -> None:
+        if not self._begin_turn():
+            return
         for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
             self._perform(step)
         self._alarm.set(self._core.wake_at)
         self.deliver()
         self._alarm.set(self.unseen.due_at)
 
+    def _begin_turn(self) -> bool:
+        """Tell what the last turn has left; False: it is too much for this one too."""
+        self.outcomes.begin_turn()
+        if self.outcomes.pending:
+            self.deliver()
+        return not self.outcomes.pending
+
     def deliver(self) -> None:
         """Tell outcomes and events to whom they concern, and wake those who watch the engine's
-        state.
+        state. What is too much for this turn of the loop is left to the next one.
         """
         core = self._core
         if core.dispatched:
             self._tell_dispatched(core.dispatched)
-        while settled := core.take_settled():
-            for settlement in settled:
-                if self._observer is not None:
-                    self._observer.on_settled(settlement, self._now())
-                for index, record in enumerate(settlement.records):
-                    record.sink.settle(settlement, index)
-        if self.unseen.due_at is not None:
+        if not self.outcomes.tell():
+            self.wakeup.set()
+            return
+        if self.unseen.due_at is not None and not core.assigning:
             self.unseen.report(self._now())
         for event in core.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
@@ -269,6 +279,10 @@ class Sender:
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
 
+    def _announce(self, settlement: Settlement) -> None:
+        if self._observer is not None:
+            self._observer.on_settled(settlement, self._now())
+
     def _tell_dispatched(self, entries: list[Entry]) -> None:
         if self._observer is not None:
             for entry in entries:
@@ -276,10 +290,14 @@ class Sender:
         entries.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition on the engine's state holds. Bound it from outside."""
+        """Wait until a condition on the engine's state holds, and all outcomes that made it so
+        were told. Bound it from outside.
+        """
         if condition():
-            await anyio.lowlevel.checkpoint()
-            return
+            if not self.outcomes.untold:
+                await anyio.lowlevel.checkpoint()
+                return
+            self.wakeup.set()
         watcher = (condition, new_signal())
         self._watchers.append(watcher)
         try:
@@ -292,6 +310,7 @@ class Sender:
         """End everything: settle what is left, drop the connections. Plain, so that it cannot be
         cancelled.
         """
+        self.outcomes.all_at_once()
         for step in self._core.close(self._now()):
             self._perform(step)
         for channel in self._channels.values():
@@ -306,6 +325,7 @@ class Sender:
         self.ended = True
         self.clock = lambda: 0.0  # the loop's own may be gone with it
         self._watchers.clear()
+        self.outcomes.all_at_once()
         self._core.close(0.0)
         self.deliver()
         self.unseen.report_the_rest()

@@ -4,8 +4,8 @@ Looked at means: a task awaits the delivery, or its group (`send_many`), a callb
 `exception()` or `metadata` was read. What failed without that is counted when it fails, by topic
 and error, and taken back out when somebody looks after all.
 
-The first failure is logged at once, with whatever fails in the same turn of the loop; after that
-there is one line per interval at most, and only if there is something new. The line says "yet":
+The first failure is logged at once, with whatever fails for the same cause; after that there is one
+line per interval at most, and only if there is something new. The line says "yet":
 whoever holds the deliveries may still look. When the producer ends, one line says what nobody ever
 looked at.
 

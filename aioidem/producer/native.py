@@ -618,7 +618,8 @@ class Producer(TransactionCalls):
             return await self._flush()
         if scope.cancelled_caught:
             raise errors.KafkaTimeoutError(
-                f"flush: {self._core.unsettled} records are unsettled after {timeout:g} s"
+                f"flush: {self._core.unsettled + self._sender.outcomes.untold} records are "
+                f"unsettled after {timeout:g} s"
             )
         raise errors.InternalError("a flush ended without a result")
 

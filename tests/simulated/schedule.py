@@ -15,6 +15,9 @@ import random
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from aioidem.engine.unassigned import SLICE
+from aioidem.outcomes import AT_ONCE
+
 __all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", "draw"]
 
 
@@ -121,6 +124,15 @@ class Schedule:
     """Topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
     """Of the transactional id, before anybody starts."""
+
+    @property
+    def at_once(self) -> tuple[int, int]:
+        """How many outcomes are told, and records assigned to partitions, in one piece: few, so
+        that there are many pieces though no seed has thousands of records. Not drawn with the rest:
+        a seed is what it was before there were pieces.
+        """
+        r = random.Random(f"pieces {self.seed}")
+        return r.choice((2, 5, 20, AT_ONCE)), r.choice((2, 5, 20, SLICE))
 
     @property
     def most_partitions(self) -> dict[str, int]:

@@ -280,6 +280,7 @@ class _TapSender(Sender):
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.wall)
+        self.outcomes.at_once = whole.schedule.at_once[0]
         self._whole = whole
 
     def deliver(self) -> None:

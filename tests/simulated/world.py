@@ -17,7 +17,7 @@ import heapq
 import random
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -128,8 +128,6 @@ class Sink:
     def settle(self, settlement: Settlement, index: int) -> None:
         """Take the outcome down."""
         row, world = self.row, self._world
-        if index == 0 and isinstance(settlement.error, errors.OutOfOrderSequenceNumber):
-            world.monitor.refused(settlement.topic, settlement.partition, row.value)
         if "there is no partition" in str(settlement.error):
             world.missing.refused(row.value)
         if (
@@ -155,6 +153,7 @@ class SimCore(ProducerCore):
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
+        self.assigned_at_once = schedule.at_once[1]
         self._world = world
         self._first_sequence = schedule.first_sequence
         self._epochs: dict[tuple[str, int], int] = {}
@@ -391,6 +390,7 @@ class SimSender(Sender):
 
     def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
+        self.outcomes.at_once = world.schedule.at_once[0]
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()
@@ -408,6 +408,8 @@ class SimSender(Sender):
         self._world.report(Anomaly.STUCK, "the Sender never waits")
 
     def _one_turn(self) -> None:
+        if not self._begin_turn():
+            return
         for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
             # The outcomes of this poll are in; what comes now may rely on them.
             self.deliver()
@@ -418,6 +420,7 @@ class SimSender(Sender):
     def deliver(self) -> None:
         """As it is, but that events go into the trace and to the monitor, not into the log."""
         events = self._core.take_events()
+        self._world.note_settled(self._core._settled)
         super().deliver()
         for event in events:
             self._world.event(event)
@@ -547,6 +550,7 @@ class World:
         self.core = SimCore(self.config, self, schedule)
         self.sender = SimSender(self.core, self.config, self)
         self.missing = MissingPartitions(self.rows)
+        self._decided: dict[ValueId, Outcome] = {}
         firsts = {
             (t, p): schedule.first_sequence
             for t, n in schedule.most_partitions.items()
@@ -554,7 +558,7 @@ class World:
         }
         self.monitor = WireMonitor(
             max_in_flight=self.config.max_in_flight_requests_per_connection,
-            outcome=lambda value: self.rows[value].outcome,
+            outcome=lambda value: self._decided.get(value, Outcome.PENDING),
             first_sequences=firsts,
             trust_base_offset=self.config.trust_base_offset,
             windowed=self.config.broker_dedup == "window",
@@ -692,6 +696,16 @@ class World:
             if due is None or due > self.now:
                 break
         self._turn()
+
+    def note_settled(self, settlements: Sequence[Settlement]) -> None:
+        """The engine has decided; who is concerned may hear of it in a later piece."""
+        for settlement in settlements:
+            rows = [
+                record.sink.row for record in settlement.records if isinstance(record.sink, Sink)
+            ]
+            self._decided |= {row.value: _OUTCOMES[settlement.status] for row in rows}
+            if isinstance(settlement.error, errors.OutOfOrderSequenceNumber):
+                self.monitor.refused(settlement.topic, settlement.partition, rows[0].value)
 
     def _turn(self) -> None:
         if not self._stalled and not self.ended:

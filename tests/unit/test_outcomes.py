@@ -1,0 +1,125 @@
+"""Outcomes are told once each and in order, whatever is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from aioidem.engine.accumulator import PendingRecord, Settlement
+from aioidem.outcomes import Outcomes
+from aioidem.structs import DeliveryStatus
+
+
+class Told:
+    """Notes who was told, as (settlement's number, index), and does what a callback may do."""
+
+    def __init__(self) -> None:
+        self.settled: list[Settlement] = []
+        self.announced: list[int] = []
+        self.told: list[tuple[int, int]] = []
+        self.then: dict[tuple[int, int], Callable[[], None]] = {}
+        self.outcomes = Outcomes(self._take, lambda s: self.announced.append(s.partition))
+        self.outcomes.at_once = 3
+        self.outcomes.begin_turn()
+
+    def _take(self) -> list[Settlement]:
+        taken, self.settled = self.settled, []
+        return taken
+
+    def add(self, number: int, count: int) -> None:
+        """The engine settles so many records."""
+        records = [PendingRecord(None, None, (), 0, number, 0, self) for _ in range(count)]
+        self.settled.append(Settlement("t", number, records, DeliveryStatus.ACKED))
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        """Take an outcome."""
+        place = settlement.partition, index
+        self.told.append(place)
+        if place in self.then:
+            self.then.pop(place)()
+
+
+def places(*counts: int) -> list[tuple[int, int]]:
+    """All the records of settlements with so many each, in order."""
+    return [(number, index) for number, count in enumerate(counts) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "turns"),
+    [((1,), 1), ((3,), 1), ((1, 1, 1), 1), ((4,), 2), ((2, 2), 2), ((7, 1, 1), 3), ((3, 3), 2)],
+)
+def test_a_turn_tells_so_many_and_the_next_one_goes_on(counts: tuple[int, ...], turns: int) -> None:
+    told = Told()
+    for number, count in enumerate(counts):
+        told.add(number, count)
+    for turn in range(turns):
+        assert told.outcomes.untold == sum(counts) - 3 * turn
+        assert told.outcomes.tell() == (turn == turns - 1)
+        assert told.told == places(*counts)[: 3 * (turn + 1)]
+        told.outcomes.begin_turn()
+    assert not told.outcomes.pending
+    assert told.announced == list(range(len(counts)))
+
+
+def test_a_turn_that_has_told_enough_tells_no_more() -> None:
+    told = Told()
+    told.add(0, 3)
+    assert told.outcomes.tell()
+    told.add(1, 1)
+    assert not told.outcomes.tell()
+    told.outcomes.begin_turn()
+    assert told.outcomes.tell()
+    assert told.told == places(3, 1)
+
+
+def test_all_at_once_tells_what_is_left_and_what_comes() -> None:
+    told = Told()
+    told.add(0, 8)
+    assert not told.outcomes.tell()
+    told.outcomes.all_at_once()
+    assert told.outcomes.tell()
+    told.add(1, 8)
+    assert told.outcomes.tell()
+    assert told.told == places(8, 8)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> None:
+    """As an eager task does that closes the producer in a callback."""
+    told = Told()
+
+    def end() -> None:
+        told.add(2, 4)
+        told.outcomes.all_at_once()
+        assert not told.outcomes.tell(), "the one below goes on"
+
+    told.then[places(5, 5)[at]] = end
+    told.add(0, 5)
+    told.add(1, 5)
+    for _ in range(4):
+        told.outcomes.tell()
+        told.outcomes.begin_turn()
+    assert told.told == places(5, 5, 4)
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_what_raises_while_it_is_told_takes_no_other_along(at: int) -> None:
+    told = Told()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    told.then[places(2, 4)[at]] = fail
+    told.add(0, 2)
+    told.add(1, 4)
+    told.outcomes.at_once = 2
+    for _ in range(at // 2):
+        told.outcomes.begin_turn()
+        told.outcomes.tell()
+    told.outcomes.begin_turn()
+    with pytest.raises(ZeroDivisionError):
+        told.outcomes.tell()
+    told.outcomes.all_at_once()
+    assert told.outcomes.tell()
+    assert told.told == places(2, 4)
