@@ -25,9 +25,9 @@ class NamedValueError(ValueError):
     """A named value is not there, or cannot be read; the message says where it should be."""
 
 
-def is_named(text: str) -> bool:
+def is_named(value: object) -> bool:
     """Whether a value is the name of another one: `env:NAME` or `file:PATH`."""
-    return text.startswith(_SOURCES)
+    return isinstance(value, str) and value.startswith(_SOURCES)
 
 
 @without_frames
