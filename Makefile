@@ -82,7 +82,7 @@ mutants: $(READY) ## Break each rule of recovery in turn: the simulation must no
 	@$(BIN)/python -m tests.simulated.mutants
 
 # Without atheris, which has wheels for Linux only, it mutates blindly.
-fuzz: $(READY) ## What a hostile broker could send, guided by coverage: make fuzz INPUTS=1000000
+fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUTS=1000000
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=2.3,<4; \
 		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)

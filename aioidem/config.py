@@ -244,7 +244,7 @@ class _Hidden:
     """A secret, kept as a `Secret` and never quoted; or None."""
 
     allowed: str = "a string in UTF-8 or aioidem.secret.Secret of one, not empty, or None"
-    allowed_text: str = "a text that is not empty"
+    allowed_text: str = "a text in UTF-8 that is not empty"
 
     def accept(self, value: object) -> Secret[str] | None:
         if value is None:

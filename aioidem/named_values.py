@@ -10,6 +10,7 @@ Invariants: no message contains a value; no frame of an error holds one.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,9 +46,10 @@ def look_up(text: str) -> str:
     source, _, where = text.partition(":")
     if source == "file":
         return _content(Path(where))
-    if where not in os.environ:
-        raise NamedValueError(f"the environment has no variable {_shown(where)}")
-    return os.environ[where]
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair is in nobody's environment
+        if where in os.environ:
+            return os.environ[where]
+    raise NamedValueError(f"the environment has no variable {_shown(where)}")
 
 
 def _content(path: Path) -> str:

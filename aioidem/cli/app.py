@@ -20,7 +20,7 @@ from aioidem import __version__
 from aioidem.cli import plan as plans
 from aioidem.cli.properties import spread_values, without_values
 from aioidem.cli.screen import silence
-from aioidem.cli.usage import UsageError
+from aioidem.cli.usage import UsageError, terminal_line
 
 __all__ = ["aioidem", "app", "audit", "broker", "perf", "run"]
 
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
 
 
 def _refuse(name: str, message: str, status: int) -> int:
-    line = " ".join(message.split())
+    line = terminal_line(message)
     # No arguments at all: Typer has printed the help and has nothing to add.
     if line:
         print(f"{name}: {line}", file=sys.stderr)
@@ -65,7 +65,7 @@ def _refuse(name: str, message: str, status: int) -> int:
 
 def _warn(name: str, lines: tuple[str, ...]) -> None:
     for line in lines:
-        print(f"{name}: warning: {line}", file=sys.stderr)
+        print(f"{name}: warning: {terminal_line(line)}", file=sys.stderr)
 
 
 def _version(wanted: bool) -> None:
@@ -461,6 +461,6 @@ def broker(
     try:
         status = serve(plan)
     except OSError as error:
-        print(f"aioidem broker: {error.strerror or error}", file=sys.stderr)
+        print(f"aioidem broker: {terminal_line(error.strerror or str(error))}", file=sys.stderr)
         raise typer.Exit(1) from error
     raise typer.Exit(status)

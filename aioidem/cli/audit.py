@@ -21,7 +21,7 @@ from rich.table import Table
 
 from aioidem.cli.properties import gather_properties
 from aioidem.cli.render import write_whole
-from aioidem.cli.usage import UsageError, one_line
+from aioidem.cli.usage import UsageError, one_line, terminal_line
 from aioidem.config import validate_topic
 from aioidem.errors import RecordError
 from aioidem.protocol.foreign_text import printable
@@ -152,7 +152,7 @@ def audit(command: AuditCommand) -> int:
 
 def _refuse(message: str) -> int:
     console = Console(stderr=True, highlight=False)
-    console.print(f"aioidem audit: {message}", markup=False, soft_wrap=True)
+    console.print(f"aioidem audit: {terminal_line(message)}", markup=False, soft_wrap=True)
     return 1
 
 

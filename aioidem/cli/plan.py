@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 from aioidem.cli.properties import gather_properties
 from aioidem.cli.usage import UsageError, one_line, reason, shown
@@ -61,6 +62,7 @@ MAX_DURATION = 7 * 86_400.0
 MAX_RECORDS = 2**63 - 1
 MAX_RECORD_SIZE = 1 << 30
 MAX_PAYLOAD_FILE = 256 << 20
+_PIECE = 1 << 20
 MAX_RETAIN = 1_000_000
 MAX_RTT_MS = 60_000.0
 MAX_BROKERS = 16
@@ -102,7 +104,7 @@ class PerfPlan:
     in_flight: tuple[int, ...]
     num_records: int | None
     duration: float | None
-    values: tuple[bytes, ...]
+    values: tuple[bytes, ...] = dataclasses.field(repr=False)  # the user's records
     throughput: float
     transaction_duration: float | None
     properties: Mapping[str, str] = dataclasses.field(repr=False)  # may be passwords
@@ -184,16 +186,25 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_PAYLOAD_FILE + 1)
+            content = _read_up_to(file, MAX_PAYLOAD_FILE + 1)
     except OSError as error:
         raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
     if len(content) > MAX_PAYLOAD_FILE:
         raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
-    separator = _ESCAPES.get(delimiter, delimiter).encode()
+    # As the shell gave it: its bytes need not be text.
+    separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
     values = tuple(value for value in content.split(separator) if value)
     if not values:
         raise UsageError(f"--payload-file: {path} is empty")
     return values
+
+
+def _read_up_to(file: BinaryIO, most: int) -> bytes:
+    """What a file holds, or its first `most` bytes; `read(most)` takes so much memory at once."""
+    content = bytearray()
+    while piece := file.read(min(_PIECE, most - len(content))):
+        content += piece
+    return bytes(content)
 
 
 def plan_perf(

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from aioidem.cli import render
 from aioidem.cli.measure import Progress as Interval
 from aioidem.cli.measure import RunResult
+from aioidem.protocol.foreign_text import printable
 
 __all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
 
@@ -204,4 +205,4 @@ def choose_screen() -> Screen:
 def _line(console: Console, line: str) -> None:
     # soft_wrap: a line stays a line however narrow the terminal is taken to be. markup off: what a
     # broker says may hold brackets.
-    console.print(line, markup=False, soft_wrap=True)
+    console.print(printable(line, len(line)), markup=False, soft_wrap=True)

@@ -116,7 +116,7 @@ def _told(option: str, expected: str) -> Iterator[None]:
         else:
             problem = f"expected PEM with {expected}"
             problem += f" ({error.reason})" if error.reason else ""
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: text that is not ASCII
         strerror = error.strerror if isinstance(error, OSError) else None
         problem = strerror or f"expected PEM with {expected}"
     else:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 from pyspark.sql.window import Window
 
+from aioidem.spark.examples import example
 from aioidem.spark.ledger import LEDGER_SCHEMA
 from aioidem.structs import DeliveryStatus
 
@@ -431,11 +432,5 @@ def _examples(anomalies: DataFrame) -> dict[str, list[str]]:
     )
     examples: dict[str, list[str]] = {}
     for row in rows:
-        name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
-        told = "" if row.status is None else f", {row.status}"
-        if row.told is not None and row.told.offset is not None and row.told.offset >= 0:
-            told += f" at {row.told.partition}@{row.told.offset}"
-        where = "" if row.found is None else f", in {row.found.partition}@{row.found.offset}"
-        times = f", {row.copies} times" if row.copies > 1 else ""
-        examples.setdefault(row.finding, []).append(f"{name}{told}{where}{times}")
+        examples.setdefault(row.finding, []).append(example(row))
     return examples

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import time
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -136,15 +137,11 @@ class Marker:
         """
         try:
             told = json.loads(metadata)
-            if told.pop("v") == 1:
-                return cls(
-                    offset,
-                    rows=int(told["rows"]),
-                    digest=int(told["digest"]),
-                    run=str(told["run"]),
-                    at=float(told["at"]),
-                )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            at = float(told["at"])
+            if told["v"] == 1 and math.isfinite(at):
+                rows, digest = int(told["rows"]), int(told["digest"])
+                return cls(offset, rows=rows, digest=digest, run=str(told["run"]), at=at)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             pass
         raise MarkerError(f"the committed offset {offset} is no marker: whose group is it?")
 

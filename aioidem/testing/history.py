@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
+from aioidem.protocol.foreign_text import printable
 from aioidem.records import RecordBatch
 
 __all__ = [
@@ -58,7 +59,8 @@ class ValueId(NamedTuple):
 
     def __str__(self) -> str:
         where = "*" if self.partition < 0 else self.partition
-        return f"{self.producer}/{self.topic}-{where}#{self.call}"
+        # Whoever wrote the record chose the names.
+        return f"{printable(self.producer)}/{printable(self.topic)}-{where}#{self.call}"
 
 
 def make_value(value: ValueId, size: int = 0) -> bytes:
@@ -80,8 +82,11 @@ def parse_value(data: bytes | memoryview | None) -> ValueId | None:
     end = _HEAD.size + producer_size
     if magic != _MAGIC or crc != crc32(data[_CHECKED_FROM:]) or len(data) < end + topic_size:
         return None
-    producer = data[_HEAD.size : end].decode()
-    return ValueId(producer, data[end : end + topic_size].decode(), partition, call)
+    try:
+        producer, topic = data[_HEAD.size : end].decode(), data[end : end + topic_size].decode()
+    except UnicodeDecodeError:  # a right CRC over what no producer is named
+        return None
+    return ValueId(producer, topic, partition, call)
 
 
 class Outcome(enum.Enum):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import re
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -294,6 +296,42 @@ def test_the_record_size_of_a_payload_file_is_its_mean(tmp_path: Path) -> None:
     path = tmp_path / "payload"
     path.write_bytes(b"aa\nbbbb")
     assert plan_perf(payload_file=path).record_size == 3
+
+
+def test_a_payload_delimiter_may_be_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"one\xfftwo")
+    assert read_payloads(path, os.fsdecode(b"\xff")) == (b"one", b"two")
+
+
+def test_a_small_payload_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"one\n")
+    tracemalloc.start()
+    try:
+        read_payloads(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_payload_file_is_read_up_to_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "MAX_PAYLOAD_FILE", 3 << 20)
+    path = tmp_path / "payload"
+    path.write_bytes(b"x" * (3 << 20))
+    [value] = read_payloads(path)
+    assert len(value) == 3 << 20
+    path.write_bytes(b"x" * ((3 << 20) + 1))
+    with pytest.raises(UsageError, match="larger than 3 MiB"):
+        read_payloads(path)
+
+
+def test_a_plan_that_is_shown_shows_no_payload(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"canary\n")
+    assert "canary" not in repr(plan_perf(payload_file=path))
 
 
 def test_a_missing_payload_file_is_refused(tmp_path: Path) -> None:

@@ -82,6 +82,42 @@ def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "larger than 64 KiB" in refusal(f"sasl.password=file:{long}")
 
 
+@pytest.mark.parametrize("named", ["env:\ud800", "env:a=b", "file:\0", "file:\ud800"])
+def test_a_name_that_the_system_does_not_take_is_refused(named: str) -> None:
+    assert refusal(f"sasl.password={named}").startswith("sasl.password: ")
+
+
+def test_a_secret_that_cannot_be_sent_is_refused_without_being_shown(tmp_path: Path) -> None:
+    """A properties file can spell half of a surrogate pair, which UTF-8 has no bytes for."""
+    text = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n"
+    file = private(tmp_path / "f", f"{text}sasl.password={CANARY}\\ud800\n")
+    with pytest.raises(
+        UsageError, match=r"sasl\.password=\*\*\*: expected a text in UTF-8"
+    ) as caught:
+        plan_perf(config_file=file)
+    assert CANARY not in str(caught.value)
+
+
+def test_what_a_file_says_reaches_the_terminal_as_one_printable_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in (
+        "password.\\u001b[2J\\u202e=1",
+        "sasl.password=file:\\u001b[2J\\u000a",
+        "transactional.id=\\u001b[2J",
+        "bootstrap.servers=\\u001b[2J",
+        "x" * 9000 + "=1",
+        "linger.ms=" + "\\u001b" * 9000,
+    ):
+        file = tmp_path / "f"
+        file.write_text(text)
+        words = ["--bootstrap-server", "h:1", "--transactional-id", "t", "--topic", "t"]
+        assert main(["perf", *words, "--command-config", str(file)]) == 2
+        for line in capsys.readouterr().err.splitlines():
+            assert line.isprintable(), repr(line[:300])
+            assert len(line) < 3000
+
+
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert "--command-config" in refusal(file=tmp_path / "none")
     assert "--command-config" in refusal(file=tmp_path)

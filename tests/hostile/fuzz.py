@@ -5,12 +5,13 @@ that replays it, and ends with one line, `N inputs, F failures, ...`. Exit statu
 failures. Where atheris is installed it guides by coverage (libFuzzer); elsewhere inputs are mutated
 blindly, and the last line says which it was.
 
-    python -m tests.hostile.fuzz --replay TARGET BASE64    one input, with its traceback
-    ... --keep                                             add what found new lines to the corpus
+    python -m tests.hostile.fuzz --replay TARGET INPUT    one input, with its traceback: a file, or
+                                                          base64
+    ... --keep    add to the corpus what found new lines, and the slowest input of each target
 
-A failure is an error that is not of the declared tree, a broken promise of a target, more than the
-target's processor time, or more memory than the input accounts for: traced for one input in fifty,
-and for all of them by the limit of the process's address space.
+A failure is an error that is not of the declared tree, a broken promise of a target, or more
+processor time or memory than the target's budget has for an input of that length (`budget.py`). The
+limits of the process, address space and resident memory, bound what many inputs leave behind.
 """
 
 from __future__ import annotations
@@ -22,29 +23,28 @@ import importlib
 import importlib.util
 import json
 import math
+import os
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
-import tracemalloc
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from .judge import Costliest, Judge
 
 if TYPE_CHECKING:
     from .targets import Target
 
-__all__ = ["BASE_BYTES", "Judge", "main", "mutated"]
+__all__ = ["main", "mutated"]
 
-BASE_BYTES: Final = 12 << 20
-"""What one input may take whatever its size: codecs have a limit of 1 MiB here, and copies."""
 _ADDRESS_SPACE: Final = 3 << 30
-_TRACED: Final = 50
-_PER_FINDING: Final = 3
+_RESIDENT: Final = 512 << 20
+"""What a target's process may have in memory at any time, whatever the number of its inputs."""
 _PROCESSES: Final = 2
 _KEPT: Final = 40
 
@@ -52,76 +52,6 @@ _KEPT: Final = 40
 def coverage_guided() -> bool:
     """Whether atheris is installed."""
     return importlib.util.find_spec("atheris") is not None
-
-
-@dataclass
-class Judge:
-    """Gives inputs to a target and keeps what was wrong."""
-
-    target: Target
-    inputs: int = 0
-    failures: int = 0
-    slowest: float = 0.0
-    largest: int = 0
-    findings: dict[str, list[bytes]] = field(default_factory=dict)
-
-    def __call__(self, data: bytes, *, traced: bool = False) -> str | None:
-        """What is wrong with it: one line that names the kind; None: nothing."""
-        self.inputs += 1
-        wrong = self._run(data, traced or self.inputs % _TRACED == 0)
-        if wrong is not None:
-            self.failures += 1
-            same = self.findings.setdefault(wrong, [])
-            if len(same) < _PER_FINDING:
-                same.append(data)
-        return wrong
-
-    def _run(self, data: bytes, traced: bool) -> str | None:
-        if traced:
-            tracemalloc.start()
-        began = time.process_time()
-        try:
-            self.target.run(data)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-            return _kind(error)
-        finally:
-            took = time.process_time() - began
-            peak = tracemalloc.get_traced_memory()[1] if traced else 0
-            if traced:
-                tracemalloc.stop()
-            self.slowest, self.largest = max(self.slowest, took), max(self.largest, peak)
-        if took > self.target.seconds:
-            return f"took more than {self.target.seconds:g} s"
-        if peak > BASE_BYTES + self.target.room * len(data):
-            return f"took more than {self.target.room} bytes a byte"
-        return None
-
-    def smaller(self, data: bytes, wrong: str) -> bytes:
-        """As short an input as a few hundred tries find that is wrong in the same way."""
-        tries, size = 300, max(1, len(data) // 2)
-        while size and tries:
-            at = 0
-            while at < len(data) and tries:
-                tries -= 1
-                shorter = data[:at] + data[at + size :]
-                if self._run(shorter, traced="bytes a byte" in wrong) == wrong:
-                    data = shorter
-                else:
-                    at += size
-            size //= 2
-        return data
-
-
-def _kind(error: BaseException) -> str:
-    """The same for the same defect: the error's type, and where in the project it came from."""
-    places = [
-        f"{Path(frame.filename).name}:{frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "aioidem" in frame.filename or "hostile" in frame.filename
-    ]
-    if isinstance(error, BaseExceptionGroup):
-        return f"group of {_kind(error.exceptions[0])}"
-    return f"{type(error).__name__} in {places[-1] if places else '?'}"
 
 
 _ODD = [b"\0", b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\xff" * 8, b"\n"]
@@ -214,8 +144,8 @@ class Worker:
             "lived": ", ".join(f"{what} {count}" for what, count in LIVED.most_common()),
             "inputs": judge.inputs,
             "failures": judge.failures,
-            "slowest": judge.slowest,
-            "largest": judge.largest,
+            "slowest": _written(judge.slowest),
+            "largest": _written(judge.largest),
             "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "findings": {
                 wrong: [base64.b64encode(each).decode() for each in inputs]
@@ -225,6 +155,13 @@ class Worker:
         unfinished = self._folder / "status.new"
         unfinished.write_text(json.dumps(status), encoding="ascii")
         unfinished.rename(self._folder / "status.json")
+
+
+def _written(costliest: Costliest) -> dict[str, Any]:
+    return {
+        "cost": costliest.cost,
+        "data": base64.b64encode(costliest.data).decode(),
+    }
 
 
 def _work(name: str, inputs: int, seed: int, folder: Path) -> None:
@@ -257,8 +194,9 @@ class _Run:
     def status(self) -> dict[str, Any]:
         path = self.folder / "status.json"
         if not path.exists():
-            nothing = dict.fromkeys(("inputs", "failures", "slowest", "largest", "resident"), 0)
-            return nothing | {"findings": {}, "lived": ""}
+            nothing: dict[str, Any] = dict.fromkeys(("inputs", "failures", "resident"), 0)
+            costs = {"slowest": _written(Costliest()), "largest": _written(Costliest())}
+            return nothing | costs | {"findings": {}, "lived": ""}
         status: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
         return status
 
@@ -269,7 +207,11 @@ def _start(name: str, inputs: int, seed: int, out: Path) -> _Run:
     command = [sys.executable, "-m", "tests.hostile.fuzz", "--work", name, str(folder)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--inputs", str(inputs), "--seed", str(seed)], stdout=log, stderr=log
+            [*command, "--inputs", str(inputs), "--seed", str(seed)],
+            stdout=log,
+            stderr=log,
+            # What is large is given back at once, so that the next input's growth shows.
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
         )
     return _Run(name, inputs, folder, process, time.monotonic())
 
@@ -314,25 +256,39 @@ def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
     """Say what a target came to; its inputs and failures."""
     status = run.status()
     died = run.process.returncode != 0 or status["inputs"] < run.asked
+    grew = status["resident"] > _RESIDENT
+    slowest, largest = (_save(run, status, which) for which in ("slowest", "largest"))
     lived = ""
     if status["lived"]:
         lived = f"; the last record: {status['lived']}"
     say(
         f"{run.name}: {status['inputs']} inputs in {run.seconds:.0f} s, "
-        f"{status['failures']} failures; slowest {status['slowest'] * 1000:.0f} ms, most traced "
-        f"{status['largest'] >> 10} KiB, resident {status['resident'] >> 20} MiB{lived}"
+        f"{status['failures']} failures; slowest {slowest.cost * 1000:.1f} ms "
+        f"({len(slowest.data)} bytes), most memory {int(largest.cost) >> 10} KiB "
+        f"({len(largest.data)} bytes), resident {status['resident'] >> 20} MiB{lived}"
     )
+    if grew:
+        say(f"{run.name}: the process had more than {_RESIDENT >> 20} MiB in memory")
     if died:
         log = (run.folder / "log").read_text(errors="replace")[-2000:]
         say(f"{run.name}: the process ended early with {run.process.returncode}: {log}")
-    return status["inputs"], status["failures"] + died
+    return status["inputs"], status["failures"] + died + grew
+
+
+def _save(run: _Run, status: dict[str, Any], which: str) -> Costliest:
+    """Write the costliest input beside the findings, under the name of its cost."""
+    costliest = Costliest(status[which]["cost"], base64.b64decode(status[which]["data"]))
+    (run.folder / which).write_bytes(costliest.data)
+    return costliest
 
 
 # --- the corpus -----------------------------------------------------------------------------------
 
 
-def keep(name: str, found: Iterable[bytes], at_most: int) -> int:
-    """Add to the corpus what runs lines of the library that nothing kept before runs."""
+def keep(name: str, found: Iterable[bytes], slowest: bytes, at_most: int) -> int:
+    """Add to the corpus what runs lines of the library that nothing kept before runs, and the
+    slowest input.
+    """
     from .targets import CORPUS, TARGETS, seeds
 
     target = TARGETS[name]
@@ -345,6 +301,8 @@ def keep(name: str, found: Iterable[bytes], at_most: int) -> int:
         if new and len(added) < at_most:
             known |= new
             added.append(base64.b64encode(each).decode() + "\n")
+    if slowest not in seeds(target):
+        added += ["# The slowest of a run.\n", base64.b64encode(slowest).decode() + "\n"]
     with (CORPUS / f"{name}.txt").open("a", encoding="ascii") as file:
         file.writelines(added)
     return len(added)
@@ -382,14 +340,20 @@ def _shares(inputs: int, only: str | None) -> dict[str, int]:
     return dict(reversed(shares.items()))
 
 
-def _replay(name: str, encoded: str) -> int:
+def _replay(name: str, told: str) -> int:
     from .targets import TARGETS
 
-    judge, data = Judge(TARGETS[name]), base64.b64decode(encoded)
-    wrong = judge(data, traced=True)
-    _say(f"{judge.slowest * 1000:.0f} ms, {judge.largest >> 10} KiB: {wrong or 'nothing wrong'}")
+    file = Path(told)
+    data = file.read_bytes() if len(told) < 1000 and file.is_file() else base64.b64decode(told)
+    judge = Judge(TARGETS[name])
+    wrong = judge(data, trace=True)
     if wrong is None:
+        _say(
+            f"{judge.slowest.cost * 1000:.1f} ms, {int(judge.largest.cost) >> 10} KiB,"
+            f" {len(data)} bytes: nothing wrong"
+        )
         return 0
+    _say(f"{len(data)} bytes: {wrong}")
     TARGETS[name].run(data)
     return 1
 
@@ -408,7 +372,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--target")
     parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--replay", nargs=2, metavar=("TARGET", "BASE64"))
+    parser.add_argument("--replay", nargs=2, metavar=("TARGET", "INPUT"))
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.replay:
@@ -423,8 +387,11 @@ def main() -> int:
     figures = [_figures(run, _say) for run in runs]
     if asked.keep:
         for run in runs:
-            found = [each.read_bytes() for each in (run.folder / "corpus").iterdir()]
-            _say(f"{run.name}: {keep(run.name, found, _KEPT)} of {len(found)} kept")
+            corpus = run.folder / "corpus"  # of libFuzzer
+            found = [each.read_bytes() for each in corpus.iterdir()] if corpus.is_dir() else []
+            kept = keep(run.name, found, (run.folder / "slowest").read_bytes(), _KEPT)
+            _say(f"{run.name}: {kept} lines for {len(found)} inputs that were found")
+    _say(f"the costliest inputs: {out}/TARGET/slowest and largest, for --replay TARGET FILE")
     inputs, failures = (sum(each) for each in zip(*figures, strict=True))
     guide = "guided by coverage" if coverage_guided() else "mutated blindly"
     took = time.monotonic() - began

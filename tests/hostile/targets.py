@@ -18,7 +18,8 @@ from aioidem.protocol.versions import ApiKey
 from aioidem.records import Codec
 from aioidem.records.compression import compress
 
-from . import conversation, parsers, samples
+from . import cli_files, conversation, parsers, samples, token_endpoint, topic_values
+from .budget import DEFAULT, Budget
 
 __all__ = ["CORPUS", "TARGETS", "Target", "kept", "seeds"]
 
@@ -29,16 +30,15 @@ CORPUS: Final = Path(__file__).parent / "corpus"
 class Target:
     """What is fuzzed.
 
-    ``share``: of all inputs of a run. ``seconds``, of processor time, and ``room``, bytes for each
-    byte of input beside `BASE_BYTES`, bound one input. ``longest``: bytes of an input.
+    ``share``: of all inputs of a run. ``budget``: what one input may cost. ``longest``: bytes of an
+    input.
     """
 
     name: str
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterator[bytes]]
     share: float
-    seconds: float = 1.0
-    room: int = 64
+    budget: Budget = DEFAULT
     longest: int = 4096
 
 
@@ -128,23 +128,25 @@ def _scripts(answers: int, flags: int) -> Iterator[bytes]:
     yield bytes(range(12)) * 8
 
 
+_TALK: Final = Budget(seconds=0.5, seconds_per_byte=5e-3)
+_ANSWERS: Final = Budget(memory_per_byte=256)
+
 TARGETS: Final = {
     each.name: each
     for each in (
         Target("frames", parsers.frames, _frames, 0.12),
-        Target("answers", parsers.answer, _answers, 0.45, room=256),
-        Target("versions", parsers.versions, _versions, 0.06, room=256),
-        Target("batches", parsers.batch, _batches, 0.16, room=256),
-        Target("codecs", parsers.codec, _codecs, 0.07, longest=1 << 14),
+        Target("answers", parsers.answer, _answers, 0.43, _ANSWERS),
+        Target("versions", parsers.versions, _versions, 0.06, _ANSWERS),
+        Target("batches", parsers.batch, _batches, 0.16, _ANSWERS),
+        Target("codecs", parsers.codec, _codecs, 0.05, longest=1 << 14),
         Target("scram", parsers.scram_server, _scram, 0.02),
-        Target("sasl", parsers.sasl, _sasl, 0.06),
-        Target("jaas", parsers.jaas, _jaas, 0.046),
-        Target(
-            "connection", conversation.connection, partial(_scripts, 3, 2), 0.012, 10.0, longest=512
-        ),
-        Target(
-            "producer", conversation.producer, partial(_scripts, 6, 2), 0.002, 30.0, longest=512
-        ),
+        Target("sasl", parsers.sasl, _sasl, 0.04),
+        Target("jaas", parsers.jaas, _jaas, 0.036),
+        Target("values", topic_values.topic_values, topic_values.values, 0.04),
+        Target("token", token_endpoint.token_endpoint, token_endpoint.answers, 0.015),
+        Target("files", cli_files.cli_files, cli_files.files, 0.015),
+        Target("connection", conversation.connection, partial(_scripts, 3, 2), 0.012, _TALK, 512),
+        Target("producer", conversation.producer, partial(_scripts, 6, 2), 0.002, _TALK, 512),
     )
 }
 

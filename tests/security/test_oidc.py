@@ -201,6 +201,18 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
             "no usable access_token",
         ),
         (
+            gives(b'{"access_token": "t", "expires_in": ' + b"9" * 400 + b"}"),
+            AuthenticationFailedError,
+            "no usable access_token",
+        ),
+        # A provider has the secret, and may say it back.
+        (gives({"error": "no such secret: canary /secret"}, 401), AuthenticationFailedError, "401"),
+        (
+            gives({"error": "no such secret: canary+%2Fsecret"}, 401),
+            AuthenticationFailedError,
+            "401",
+        ),
+        (
             gives({"access_token": "t", "expires_in": -5}),
             AuthenticationFailedError,
             "no usable access_token",

@@ -308,10 +308,11 @@ def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> 
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown() -> None:
+@pytest.mark.parametrize("text", ["canary", "canary\u00e9", "canary\0", "canary\ud800"])
+def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown(text: str) -> None:
     named = "ssl_truststore_certificates cannot be loaded: expected PEM"
     with pytest.raises(ConfigError, match=named) as caught:
-        Producer("h:1", security_protocol="SSL", ssl_truststore_certificates="canary")
+        Producer("h:1", security_protocol="SSL", ssl_truststore_certificates=text)
     assert "canary" not in str(caught.value)
 
 

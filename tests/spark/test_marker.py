@@ -99,9 +99,27 @@ def test_a_batch_write_s_identity_is_its_own() -> None:
 def test_a_marker_is_read_as_it_was_committed() -> None:
     given = replace(marker(6, run="r"), at=123.5)
     assert Marker.read(6, given.metadata) == given
-    for metadata in ("", "{}", "[]", '{"v":2}', '{"v":1,"rows":"x"}', "offsets of somebody"):
-        with pytest.raises(MarkerError, match="whose group"):
-            Marker.read(6, metadata)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"v":2}',
+        '{"v":1,"rows":"x"}',
+        '{"v":1,"rows":1e999,"digest":1,"run":"","at":1}',
+        '{"v":1,"rows":1,"digest":1,"run":"","at":1' + "0" * 400 + "}",
+        '{"v":1,"rows":1,"digest":1,"run":"","at":NaN}',
+        "[" * 100_000,
+        "offsets of somebody",
+    ],
+    ids=lambda metadata: metadata[:50],
+)
+def test_what_somebody_else_committed_is_no_marker(metadata: str) -> None:
+    with pytest.raises(MarkerError, match="whose group"):
+        Marker.read(6, metadata)
 
 
 @given(rows=st.lists(st.tuples(st.binary(max_size=3), st.integers(0, 3))), data=st.data())

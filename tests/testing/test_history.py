@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from zlib import crc32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,6 +122,20 @@ def test_planted_torn_value() -> None:
 @pytest.mark.parametrize("stranger", [None, b"", b"hello", b"aiv1" + bytes(40)])
 def test_planted_strangers(stranger: bytes | None) -> None:
     assert found([], [LogRecord("t", 0, 0, stranger)]) == [Anomaly.TORN]
+
+
+def test_a_strangers_value_with_a_name_that_is_no_text_is_torn() -> None:
+    """Whoever knows the format can write a right CRC over anything."""
+    body = struct.pack(">iQHH", -1, 3, 2, 1) + b"\xff\xfet"
+    stranger = b"aiv1" + struct.pack(">I", crc32(body)) + body
+    assert found([], [LogRecord("t", 0, 0, stranger)]) == [Anomaly.TORN]
+
+
+def test_a_strangers_name_is_shown_escaped_and_cut() -> None:
+    stranger = make_value(ValueId("\x1b[2J\n" + "n" * 5000, "t\u202e", -1, 3))
+    [violation] = check_history([], [LogRecord("t", 0, 0, stranger)])
+    assert str(violation).isprintable()
+    assert len(str(violation)) < 1000
 
 
 def test_planted_bytes_on_the_wrong_partition() -> None:

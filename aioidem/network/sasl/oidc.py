@@ -7,8 +7,9 @@ failure. If the one that asks is cancelled, one of those that wait asks anew.
 Invariants: one request at a time; `timeout` bounds the whole of it (connect, headers and body
 together), however slowly the provider answers; no thread is started, so nothing outlives the
 producer; client id and secret go to the configured URL and nowhere else (no redirect is followed);
-the answer's size is bounded; nothing of the answer but its error code is shown, and of the URL
-nothing behind a question mark; what was asked for is given once, however short its life.
+the answer's size is bounded; nothing of the answer but its error code is shown, and the client
+secret not even if it is there; of the URL nothing behind a question mark is shown; what was asked
+for is given once, however short its life.
 
 The HTTP client logs each request with the URL and the status line as they are: that record is
 dropped.
@@ -19,6 +20,7 @@ byte now and then is waited for without end, and the thread that waits keeps the
 
 from __future__ import annotations
 
+import base64
 import copy
 import importlib.util
 import json
@@ -172,7 +174,7 @@ class ClientCredentials:
                 with _unheard(self._http.module.__name__, self._url):
                     return await self._post(self._http)
             except (self._http.module.HTTPError, self._http.module.InvalidURL, OSError) as error:
-                failure = printable(str(error) or type(error).__name__)
+                failure = printable(self._hidden(str(error)) or type(error).__name__)
         return KafkaConnectionError(f"no token from {self._shown}: {failure}")
 
     async def _post(self, http: _HttpClient) -> _Answer:
@@ -204,13 +206,20 @@ class ClientCredentials:
         """Name and password for HTTP Basic, form-encoded first (RFC 6749, section 2.3.1)."""
         return quote_plus(self._client_id), quote_plus(self._client_secret.reveal())
 
+    def _hidden(self, said: str) -> str:
+        """Take the client secret out of what the provider says: it knows it, and may repeat it."""
+        name, password = self._credentials()
+        said = said.replace(base64.b64encode(f"{name}:{password}".encode()).decode(), "***")
+        return said.replace(password, "***").replace(self._client_secret.reveal(), "***")
+
     def _take(self, answer: _Answer, asked: float) -> Secret[str] | KafkaError:
         """Keep the token of an answer and return it, or what is wrong with the answer."""
         if not 200 <= answer.status < 300:
             refused = answer.status < 500 and answer.status != 429
             kind = AuthenticationFailedError if refused else KafkaConnectionError
-            code = _oauth_error(answer.body)
-            return kind(f"no token from {self._shown}: HTTP status {answer.status}{code}")
+            code = printable(self._hidden(_oauth_error(answer.body)), 100)
+            told = f"HTTP status {answer.status}{', ' if code else ''}{code}"
+            return kind(f"no token from {self._shown}: {told}")
         if len(answer.body.reveal()) <= _LONGEST_ANSWER:
             token, lifetime = _token_of(answer.body)
             if token and lifetime > 0:
@@ -242,12 +251,12 @@ def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
 
 
 def _oauth_error(body: Secret[bytes]) -> str:
-    """The error code that RFC 6749 (section 5.2) has a provider send, if it is there."""
+    """The error code that RFC 6749 (section 5.2) has a provider send; empty if it is not there."""
     try:
         code = json.loads(body.reveal()[:4096]).get("error", "")
     except (ValueError, AttributeError, RecursionError):
         return ""
-    return f", {printable(code, 100)}" if isinstance(code, str) and code else ""
+    return code if isinstance(code, str) else ""
 
 
 @contextmanager

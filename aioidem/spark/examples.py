@@ -1,0 +1,66 @@
+"""An example of an anomaly, as a text: which record, what its ledger says, and where it is.
+
+A plain function over one row, so that what strangers write into a topic can be tried on it without
+Spark. The text has the producer's name as the record has it: whoever shows it escapes it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Anomalous", "Place", "example"]
+
+
+class Place(Protocol):
+    """A partition and an offset; both are None where nothing is known."""
+
+    @property
+    def partition(self) -> int | None:
+        """The partition's number."""
+
+    @property
+    def offset(self) -> int | None:
+        """The offset in it."""
+
+
+class Anomalous(Protocol):
+    """A row of `anomalies`.
+
+    `producer` and `call` are None of a value that says nothing of itself; `told` is the place that
+    the ledger has, `found` the first one where the record is.
+    """
+
+    @property
+    def producer(self) -> str | None:
+        """Who sent it."""
+
+    @property
+    def call(self) -> int | None:
+        """As which of its calls."""
+
+    @property
+    def status(self) -> str | None:
+        """What the ledger says became of it."""
+
+    @property
+    def told(self) -> Place | None:
+        """Where the ledger says that it is."""
+
+    @property
+    def found(self) -> Place | None:
+        """Where it is."""
+
+    @property
+    def copies(self) -> int:
+        """How often it is in the topic."""
+
+
+def example(row: Anomalous) -> str:
+    """Name a record and what is known of it, in a few words."""
+    name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
+    told = "" if row.status is None else f", {row.status}"
+    if row.told is not None and row.told.offset is not None and row.told.offset >= 0:
+        told += f" at {row.told.partition}@{row.told.offset}"
+    where = "" if row.found is None else f", in {row.found.partition}@{row.found.offset}"
+    times = f", {row.copies} times" if row.copies > 1 else ""
+    return f"{name}{told}{where}{times}"

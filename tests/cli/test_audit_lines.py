@@ -1,0 +1,29 @@
+"""What `aioidem audit` says on standard error when Spark could not do it: one line of text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from aioidem.cli import main
+
+FORGED = "no such topic: \x1b[2J\x07x\u202e" + "y" * 9000
+
+
+def test_a_failed_job_is_told_in_one_printable_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's own words quote what brokers and records have said to it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError(FORGED)
+
+    monkeypatch.setattr("aioidem.spark.session.open_session", fail)
+    words = ["--ledger", str(tmp_path), "--bootstrap-server", "h:1", "--topic", "t"]
+    assert main(["audit", *words]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("aioidem audit: no such topic: ")
+    assert line.isprintable(), repr(line[:300])
+    assert len(line) < 3000

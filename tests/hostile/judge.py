@@ -1,0 +1,137 @@
+"""Gives inputs to a target, and says what is wrong with them: what they raise, and what they cost.
+
+A cost that is too high, or higher than any before, is measured three times and the least counts:
+imports, garbage collections and a busy machine slow one run, hardly three. So the costliest input
+on record is one that costs as much whenever it is replayed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .budget import GROWTH, OverTimeError, growth, seconds_of, stopped_after, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .targets import Target
+
+__all__ = ["Costliest", "Judge"]
+
+_TRACED: Final = 50
+_PER_FINDING: Final = 3
+_REPEATS: Final = 2
+_ENDLESS: Final = 20
+"""Times its budget after which an input is stopped."""
+
+
+@dataclass(frozen=True)
+class Costliest:
+    """The accepted input that cost most: seconds or bytes, and the input."""
+
+    cost: float = 0
+    data: bytes = b""
+
+
+@dataclass
+class Judge:
+    """Gives inputs to a target and keeps what was wrong.
+
+    Attributes:
+        slowest: of the inputs with which nothing was wrong, with its processor time.
+        largest: of those of them that were traced, with its bytes of memory.
+    """
+
+    target: Target
+    inputs: int = 0
+    failures: int = 0
+    slowest: Costliest = Costliest()
+    largest: Costliest = Costliest()
+    findings: dict[str, list[bytes]] = field(default_factory=dict)
+
+    def __call__(self, data: bytes, *, trace: bool = False) -> str | None:
+        """What is wrong with it: one line that names the kind; None: nothing."""
+        self.inputs += 1
+        wrong = self._wrong(data, trace=trace or self.inputs % _TRACED == 0)
+        if wrong is not None:
+            self.failures += 1
+            same = self.findings.setdefault(wrong, [])
+            if len(same) < _PER_FINDING:
+                same.append(data)
+        return wrong
+
+    def _wrong(self, data: bytes, *, trace: bool) -> str | None:
+        budget, length = self.target.budget, len(data)
+        run = partial(self.target.run, data)
+        took, peak = 0.0, 0
+
+        def timed() -> None:
+            nonlocal took
+            took = seconds_of(run)
+
+        try:
+            with stopped_after(budget.time_for(length) * _ENDLESS):
+                grew = growth(timed)
+                if took > min(budget.time_for(length), self.slowest.cost):
+                    took = min(took, *(seconds_of(run) for _ in range(_REPEATS)))
+                if trace or grew > GROWTH:
+                    peak = _least(lambda: traced(run), budget.memory_for(length))
+        except OverTimeError:
+            return f"did not end in {_ENDLESS} times its processor time"
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all are findings
+            return _kind(error)
+        if took > budget.time_for(length):
+            return (
+                f"took more than {budget.seconds:g} s and {budget.seconds_per_byte * 1e6:g} us"
+                " a byte of processor time"
+            )
+        if peak > budget.memory_for(length):
+            return (
+                f"took more than {budget.memory >> 10} KiB and {budget.memory_per_byte} bytes"
+                " a byte of memory"
+            )
+        self._keep(data, took, peak)
+        return None
+
+    def _keep(self, data: bytes, took: float, peak: int) -> None:
+        if took > self.slowest.cost:
+            self.slowest = Costliest(took, data)
+        if peak > self.largest.cost:
+            self.largest = Costliest(peak, data)
+
+    def smaller(self, data: bytes, wrong: str) -> bytes:
+        """As short an input as a few hundred tries find that is wrong in the same way."""
+        tries, size = 300, max(1, len(data) // 2)
+        while size and tries:
+            at = 0
+            while at < len(data) and tries:
+                tries -= 1
+                shorter = data[:at] + data[at + size :]
+                if self._wrong(shorter, trace="memory" in wrong) == wrong:
+                    data = shorter
+                else:
+                    at += size
+            size //= 2
+        return data
+
+
+def _least(measure: Callable[[], int], limit: int) -> int:
+    """A measurement; the least of three if it is above a limit."""
+    first = measure()
+    return first if first <= limit else min(first, *(measure() for _ in range(_REPEATS)))
+
+
+def _kind(error: BaseException) -> str:
+    """The same for the same defect: the error's type, and where in the project it came from."""
+    places = [
+        f"{Path(frame.filename).name}:{frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "aioidem" in frame.filename or "hostile" in frame.filename
+    ]
+    if isinstance(error, BaseExceptionGroup):
+        return f"group of {_kind(error.exceptions[0])}"
+    return f"{type(error).__name__} in {places[-1] if places else '?'}"

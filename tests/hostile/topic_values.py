@@ -1,0 +1,123 @@
+"""Fuzz target: what anybody with leave to write to a cluster can put before an audit.
+
+The first byte of an input chooses: a record's value (as it is, or with magic, CRC and lengths put
+right, because else next to nothing gets past them), what Spark has made of such a value, or the
+metadata of a committed offset, which a task of the sink reads as its marker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from rich.console import Console
+
+from aioidem.cli.audit import example_lines, findings_table
+from aioidem.spark.examples import example
+from aioidem.spark.marker import Marker
+from aioidem.testing import Anomaly, LogRecord, ValueId, check_history, make_value, parse_value
+
+from .parsers import check_text, declared
+
+__all__ = ["topic_values", "values"]
+
+_HEAD: Final = struct.Struct(">4sIiQHH")
+_TOPIC: Final = "t"
+
+
+class _Place(NamedTuple):
+    partition: int | None
+    offset: int | None
+
+
+class _Row(NamedTuple):
+    """What Spark hands over of a record that is in no ledger."""
+
+    producer: str | None
+    call: int | None
+    status: str | None
+    told: _Place | None
+    found: _Place | None
+    copies: int
+
+
+def topic_values(data: bytes) -> None:
+    """One value or one offset's metadata, read as an audit or a task reads it, and shown."""
+    if not data:
+        return
+    chosen, rest = data[0] % 4, data[1:]
+    if chosen == 3:
+        _marker(rest)
+    elif chosen == 2:
+        _show(_Row(rest.decode("utf-8", "replace"), len(rest), None, None, _Place(0, 7), 1))
+    else:
+        _value(_whole(rest) if chosen else rest)
+
+
+def _whole(rest: bytes) -> bytes:
+    """A value of these fields, names and padding, with the magic and CRC that belong to it."""
+    body = rest[:16].ljust(16, b"\0") + rest[16:]
+    sizes = len(rest) % 97, len(rest) % 31
+    if rest[:1] > b"\x7f":  # lengths that fit what is there
+        body = body[:12] + struct.pack(">HH", *sizes) + body[16:].ljust(sum(sizes), b"n")
+    return b"aiv1" + struct.pack(">I", crc32(body)) + body
+
+
+def _value(value: bytes) -> None:
+    said = parse_value(value)
+    violations = check_history([], [LogRecord(_TOPIC, 0, 7, value)])
+    assert [each.anomaly for each in violations] == [
+        Anomaly.TORN if said is None else Anomaly.FOREIGN
+    ]
+    for each in violations:
+        check_text(str(each))
+    if said is not None:
+        check_text(str(said))
+        _show(_Row(said.producer, said.call, None, _Place(None, None), _Place(0, 7), 2))
+
+
+def _show(row: _Row) -> None:
+    """The text, the table and the JSON, as the command writes them."""
+    text = example(row)
+    found = {"topic": _TOPIC, "anomalies": {"foreign": 1}, "examples": {"foreign": [text]}}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        console = Console(file=out, highlight=False)
+        console.print(findings_table(found))
+        for line in example_lines(found):
+            console.print(line, markup=False, soft_wrap=True)
+    for line in out.getvalue().split("\n"):
+        check_text(line)
+
+
+def _marker(metadata: bytes) -> None:
+    with declared():
+        marker = Marker.read(5, metadata.decode("utf-8", "replace"))
+        assert Marker.read(5, marker.metadata) == marker
+
+
+# --- what a run begins with -----------------------------------------------------------------------
+
+
+def values() -> Iterator[bytes]:
+    """Values of producers with all kinds of names, and markers."""
+    for name in ("p", "", "caf\u00e9", "\x1b[2J\r\n", "\u202e", "n" * 400, "[red]x[/red]", "[/]"):
+        value = make_value(ValueId(name, _TOPIC, -1, 3), 60)
+        yield b"\0" + value
+        yield b"\1" + value[8:]
+        yield b"\1\xff" + value[9:]
+        yield b"\2" + name.encode()
+    yield b"\0" + make_value(ValueId("p", _TOPIC, -1, 3), 60)[:30]
+    yield b"\1" + _HEAD.pack(b"", 0, 0, 2**64 - 1, 3, 2)[8:] + b"\xff\xfe\xfdt\xc3"
+    yield b"\3" + Marker(6, 10, 99, "run", 1.5).metadata.encode()
+    for odd in (b"1e999", b"null", b'"7"', b"NaN", b"9" * 400, b"[" * 50, b"{}"):
+        yield b'\3{"v":1,"rows":' + odd + b',"digest":1,"run":"","at":1}'
+        yield b'\3{"v":1,"rows":1,"digest":1,"run":"","at":' + odd + b"}"
+    yield b"\3[1]"
+    yield b"\3" + b"[" * 2000
