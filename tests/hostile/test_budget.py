@@ -17,7 +17,7 @@ from .targets import Target
 
 MIB = 1 << 20
 LARGE = 40 * MIB
-SMALL = Budget(seconds=0.002, seconds_per_byte=0.0, memory=MIB, memory_per_byte=0)
+SMALL = Budget(seconds=0.005, seconds_per_byte=0.0, memory=MIB, memory_per_byte=0)
 
 
 def judge(run: Callable[[bytes], None], budget: Budget = DEFAULT) -> Judge:
@@ -37,7 +37,7 @@ def burn(seconds: float) -> None:
 
 
 def slow(_data: bytes) -> None:
-    burn(0.01)
+    burn(0.02)
 
 
 def greedy(_data: bytes) -> None:
@@ -53,7 +53,7 @@ def endless(_data: bytes) -> None:
 def test_too_much_time_is_a_failure() -> None:
     judged = judge(slow, SMALL)
     wrong = judged(b"")
-    assert wrong == "took more than 0.002 s and 0 us a byte of processor time"
+    assert wrong == "took more than 0.005 s and 0 us a byte of processor time"
     assert (judged.failures, judged.slowest.data) == (1, b"")
     assert judged.slowest.cost == 0
 
@@ -140,7 +140,7 @@ def test_a_run_tells_what_exceeded_its_budget_and_what_cost_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(data: bytes) -> None:
-        burn(0.01 if b"b" in data else 0.0)
+        burn(0.02 if b"b" in data else 0.0005)
 
     def begin() -> Iterator[bytes]:
         yield from (b"a", b"b", b"aa")
@@ -151,5 +151,5 @@ def test_a_run_tells_what_exceeded_its_budget_and_what_cost_most(
     worker.tell()
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["inputs"], status["failures"]) == (3, 1)
-    assert list(status["findings"]) == ["took more than 0.002 s and 0 us a byte of processor time"]
+    assert list(status["findings"]) == ["took more than 0.005 s and 0 us a byte of processor time"]
     assert status["slowest"]["data"] in ("YQ==", "YWE=")
