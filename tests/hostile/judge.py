@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .budget import GROWTH, OverTimeError, growth, seconds_of, stopped_after, traced
 
@@ -37,6 +37,14 @@ class Costliest:
     data: bytes = b""
 
 
+class _Found(NamedTuple):
+    """What is wrong with an input, or what it took."""
+
+    wrong: str | None
+    took: float = 0.0
+    peak: int = 0
+
+
 @dataclass
 class Judge:
     """Gives inputs to a target and keeps what was wrong.
@@ -56,15 +64,20 @@ class Judge:
     def __call__(self, data: bytes, *, trace: bool = False) -> str | None:
         """What is wrong with it: one line that names the kind; None: nothing."""
         self.inputs += 1
-        wrong = self._wrong(data, trace=trace or self.inputs % _TRACED == 0)
-        if wrong is not None:
-            self.failures += 1
-            same = self.findings.setdefault(wrong, [])
-            if len(same) < _PER_FINDING:
-                same.append(data)
-        return wrong
+        found = self._run(data, trace=trace or self.inputs % _TRACED == 0)
+        if found.wrong is None:
+            if found.took > self.slowest.cost:
+                self.slowest = Costliest(found.took, data)
+            if found.peak > self.largest.cost:
+                self.largest = Costliest(found.peak, data)
+            return None
+        self.failures += 1
+        same = self.findings.setdefault(found.wrong, [])
+        if len(same) < _PER_FINDING:
+            same.append(data)
+        return found.wrong
 
-    def _wrong(self, data: bytes, *, trace: bool) -> str | None:
+    def _run(self, data: bytes, *, trace: bool) -> _Found:
         budget, length = self.target.budget, len(data)
         run = partial(self.target.run, data)
         took, peak = 0.0, 0
@@ -81,27 +94,17 @@ class Judge:
                 if trace or grew > GROWTH:
                     peak = _least(lambda: traced(run), budget.memory_for(length))
         except OverTimeError:
-            return f"did not end in {_ENDLESS} times its processor time"
+            return _Found(f"did not end in {_ENDLESS} times its processor time")
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all are findings
-            return _kind(error)
+            return _Found(_kind(error))
+        wrong = None
         if took > budget.time_for(length):
-            return (
-                f"took more than {budget.seconds:g} s and {budget.seconds_per_byte * 1e6:g} us"
-                " a byte of processor time"
-            )
-        if peak > budget.memory_for(length):
-            return (
-                f"took more than {budget.memory >> 10} KiB and {budget.memory_per_byte} bytes"
-                " a byte of memory"
-            )
-        self._keep(data, took, peak)
-        return None
-
-    def _keep(self, data: bytes, took: float, peak: int) -> None:
-        if took > self.slowest.cost:
-            self.slowest = Costliest(took, data)
-        if peak > self.largest.cost:
-            self.largest = Costliest(peak, data)
+            per_byte = f"{budget.seconds_per_byte * 1e6:g} us a byte"
+            wrong = f"took more than {budget.seconds:g} s and {per_byte} of processor time"
+        elif peak > budget.memory_for(length):
+            per_byte = f"{budget.memory_per_byte} bytes a byte"
+            wrong = f"took more than {budget.memory >> 10} KiB and {per_byte} of memory"
+        return _Found(wrong, took, peak)
 
     def smaller(self, data: bytes, wrong: str) -> bytes:
         """As short an input as a few hundred tries find that is wrong in the same way."""
@@ -111,7 +114,7 @@ class Judge:
             while at < len(data) and tries:
                 tries -= 1
                 shorter = data[:at] + data[at + size :]
-                if self._wrong(shorter, trace="memory" in wrong) == wrong:
+                if self._run(shorter, trace="memory" in wrong).wrong == wrong:
                     data = shorter
                 else:
                     at += size
