@@ -6,57 +6,18 @@ Spark. The text has the producer's name as the record has it: whoever shows it e
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
-__all__ = ["Anomalous", "Place", "example"]
-
-
-class Place(Protocol):
-    """A partition and an offset; both are None where nothing is known."""
-
-    @property
-    def partition(self) -> int | None:
-        """The partition's number."""
-
-    @property
-    def offset(self) -> int | None:
-        """The offset in it."""
+__all__ = ["example"]
 
 
-class Anomalous(Protocol):
-    """A row of `anomalies`.
+def example(row: Any) -> str:
+    """Name a record and what is known of it, in a few words.
 
-    `producer` and `call` are None of a value that says nothing of itself; `told` is the place that
-    the ledger has, `found` the first one where the record is.
+    Args:
+        row: of `anomalies`. Its `producer` and `call` are None of a value that says nothing of
+            itself; `told` is the place that the ledger has, `found` the first one where it is.
     """
-
-    @property
-    def producer(self) -> str | None:
-        """Who sent it."""
-
-    @property
-    def call(self) -> int | None:
-        """As which of its calls."""
-
-    @property
-    def status(self) -> str | None:
-        """What the ledger says became of it."""
-
-    @property
-    def told(self) -> Place | None:
-        """Where the ledger says that it is."""
-
-    @property
-    def found(self) -> Place | None:
-        """Where it is."""
-
-    @property
-    def copies(self) -> int:
-        """How often it is in the topic."""
-
-
-def example(row: Anomalous) -> str:
-    """Name a record and what is known of it, in a few words."""
     name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
     told = "" if row.status is None else f", {row.status}"
     if row.told is not None and row.told.offset is not None and row.told.offset >= 0:
