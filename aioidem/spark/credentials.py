@@ -52,8 +52,9 @@ def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     Raises:
         ConfigError: one is named that cannot be.
     """
-    given = {name: text for name, text in properties.items() if not is_named(text)}
-    named = {name: text for name, text in properties.items() if name not in given}
+    # What is no text is no name: it is refused where the properties are checked.
+    named = {n: text for n, text in properties.items() if isinstance(text, str) and is_named(text)}
+    given = {name: text for name, text in properties.items() if name not in named}
     for name in named:
         if name not in _NAMEABLE:
             raise ConfigError(

@@ -18,6 +18,7 @@ from aioidem import AIOKafkaProducer, errors
 from aioidem.broker import EmbeddedCluster
 from aioidem.broker.entities import ZERO_MS, respond
 from aioidem.broker.intercept import Action, Delay, Drop, Refuse, RequestSeen, Respond
+from tests.commands import ALONE
 
 from .suite import raised
 
@@ -362,7 +363,7 @@ anyio.run(main)
 
 def test_a_forked_child_is_told_at_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _FORK],
+        [sys.executable, "-W", "error", "-c", ALONE + _FORK],
         capture_output=True,
         check=False,
         text=True,

@@ -236,7 +236,7 @@ async def test_nothing_is_unknown_when_the_leader_was_reachable_for_eleven_round
 ) -> None:
     """Before the deadline of what was in doubt; and nothing is said of it until then."""
     async with wide(
-        reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.05
+        reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
     ) as world:
         world.lose(stored, shrink=incident == "shrink")
         deadline = anyio.current_time() + 6.0
@@ -258,7 +258,7 @@ async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
 ) -> None:
     """So the test above can fail; and what follows is delivered."""
     async with wide(
-        reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.05
+        reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
     ) as world:
         world.lose(13, shrink=False)
         deliveries = [world.producer.send_nowait("t", value) for value in numbered(20, KNOWN)]

@@ -28,6 +28,7 @@ from aioidem.broker.intercept import (
     Refuse,
     RequestSeen,
 )
+from tests.commands import ALONE
 
 from .tools import (
     EVERY_WORLD,
@@ -271,7 +272,7 @@ anyio.run(main, backend=sys.argv[1])
 def test_a_producer_carried_over_a_fork_refuses_to_work_in_the_child(backend: str) -> None:
     """attack.md finding 24: it would share producer id and sequences with the parent."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _FORK, backend],
+        [sys.executable, "-W", "error", "-c", ALONE + _FORK, backend],
         capture_output=True,
         check=False,
         text=True,

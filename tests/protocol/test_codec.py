@@ -141,7 +141,7 @@ slow_to_draw = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 @pytest.mark.parametrize("schema", EVERY_SCHEMA)
-@settings(max_examples=10, suppress_health_check=slow_to_draw)
+@settings(max_examples=6, suppress_health_check=slow_to_draw)
 @given(data=st.data())
 def test_what_was_encoded_is_decoded_and_kio_reads_the_same(
     schema: type[Any], data: st.DataObject

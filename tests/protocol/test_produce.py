@@ -127,11 +127,11 @@ def request(version: int, topic_id: uuid.UUID | None = TOPIC_ID, size: int = 1) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("size", [0, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151])
-def test_batches_of_any_size_are_read_back(version: int, size: int) -> None:
-    _, entity = decode_request(payload(request(version, size=size)))
-    [topic] = getattr(entity, "topic_data")  # noqa: B009 - mypy knows no one schema here
-    assert topic.partition_data[0].records == bytes(size)
+def test_batches_of_any_size_are_read_back(version: int) -> None:
+    for size in (0, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151):
+        _, entity = decode_request(payload(request(version, size=size)))
+        [topic] = getattr(entity, "topic_data")  # noqa: B009 - mypy knows no one schema here
+        assert topic.partition_data[0].records == bytes(size)
 
 
 def test_a_topic_without_an_id_is_refused_where_ids_are_sent() -> None:

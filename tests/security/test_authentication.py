@@ -400,7 +400,7 @@ class Exchanges:
 async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
     mechanism: str,
 ) -> None:
-    """Every two seconds, twenty requests in flight over 150 ms, for a minute."""
+    """Every two seconds, twenty requests in flight over 150 ms, for half a minute."""
     options = dict(credentials(mechanism))
     if mechanism == "OAUTHBEARER":  # the brokers' clock is the real one here: long tokens
         options["sasl_oauth_token_provider"] = lambda: token(time.time() + 1e6)
@@ -415,7 +415,7 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
             batch_size=1,
             late_sealing=False,
         ) as producer:
-            values = [b"%d" % number for number in range(7000)]
+            values = [b"%d" % number for number in range(3500)]
             await producer.send_many("t", values, partition=0)
             statistics = producer.statistics()
             assert len(cluster.state.connections) == 1  # the same one all along
@@ -423,7 +423,7 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
         stored = [r.value for batch in cluster.batches("t", 0) for r in batch.records()]
         assert stored == values
         assert cluster.max_span("t") > 15
-        assert len(exchanges.begun) > 25
+        assert len(exchanges.begun) > 12
         assert exchanges.between == 0
         gaps = [b - a for a, b in zip(exchanges.begun[2:], exchanges.begun[3:], strict=False)]
         assert all(1.6 < gap < 2.4 for gap in gaps)
@@ -532,7 +532,7 @@ async def test_expiring_tokens_are_replaced_before_they_expire() -> None:
         given.append(time.time())
         return token(time.time() + 3)
 
-    async with brokers("OAUTHBEARER", rtt=0.01) as cluster:
+    async with brokers("OAUTHBEARER", rtt=0.05) as cluster:
         async with of(
             cluster,
             **sasl("OAUTHBEARER", sasl_oauth_token_provider=provide),

@@ -15,7 +15,6 @@ import dataclasses
 import io
 import json
 import logging
-import operator
 import pickle
 import sys
 import time
@@ -462,14 +461,18 @@ def frames_of(error: BaseException) -> Iterator[tuple[str, Mapping[str, object]]
                 yield frame.f_code.co_qualname, frame.f_locals
 
 
-@pytest.mark.parametrize("entrance", list(entrances()), ids=operator.itemgetter(0))
+@pytest.mark.parametrize("family", sorted({name.split()[0] for name, _ in entrances()}))
 @pytest.mark.filterwarnings("ignore:AIOKafkaProducer. the argument:DeprecationWarning")
-def test_no_frame_of_a_refused_option_holds_a_password(
-    entrance: tuple[str, Callable[[], object]],
-) -> None:
+def test_no_frame_of_a_refused_option_holds_a_password(family: str) -> None:
+    for name, enter in entrances():
+        if name.split()[0] == family:
+            no_frame_holds_a_password(name, enter)
+
+
+def no_frame_holds_a_password(entrance: str, enter: Callable[[], object]) -> None:
     ear = Ear()
     try:
-        entrance[1]()
+        enter()
     except (KafkaError, TypeError, ValueError) as error:
         ear.hear("aioidem")
         ear.hear_error(error)
@@ -477,7 +480,7 @@ def test_no_frame_of_a_refused_option_holds_a_password(
             ear.hear(name, *variables.values())
         ear.check(CANARY)
         return
-    assert entrance[0].split()[-1] in TAKES_ANYTHING, "nothing was refused"
+    assert entrance.rsplit(maxsplit=1)[-1] in TAKES_ANYTHING, f"{entrance}: nothing was refused"
 
 
 TAKES_ANYTHING = {"api_version"}
