@@ -163,8 +163,9 @@ def test_a_hook_that_blocks_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyP
         assert entered.wait(10)
         with pytest.raises(KafkaTimeoutError, match="did not answer within"):
             cluster.create_topic("t")
-        go_on.set()
         blocking.join(10)
+        assert not blocking.is_alive()
+        go_on.set()
         monkeypatch.setattr(threaded, "_SECONDS", 10.0)
         cluster.create_topic("u")
 
