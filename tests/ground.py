@@ -11,7 +11,8 @@ _NOBODY = "http://127.0.0.1:9"
 
 # What no test is to see unless it asks for it.
 FOREIGN = (
-    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH"),
+    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "OPENJ9_JAVA_OPTIONS"),
+    *("IBM_JAVA_OPTIONS", "CLASSPATH"),
     *("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
     *("COLUMNS", "LINES", "SSLKEYLOGFILE", "KRB5_CONFIG", "KRB5CCNAME", "KRB5_KTNAME"),
 )
@@ -40,6 +41,7 @@ def hostile(folder: Path) -> dict[str, str]:
         **dict.fromkeys(("LANG", "LC_ALL"), "C"),
         "JAVA_TOOL_OPTIONS": "-Duser.language=tr -Duser.country=TR -Dfile.encoding=US-ASCII",
         "_JAVA_OPTIONS": "-Djava.net.useSystemProxies=true",
+        "OPENJ9_JAVA_OPTIONS": "-XX:NoSuchOption",
         "CLASSPATH": "/nowhere",
         "KAFKA_OPTS": "-XX:NoSuchOption",
         "KAFKA_HEAP_OPTS": "-Xmx1k",

@@ -83,6 +83,9 @@ class Producer(TransactionCalls):
         ConfigError: an option is unknown, illegal or contradicts another one.
     """
 
+    # The finaliser runs also after arguments that no constructor takes.
+    _background: BackgroundTask | None = None
+
     @without_frames
     def __init__(
         self,
@@ -93,7 +96,6 @@ class Producer(TransactionCalls):
         observer: Observer | None = None,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        self._background: BackgroundTask | None = None
         if config is not None and options:
             raise errors.ConfigError("pass either config or options, not both")
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)

@@ -42,7 +42,11 @@ __all__ = [
 MINIMUM_JAVA: Final = 17
 
 _JAVA_SECONDS: Final = 30
-_FOR_EVERY_JAVA: Final = frozenset({"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"})
+# Of any Java, of its launcher, of HotSpot, and of OpenJ9.
+_FOR_EVERY_JAVA: Final = frozenset(
+    {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+    | {"OPENJ9_JAVA_OPTIONS", "IBM_JAVA_OPTIONS"}
+)
 # The broker; its tools (console consumer, log dump); something that prints what it logs.
 _WANTED: Final = (
     "org.apache.kafka:kafka_2.13:{}",

@@ -192,6 +192,14 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(transport: Transp
         await producer.stop()
 
 
+def test_a_producer_that_was_never_made_says_nothing_when_it_is_collected() -> None:
+    """Its finaliser raised AttributeError, beside the error that tells what was wrong."""
+    make: Any = Producer
+    with pytest.raises(TypeError, match="positional"):
+        make("localhost:9092", "t")
+    gc.collect()
+
+
 @REAL_LOOPS
 @bounded(10)
 async def test_a_forgotten_producer_warns_and_is_collected(transport: Transport) -> None:
