@@ -1,23 +1,21 @@
-"""Frameworks publish through aioidem: by `install()`, or by nothing more than the import."""
+"""Frameworks publish through aioidem: by `install()`, or by nothing more than the import.
+
+Each is imported by the test that needs it: every worker imports this file, one runs the test.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import aiokafka
 import anyio
 import anyio.to_thread
-import fastapi
 import pytest
-import uvicorn
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import aioidem
 import aioidem.integrations.aiokafka
@@ -25,16 +23,15 @@ import aioidem.partitioner
 from aioidem.broker import EmbeddedCluster, ThreadedCluster
 from aioidem.broker.intercept import RequestSeen
 
-with warnings.catch_warnings():
-    # What these import warns of things that are not ours.
-    warnings.simplefilter("ignore")
-    import faststream
-    import faststream.kafka
-    import taskiq_aio_kafka
-    import taskiq_aio_kafka.broker
-    from opentelemetry.instrumentation.aiokafka import AIOKafkaInstrumentor
-
 pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def not_ours() -> Iterator[None]:
+    """What frameworks import warns of things that are not ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @pytest.fixture
@@ -62,6 +59,8 @@ def stored(cluster: EmbeddedCluster, topic: str) -> list[Any]:
 
 @pytest.mark.usefixtures("_installed")
 async def test_faststream_publishes_through_aioidem(cluster: EmbeddedCluster) -> None:
+    with not_ours():
+        import faststream.kafka
     cluster.create_topic("greetings")
     seen = watched(cluster)
     broker = faststream.kafka.KafkaBroker(
@@ -95,6 +94,8 @@ async def test_faststream_publishes_through_aioidem(cluster: EmbeddedCluster) ->
 
 @pytest.mark.usefixtures("_installed")
 async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedCluster) -> None:
+    with not_ours():
+        import faststream.kafka
     cluster.create_topic("greetings")
     seen = watched(cluster)
     async with faststream.kafka.KafkaBroker(cluster.bootstrap_servers, logger=None) as broker:
@@ -105,6 +106,9 @@ async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedClust
 @pytest.mark.usefixtures("_installed")
 async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedCluster) -> None:
     """What one instance has acknowledged, the next one does not get."""
+    with not_ours():
+        import faststream
+        import faststream.kafka
     cluster.create_topic("orders", partitions=2)
     received: list[str] = []
     enough = asyncio.Event()
@@ -155,6 +159,9 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
     cluster_in_thread: ThreadedCluster,
 ) -> None:
     """Its admin client, kafka-python's, blocks this loop: the cluster has one of its own."""
+    with not_ours():
+        import taskiq_aio_kafka
+        import taskiq_aio_kafka.broker
     assert taskiq_aio_kafka.broker.AIOKafkaProducer is (
         aioidem.integrations.aiokafka.AIOKafkaProducer
     )
@@ -214,6 +221,9 @@ async def post(port: int, path: str, body: bytes) -> str:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop"], indirect=True)
 async def test_fastapi_under_uvicorn_needs_no_adapter(cluster: EmbeddedCluster) -> None:
+    import fastapi
+    import uvicorn
+
     cluster.create_topic("orders")
 
     @asynccontextmanager
@@ -248,6 +258,13 @@ async def test_fastapi_under_uvicorn_needs_no_adapter(cluster: EmbeddedCluster) 
 async def test_opentelemetrys_instrumentation_of_aiokafka_traces_it(
     cluster: EmbeddedCluster,
 ) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    with not_ours():
+        from opentelemetry.instrumentation.aiokafka import AIOKafkaInstrumentor
+
     cluster.create_topic("t")
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

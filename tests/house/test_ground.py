@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import AIOIDEM
 from tests.ground import foreign, hostile
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,7 @@ DEMO = "perf --rtt 1 --retain 20 --in-flight 1,5 --num-records 20 --record-size 
 
 def test_the_command_line_runs_on_hostile_ground(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "aioidem", *DEMO.split()],
+        [*AIOIDEM, *DEMO.split()],
         env=hostile(tmp_path),
         cwd=ROOT,
         capture_output=True,
