@@ -39,6 +39,13 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     }
 )
 
+_JAVAS: Final = frozenset(
+    {name for known in _MODULES.values() for name in known}
+    | {"debug", "doNotPrompt", "keyTab", "principal", "refreshKrb5Config", "renewTGT", "storeKey"}
+    | {"ticketCache", "tokenauth", "useKeyTab", "useTicketCache"}
+)
+"""Names of options that Java's login modules have: the only ones that are repeated."""
+
 
 class JaasError(ValueError):
     """The text cannot be read. The message quotes no value of it."""
@@ -61,6 +68,8 @@ def read_jaas(text: str) -> dict[str, str]:
     for name, quoted, bare in _OPTION.findall(entry["options"]):
         if name not in known:
             takes = ", ".join(known) or "no options"
-            raise JaasError(f"{module} with {takes}; it has an option named {name}")
+            # A password without quotes may have a blank and an equals sign in it.
+            other = name if name in _JAVAS else "another option"
+            raise JaasError(f"{module} with {takes}; {other} is not one of them")
         options[known[name]] = bare or _ESCAPE.sub(r"\1", quoted)
     return options

@@ -263,7 +263,7 @@ def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
         lived = f"; the last record: {status['lived']}"
     say(
         f"{run.name}: {status['inputs']} inputs in {run.seconds:.0f} s, "
-        f"{status['failures']} failures; slowest {slowest.cost * 1000:.1f} ms "
+        f"{status['failures']} failures; slowest {slowest.cost * 1000:.2f} ms "
         f"({len(slowest.data)} bytes), most memory {int(largest.cost) >> 10} KiB "
         f"({len(largest.data)} bytes), resident {status['resident'] >> 20} MiB{lived}"
     )
@@ -349,7 +349,7 @@ def _replay(name: str, told: str) -> int:
     wrong = judge(data, trace=True)
     if wrong is None:
         _say(
-            f"{judge.slowest.cost * 1000:.1f} ms, {int(judge.largest.cost) >> 10} KiB,"
+            f"{judge.slowest.cost * 1000:.2f} ms, {int(judge.largest.cost) >> 10} KiB,"
             f" {len(data)} bytes: nothing wrong"
         )
         return 0

@@ -107,7 +107,7 @@ def test_the_command_runs_prints_its_figures_and_replays(tmp_path: Path) -> None
     said = ran.stdout.splitlines()
     assert said[-1].startswith("300 inputs, 0 failures, 1 targets, ")
     [saved] = tmp_path.glob("fuzz-*/frames/slowest")
-    assert re.search(rf"slowest \d+\.\d ms \({saved.stat().st_size} bytes\)", ran.stdout)
+    assert re.search(rf"slowest \d+\.\d\d ms \({saved.stat().st_size} bytes\)", ran.stdout)
     replayed = subprocess.run(
         [*command, "--replay", "frames", str(saved)],
         cwd=Path(__file__).parents[2],

@@ -175,12 +175,19 @@ def test_client_credentials_may_be_in_the_login_configuration() -> None:
         'PlainLoginModule required username="canary"; PlainLoginModule required;',
         'com.example.OwnLoginModule required password="canary";',
         'PlainLoginModule required username="a" password="canary" colour="canary";',
+        # A password with a blank in it, and no quotes around it.
+        "PlainLoginModule required username=a password=my canary=1;",
     ],
 )
 def test_a_login_configuration_that_cannot_be_read_is_not_quoted(text: str) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: expected") as caught:
         _properties(sasl_jaas_config=text)
     assert "canary" not in str(caught.value)
+
+
+def test_an_option_of_javas_that_is_not_known_here_is_named() -> None:
+    with pytest.raises(ConfigError, match="serviceName; useKeyTab is not one of them"):
+        _properties(sasl_jaas_config="Krb5LoginModule required serviceName=k useKeyTab=true;")
 
 
 def test_a_name_given_twice_is_refused() -> None:
