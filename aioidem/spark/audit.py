@@ -117,7 +117,9 @@ _FIELDS: Final = {
 }
 _WHOLE: Final = (
     "coalesce(substring(value, 1, 4) = X'61697631' AND crc = crc32(substring(value, 9))"
-    " AND length(value) >= 24 + producer_size + topic_size, false)"
+    " AND length(value) >= 24 + producer_size + topic_size"
+    " AND is_valid_utf8(cast(substring(value, 25, producer_size) AS string))"
+    " AND is_valid_utf8(cast(substring(value, 25 + producer_size, topic_size) AS string)), false)"
 )
 _ANY_PARTITION: Final = 2**32 - 1  # -1 as an unsigned number
 

@@ -24,7 +24,7 @@ from aioidem.testing import Anomaly, LogRecord, ValueId, check_history, make_val
 
 from .parsers import check_text, declared
 
-__all__ = ["topic_values", "values"]
+__all__ = ["topic_values", "value_of", "values"]
 
 _HEAD: Final = struct.Struct(">4sIiQHH")
 _TOPIC: Final = "t"
@@ -56,14 +56,17 @@ def topic_values(data: bytes) -> None:
     elif chosen == 2:
         _show(_Row(rest.decode("utf-8", "replace"), len(rest), None, None, _Place(0, 7), 1))
     else:
-        _value(_whole(rest) if chosen else rest)
+        _value(value_of(data))
 
 
-def _whole(rest: bytes) -> bytes:
-    """A value of these fields, names and padding, with the magic and CRC that belong to it."""
+def value_of(data: bytes) -> bytes:
+    """The record's value that an input stands for: odd first bytes have magic and CRC put right."""
+    rest = data[1:]
+    if not data[:1] or not data[0] & 1:
+        return rest
     body = rest[:16].ljust(16, b"\0") + rest[16:]
-    sizes = len(rest) % 97, len(rest) % 31
     if rest[:1] > b"\x7f":  # lengths that fit what is there
+        sizes = len(rest) % 97, len(rest) % 31
         body = body[:12] + struct.pack(">HH", *sizes) + body[16:].ljust(sum(sizes), b"n")
     return b"aiv1" + struct.pack(">I", crc32(body)) + body
 
