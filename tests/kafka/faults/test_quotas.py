@@ -93,7 +93,7 @@ async def test_f24_requests_of_a_closed_connection_are_appended_when_the_quota_l
     topic = f"f24-{given_up}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
-    timeouts = {"request_timeout": 0.3, "delivery_timeout": 1.0} if given_up else {}
+    timeouts = {"request_timeout": 0.9, "delivery_timeout": 1.0} if given_up else {}
     await limit_bytes(cluster, topic, TWO_SECONDS if given_up else ONE_SECOND)
     async with producer_of(cluster, world, client_id=topic, **timeouts) as producer:
         history = History(producer, topic)
