@@ -22,7 +22,7 @@ from aioidem.cli import main
 from aioidem.spark import register
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Cut, Delay, FrameSeen
-from tests.spark.conftest import PYSPARK_FORGETS, portal, spark
+from tests.spark.conftest import PYSPARK_FORGETS, event_log, portal, spark
 from tests.spark.tools import ROWS, Query, fail_once, values
 
 from .tools import PRODUCE, STOCK
@@ -30,7 +30,7 @@ from .tools import PRODUCE, STOCK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["portal", "spark"]  # fixtures
+__all__ = ["event_log", "portal", "spark"]  # fixtures
 
 pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
 

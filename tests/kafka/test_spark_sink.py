@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal
 
 from aioidem.testing import KafkaCluster
 from aioidem.testing.fault_proxy import Action, Cut, FrameSeen
-from tests.spark.conftest import PYSPARK_FORGETS, in_loop, portal, spark
+from tests.spark.conftest import PYSPARK_FORGETS, event_log, in_loop, portal, spark
 from tests.spark.test_exactly_once import (
     query,
     test_a_group_of_somebody_else_is_left_alone,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "event_log",
     "in_loop",
     "portal",
     "query",

@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal
 from aioidem.testing import KafkaCluster
 from aioidem.testing.kafka_process import ProcessGuard, reserve_port
 from tests.spark import speculative
-from tests.spark.conftest import PYSPARK_FORGETS, portal, spark
+from tests.spark.conftest import PYSPARK_FORGETS, event_log, portal, spark
 from tests.spark.speculative import ROWS, TASKS
 from tests.spark.tools import values
 
@@ -32,7 +32,7 @@ from .tools import STOCK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["portal", "spark"]  # fixtures
+__all__ = ["event_log", "portal", "spark"]  # fixtures
 
 pytestmark = pytest.mark.filterwarnings(*PYSPARK_FORGETS)
 
