@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from aioidem.broker.batch import RefusedError
 from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.partition import NO_LEADER
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 3
-_NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
@@ -35,6 +35,12 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         topics = [
             _asked(cluster, broker, wanted, create=create) for wanted in _distinct(request.topics)
         ]
+    if getattr(request, "include_topic_authorized_operations", False):
+        # Of names that do not exist too, but not of ids.
+        for each in topics:
+            if each["error_code"] is not ErrorCode.unknown_topic_id:
+                each["topic_authorized_operations"] = TOPIC_OPERATIONS
+    asked = getattr(request, "include_cluster_authorized_operations", False)
     running = cluster.running
     values = {
         "throttle_time": ZERO_MS,
@@ -44,7 +50,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         "cluster_id": cluster.cluster_id,
         "controller_id": running[0].id if running else -1,
         "topics": topics,
-        "cluster_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
     return Now(respond(_API, context.api_version, values))
@@ -94,7 +100,7 @@ def _missing(name: str | None, code: ErrorCode) -> dict[str, Any]:
         "topic_id": None,
         "is_internal": False,
         "partitions": [],
-        "topic_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+        "topic_authorized_operations": NOT_ASKED,
     }
 
 
@@ -105,7 +111,7 @@ def _topic(cluster: ClusterState, topic: Topic) -> dict[str, Any]:
         "topic_id": topic.id,
         "is_internal": False,
         "partitions": [_partition(cluster, p) for p in topic.partitions],
-        "topic_authorized_operations": _NO_AUTHORIZED_OPERATIONS,
+        "topic_authorized_operations": NOT_ASKED,
     }
 
 

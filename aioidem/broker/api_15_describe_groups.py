@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem.broker.authorized import GROUP_OPERATIONS, NOT_ASKED
 from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.group import Group, GroupState
 from aioidem.broker.group_member import CLIENT_HOST
@@ -22,9 +23,6 @@ __all__ = ["handle"]
 
 _API: Final = 15
 _FIRST_WITH_NOT_FOUND: Final = 6
-_NOT_ASKED: Final = -(2**31)
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: here everybody may do everything.
-_ALL_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
@@ -33,7 +31,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     groups = [_group(cluster, broker, each, context.api_version) for each in request.groups]
     for each in groups:
         if asked and each["error_code"] is ErrorCode.none:
-            each["authorized_operations"] = _ALL_OPERATIONS
+            each["authorized_operations"] = GROUP_OPERATIONS
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "groups": groups}))
 
 
@@ -45,7 +43,7 @@ def _group(cluster: ClusterState, broker: Broker, name: str, version: int) -> di
         "protocol_type": "",
         "protocol_data": "",
         "members": [],
-        "authorized_operations": _NOT_ASKED,
+        "authorized_operations": NOT_ASKED,
     }
     if told["error_code"] is not ErrorCode.none:
         return told

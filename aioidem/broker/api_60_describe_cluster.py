@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED
 from aioidem.broker.entities import ZERO_MS, Entity, respond
 from aioidem.broker.requests import Context, Now, Reply
 
@@ -37,6 +38,8 @@ def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Con
             {"broker_id": b.id, "host": b.host, "port": b.port, "rack": None, "is_fenced": False}
             for b in running
         ],
-        "cluster_authorized_operations": -(2**31),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     }
     return Now(respond(_API, context.api_version, values))

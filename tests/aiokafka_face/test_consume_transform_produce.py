@@ -51,11 +51,14 @@ async def copied(cluster: EmbeddedCluster) -> Counter[int]:
 
 
 WANTED = Counter(number**2 for number in range(NUMBERS))
+# aiokafka's consumer forgets a connection, and its stream, when it is cancelled while it connects.
+FORGOTTEN = (
+    "ignore:.*(AIOKafkaConnection|StreamWriter.__del__):pytest.PytestUnraisableExceptionWarning"
+)
 
 
 @pytest.mark.slow
-# aiokafka's consumer forgets a connection when it is cancelled while it connects.
-@pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(FORGOTTEN)
 @pytest.mark.parametrize("version", [0, 2])
 async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
     """Killed: its tasks between any two steps, and the coordinators."""
@@ -129,8 +132,7 @@ async def test_a_consumer_that_is_no_member_has_no_place() -> None:
     await alone.stop()
 
 
-# aiokafka's consumer forgets a connection when it is cancelled while it connects.
-@pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(FORGOTTEN)
 async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
     """One member begins, another joins, the first one ends: each square is there once."""
     example = loaded()

@@ -843,6 +843,29 @@ def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient
     assert answer.error_code == ErrorCode.mismatched_endpoint_type
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_one_may_do_is_told_to_those_who_ask(client: VirtualClient, asked: bool) -> None:
+    """KIP-430, as kafka-python's administration client asks: the bits that a broker without an
+    authorizer sends (the differential test holds them against real Kafka).
+    """
+    create(client, creation("t"))
+    values = {"include_cluster_authorized_operations": asked}
+    metadata = {
+        "topics": [{"name": "t", "topic_id": None}],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": asked,
+    }
+    answer = client.ask(3, 8, {**metadata, **values})
+    cluster = client.ask(60, 1, {**values, "endpoint_type": 1})
+    (topic,) = answer.topics
+    told = (
+        answer.cluster_authorized_operations,
+        topic.topic_authorized_operations,
+        cluster.cluster_authorized_operations,
+    )
+    assert told == ((0x1FA0, 0xDF8, 0x1FA0) if asked else (-(2**31),) * 3)
+
+
 # -- DeleteRecords, and where a log starts ---------------------------------------------------------
 
 

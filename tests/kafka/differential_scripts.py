@@ -454,9 +454,12 @@ async def metadata(b: Bench) -> None:
             b.metadata("..", version=version),
             b.metadata("x" * 250, version=version),
         )
+    for version in range(8, b.world.metadata + 1):
+        await b.do(b.metadata("m1", "not-there", "bad name", operations=True, version=version))
     for version in (12, 13):
         if version <= b.world.metadata:
             await b.do(
+                b.metadata(TopicId("m1"), NOWHERE, operations=True, version=version),
                 b.metadata(TopicId("m1"), version=version),
                 b.metadata(NOWHERE, version=version),
                 b.metadata(TopicId("m2"), NOWHERE, "m1", version=version),

@@ -137,10 +137,11 @@ class Bench:
         *topics: str | TopicId | Any,
         everything: bool = False,
         create: bool = False,
+        operations: bool = False,
         version: int | None = None,
         label: str = "",
     ) -> Step:
-        """By name, by id, or (``everything``) of all topics."""
+        """By name, by id, or (``everything``) of all topics; with what one may do with them."""
         wanted = [
             {"name": each, "topic_id": None}
             if isinstance(each, str)
@@ -150,8 +151,8 @@ class Bench:
         body = {
             "topics": None if everything else wanted,
             "allow_auto_topic_creation": create,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
+            "include_cluster_authorized_operations": operations,
+            "include_topic_authorized_operations": operations,
         }
         version = self.world.metadata if version is None else version
         return Step(3, version, body, label=label)
