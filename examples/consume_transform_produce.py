@@ -6,6 +6,10 @@ Reads `numbers` and writes the square of each to `squares`. Records and offsets 
 transaction: whatever is killed, and however often this is started, a reader of committed data sees
 one square of each number. The same program on several machines shares the partitions: give each a
 number of its own, which is part of its transactional id, and keep it over restarts.
+
+Known limit of shared partitions: aiokafka 0.14 asks for committed offsets without waiting for open
+transactions (KIP-447). A partition that changes hands while a commit is being carried out can be
+read again from before it. Partitions that are named (`partitions=`) are not concerned.
 """
 
 from __future__ import annotations
