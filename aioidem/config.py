@@ -36,7 +36,7 @@ from typing import Annotated, Final, Literal, Protocol, Self, TypedDict, Unpack,
 from aioidem.errors import ConfigError, RecordError
 from aioidem.jaas import JaasError, read_jaas
 from aioidem.partitioner import Partitioner
-from aioidem.secret import Secret, without_frames
+from aioidem.secret import Secret, in_utf8, without_frames
 from aioidem.security import SaslMechanism, SecurityProtocol, TokenProvider, complaints
 
 __all__ = [
@@ -260,7 +260,7 @@ class _Hidden:
 def _readable(secret: Secret[str]) -> Secret[str]:
     """The same, if it is text that has a form in UTF-8: the error of what has none shows it."""
     text = secret.reveal()
-    if not isinstance(text, str) or not text or text.encode(errors="ignore").decode() != text:
+    if not isinstance(text, str) or not text or not in_utf8(text):
         raise _Refused
     return secret
 

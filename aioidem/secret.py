@@ -18,7 +18,7 @@ import hmac
 from collections.abc import Callable
 from typing import AnyStr, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-__all__ = ["Secret", "without_frames"]
+__all__ = ["Secret", "in_utf8", "without_frames"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +83,14 @@ class Secret(Generic[AnyStr]):
             TypeError: always.
         """
         raise TypeError("a Secret is not pickled: give a callable that fetches it where it is used")
+
+
+def in_utf8(text: str) -> bool:
+    """Whether text has a form in UTF-8, as all but a lone surrogate has.
+
+    Asked without an error: `UnicodeEncodeError` holds the text, which may be a password.
+    """
+    return text.encode(errors="ignore").decode() == text
 
 
 def _raw(value: str | bytes) -> bytes:

@@ -101,9 +101,9 @@ _UNTOLD_WARNING = (
 _RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
 _UNSUPPORTED_VERSION = 35
 _PRODUCE_WITH_TOPIC_IDS = 13
-_LAST_PRODUCE_OF_V1 = 11
 _MOST_BATCHES = 1_000
 """Batches in one Produce request: what its answer settles is done in one piece."""
+_LAST_PRODUCE_OF_V1 = 11
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
 # UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
 # TRANSACTIONAL_ID_AUTHORIZATION_FAILED

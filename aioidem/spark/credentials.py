@@ -53,7 +53,7 @@ def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
         ConfigError: one is named that cannot be.
     """
     # What is no text is no name: it is refused where the properties are checked.
-    named = {n: text for n, text in properties.items() if isinstance(text, str) and is_named(text)}
+    named = {n: text for n, text in properties.items() if is_named(text)}
     given = {name: text for name, text in properties.items() if name not in named}
     for name in named:
         if name not in _NAMEABLE:

@@ -20,7 +20,7 @@ from aioidem.network.sasl.oauthbearer import OAuthBearer
 from aioidem.network.sasl.oidc import ClientCredentials
 from aioidem.network.sasl.plain import Plain
 from aioidem.network.sasl.scram import Scram
-from aioidem.secret import Secret
+from aioidem.secret import Secret, in_utf8
 
 __all__ = ["SaslClient", "sasl_client"]
 
@@ -121,7 +121,7 @@ class SaslClient:
 def _usable(given: object) -> bool:
     """Whether it is text that has a form in UTF-8."""
     text = given.reveal() if isinstance(given, Secret) else given
-    return isinstance(text, str) and bool(text) and text.encode(errors="ignore").decode() == text
+    return isinstance(text, str) and bool(text) and in_utf8(text)
 
 
 def _hidden(given: object) -> Secret[str] | None:

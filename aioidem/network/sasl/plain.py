@@ -6,7 +6,7 @@ That is why the configuration refuses it without TLS unless told otherwise.
 from __future__ import annotations
 
 from aioidem.errors import AuthenticationFailedError
-from aioidem.secret import Secret
+from aioidem.secret import Secret, in_utf8
 
 __all__ = ["Plain"]
 
@@ -41,5 +41,4 @@ class Plain:
 
 
 def _fits(text: str) -> bool:
-    # A lone surrogate is the only character that UTF-8 has no bytes for.
-    return bool(text) and "\0" not in text and text.encode(errors="ignore").decode() == text
+    return bool(text) and "\0" not in text and in_utf8(text)
