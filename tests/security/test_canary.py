@@ -38,14 +38,13 @@ from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respo
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.config import _BY_KEYWORD, _BY_PROPERTY, ProducerConfig
 from aioidem.errors import AuthenticationFailedError, KafkaError
-from aioidem.network.connection import Connection
 from aioidem.network.sasl.client import sasl_client
 from aioidem.network.sasl.gssapi import Gssapi
 from aioidem.secret import Secret
 from aioidem.spark.options import SinkOptions
 
 from .test_oidc import gives, provider
-from .tools import Authority, AwsSession, bounded, sasl
+from .tools import Authority, AwsSession, bounded, log_in, sasl
 
 pytestmark = pytest.mark.anyio
 
@@ -243,18 +242,9 @@ async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_kee
         async with EmbeddedCluster(
             security=BrokerSecurity(mechanisms=("PLAIN",), users={"alice": CANARY})
         ) as cluster:
-            host, _, port = cluster.bootstrap_servers.partition(":")
             config = ProducerConfig.build("h", **options_for("PLAIN", right=True))
             with pytest.raises(KafkaError, match="the connection was lost") as caught:
-                await Connection.open(
-                    Breaking(cluster.connector),
-                    host,
-                    int(port),
-                    client_id="me",
-                    setup_timeout=10,
-                    max_frame_bytes=1 << 20,
-                    sasl=sasl_client(config),
-                )
+                await log_in(Breaking(cluster.connector), cluster.bootstrap_servers, config)
             ear.hear("aioidem")
             ear.hear_error(caught.value)
     ear.check(CANARY)

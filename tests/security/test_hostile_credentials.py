@@ -19,12 +19,10 @@ from aioidem.broker import EmbeddedCluster
 from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.config import ProducerConfig
 from aioidem.errors import AuthenticationFailedError, ConfigError
-from aioidem.network.connection import Connection
-from aioidem.network.sasl.client import sasl_client
 
 from .test_canary import CANARY, Ear, frames_of
 from .test_oidc import gives, provider
-from .tools import bounded, sasl
+from .tools import bounded, log_in, sasl
 
 pytestmark = pytest.mark.anyio
 
@@ -84,17 +82,8 @@ async def test_credentials_that_fail_are_an_authentication_that_failed(
     config = ProducerConfig.build("h", **options)
     with ear.listening():
         async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
-            host, _, port = cluster.bootstrap_servers.partition(":")
             with pytest.raises(AuthenticationFailedError) as caught:
-                await Connection.open(
-                    cluster.connector,
-                    host,
-                    int(port),
-                    client_id="me",
-                    setup_timeout=10,
-                    max_frame_bytes=1 << 20,
-                    sasl=sasl_client(config),
-                )
+                await log_in(cluster.connector, cluster.bootstrap_servers, config)
     ear.hear("aioidem")
     ear.hear_error(caught.value)
     for name, variables in frames_of(caught.value):
@@ -136,17 +125,8 @@ async def test_what_stands_behind_the_question_mark_of_a_url_is_not_said() -> No
         options = {**OPENID, "sasl_oauthbearer_token_endpoint_url": f"{url}?key={CANARY}"}
         config = ProducerConfig.build("h", **sasl("OAUTHBEARER", **options))
         async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
-            host, _, port = cluster.bootstrap_servers.partition(":")
             with pytest.raises(Exception, match="HTTP status 503") as caught:
-                await Connection.open(
-                    cluster.connector,
-                    host,
-                    int(port),
-                    client_id="me",
-                    setup_timeout=10,
-                    max_frame_bytes=1 << 20,
-                    sasl=sasl_client(config),
-                )
+                await log_in(cluster.connector, cluster.bootstrap_servers, config)
     ear.hear("aioidem", str(caught.value), caught.value.args)
     ear.check(CANARY)
 

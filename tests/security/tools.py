@@ -19,6 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from aioidem.config import ProducerConfig
+from aioidem.network.connection import Connection
+from aioidem.network.sasl.client import sasl_client
+from aioidem.network.transport import Connector
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -123,3 +128,17 @@ def sasl(mechanism: str, **options: Any) -> Mapping[str, Any]:
 def password(mechanism: str, name: str = "alice", word: str = "alice-secret") -> Mapping[str, Any]:
     """Options for a mechanism with passwords, without TLS."""
     return sasl(mechanism, sasl_username=name, sasl_password=word)
+
+
+async def log_in(connector: Connector, servers: str, config: ProducerConfig) -> Connection:
+    """A connection to a broker, logged in as a producer of this configuration would be."""
+    host, _, port = servers.partition(":")
+    return await Connection.open(
+        connector,
+        host,
+        int(port),
+        client_id="me",
+        setup_timeout=10,
+        max_frame_bytes=1 << 20,
+        sasl=sasl_client(config),
+    )
