@@ -6,10 +6,6 @@ Reads `numbers` and writes the square of each to `squares`. Records and offsets 
 transaction: whatever is killed, and however often this is started, a reader of committed data sees
 one square of each number. The same program on several machines shares the partitions: give each a
 number of its own, which is part of its transactional id, and keep it over restarts.
-
-Known limit of shared partitions: aiokafka 0.14 asks for committed offsets without waiting for open
-transactions (KIP-447). A partition that changes hands while a commit is being carried out can be
-read again from before it. Partitions that are named (`partitions=`) are not concerned.
 """
 
 from __future__ import annotations
@@ -19,14 +15,16 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
+from aioidem.integrations.aiokafka import AIOKafkaProducer, committed, group_metadata
+from aioidem.structs import ConsumerGroupMetadata
 
 logger = logging.getLogger(__name__)
+Found = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 def square(value: bytes | None) -> bytes:
@@ -34,36 +32,71 @@ def square(value: bytes | None) -> bytes:
     return b"%d" % int(value or b"0") ** 2
 
 
-async def copy_some(consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, target: str) -> int:
-    """One transaction: what can be read within a second. How many records were copied.
+class Copier:
+    """Copies what a consumer reads, each transaction with its records and where it has come to."""
 
-    Raises:
-        KafkaError: fatal; only a new producer can go on.
-    """
-    found = await consumer.getmany(timeout_ms=1000, max_records=500)
-    if not found:
-        return 0
-    try:
-        # At once, before the consumer can be given other partitions: see its docstring.
-        place = group_metadata(consumer)
-    except CommitFailedError:
-        return 0  # it lost its partitions, and with the new ones it reads what is committed
-    await producer.begin_transaction()
-    try:
-        for records in found.values():
-            for record in records:
-                # Not awaited: the commit waits for all of them, and fails if one does.
-                await producer.send(target, square(record.value), key=record.key)
-        offsets = {partition: records[-1].offset + 1 for partition, records in found.items()}
-        await producer.send_offsets_to_transaction(offsets, place)
-        await producer.commit_transaction()
-    except KafkaError as error:
-        await producer.abort_transaction()  # raises what is fatal
-        logger.warning("aborted, and read again: %s", error)
-        for partition in found:
-            await go_back(consumer, partition)
-        return 0
-    return sum(map(len, found.values()))
+    def __init__(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, target: str) -> None:
+        self._consumer = consumer
+        self._producer = producer
+        self._target = target
+        self._place: ConsumerGroupMetadata | None = None
+        self._begun: set[TopicPartition] = set()  # since we have this place
+
+    async def copy_some(self) -> int:
+        """One transaction: what can be read within a second. How many records were copied.
+
+        Raises:
+            KafkaError: fatal; only a new producer can go on.
+        """
+        found = await self._consumer.getmany(timeout_ms=1000, max_records=500)
+        if not found:
+            return 0
+        try:
+            # At once, before the consumer can be given other partitions: see its docstring.
+            place = group_metadata(self._consumer)
+        except CommitFailedError:
+            return 0  # it lost its partitions, and with the new ones it reads what is committed
+        if await self._begin_where_others_ended(place, found):
+            return 0
+        producer = self._producer
+        await producer.begin_transaction()
+        try:
+            for records in found.values():
+                for record in records:
+                    # Not awaited: the commit waits for all of them, and fails if one does.
+                    await producer.send(self._target, square(record.value), key=record.key)
+            offsets = {partition: records[-1].offset + 1 for partition, records in found.items()}
+            await producer.send_offsets_to_transaction(offsets, place)
+            await producer.commit_transaction()
+        except KafkaError as error:
+            await producer.abort_transaction()  # raises what is fatal
+            logger.warning("aborted, and read again: %s", error)
+            for partition in found:
+                await go_back(self._consumer, partition)
+            return 0
+        return sum(map(len, found.values()))
+
+    async def _begin_where_others_ended(self, place: ConsumerGroupMetadata, found: Found) -> bool:
+        """Go forward to what the member before us was still committing; whether there was any.
+
+        aiokafka's consumer does not wait for transactions that are not over when it asks where to
+        begin. Since this place is ours nobody else can commit for the partitions.
+        """
+        if place != self._place:
+            self._place, self._begun = place, set()
+        new = found.keys() - self._begun
+        if not new:
+            return False
+        ended = await committed(self._producer, place.group_id, new)
+        behind = [each for each in new if found[each][0].offset < ended.get(each, 0)]
+        if behind:
+            for each in found:  # of the others, too: these records are not copied
+                start = max(found[each][0].offset, ended.get(each, 0))
+                with contextlib.suppress(IllegalStateError):  # it is not ours any more
+                    self._consumer.seek(each, start)
+        else:
+            self._begun |= new
+        return bool(behind)
 
 
 async def go_back(consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
@@ -106,8 +139,9 @@ async def run(
             await consumer.start()
             if partitions:
                 consumer.assign([TopicPartition(source, each) for each in partitions])
+            copier = Copier(consumer, producer, target)
             while True:
-                await copy_some(consumer, producer, target)
+                await copier.copy_some()
         finally:
             await consumer.stop()
 

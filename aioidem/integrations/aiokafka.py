@@ -15,7 +15,7 @@ Rejected: exceptions that are of both trees (their `str` and `__reduce__` would 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ClassVar
@@ -27,10 +27,11 @@ import aiokafka.structs
 from aioidem.aiokafka import AIOKafkaProducer as _AIOKafkaProducer
 from aioidem.aiokafka import Translation
 from aioidem.aiokafka.translation import reason_of
+from aioidem.committed import committed_offsets
 from aioidem.errors import BrokerResponseError, KafkaError
-from aioidem.structs import ConsumerGroupMetadata, RecordMetadata
+from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 
-__all__ = ["AIOKafkaProducer", "group_metadata", "install", "installed", "uninstall"]
+__all__ = ["AIOKafkaProducer", "committed", "group_metadata", "install", "installed", "uninstall"]
 
 _NAME = "AIOKafkaProducer"
 _THEIRS = aiokafka.AIOKafkaProducer
@@ -95,6 +96,39 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         # Brokers take it for a consumer with partitions of its own choice, and check nothing.
         raise aiokafka.errors.CommitFailedError
     return place
+
+
+async def committed(
+    producer: AIOKafkaProducer,
+    group_id: str,
+    partitions: Collection[aiokafka.TopicPartition],
+    timeout_ms: float = 120_000,
+) -> dict[aiokafka.TopicPartition, int]:
+    """Read a group's committed offsets, once no open transaction can change them (KIP-447).
+
+    aiokafka's consumer begins at what is committed without waiting for transactions: a partition
+    that changes hands while a commit is being carried out would be read again from before it.
+    Compare with this before the first records of a partition are copied.
+
+    Args:
+        producer: says how to connect.
+        group_id: the consumers' group.
+        partitions: which.
+        timeout_ms: how long transactions, and brokers that are away, are waited for; by default
+            twice the default of `transaction_timeout_ms`.
+
+    Returns:
+        The next offset to read of each partition; without those for which nothing is committed.
+
+    Raises:
+        KafkaTimeoutError: (aiokafka's) a transaction was not over in time, or no broker answered.
+        KafkaError: (aiokafka's) refused, or the brokers are older than 2.5.
+    """
+    config = producer._config  # noqa: SLF001 - a part of it
+    with producer._translation:  # noqa: SLF001
+        places = [TopicPartition(*each) for each in partitions]
+        found = await committed_offsets(config, group_id, places, timeout_ms / 1000)
+    return {aiokafka.TopicPartition(*place): committed.offset for place, committed in found.items()}
 
 
 def install() -> None:

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from aioidem import errors
+from aioidem.asking import Place, ask, until_known
 from aioidem.config import ProducerConfig
 from aioidem.network.connection import Connection
 from aioidem.producer import Producer
 from aioidem.protocol.messages import request_type
 from aioidem.protocol.metadata import metadata_request, metadata_update
-from aioidem.spark.asking import Place, ask, until_known
 from aioidem.spark.marker import PREFIX
 from aioidem.spark.options import EXACTLY_ONCE, SinkOptions
 

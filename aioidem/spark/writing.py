@@ -41,6 +41,7 @@ import anyio
 import anyio.lowlevel
 from anyio.from_thread import start_blocking_portal
 
+from aioidem.committed import committed_offsets
 from aioidem.config import ProducerConfig
 from aioidem.delivery import Delivery
 from aioidem.errors import (
@@ -61,7 +62,6 @@ from aioidem.spark.marker import (
     TaskIdentity,
     decide,
 )
-from aioidem.spark.offsets import committed_offset
 from aioidem.spark.options import SinkOptions
 from aioidem.structs import DeliveryStatus, OffsetAndMetadata, TopicPartition
 
@@ -310,9 +310,9 @@ async def read_marker(
     """A task's marker; None if there is none.
 
     Raises:
-        MarkerError: the group's offset is not a marker. KafkaError: see `committed_offset`.
+        MarkerError: the group's offset is not a marker. KafkaError: see `committed_offsets`.
     """
-    committed = await committed_offset(config, task.name, place, timeout)
+    committed = (await committed_offsets(config, task.name, [place], timeout)).get(place)
     return None if committed is None else Marker.read(*committed)
 
 
@@ -323,7 +323,7 @@ def check_identity(options: SinkOptions) -> None:
     executors have the credentials, nobody looks here, and each task at task 0's, too.
 
     Raises:
-        IdentityUsedError: there is a marker. KafkaError: see `committed_offset`.
+        IdentityUsedError: there is a marker. KafkaError: see `committed_offsets`.
     """
     if options.by_tasks:
         return

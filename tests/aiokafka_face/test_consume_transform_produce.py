@@ -7,6 +7,7 @@ import importlib.util
 import random
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,16 @@ import pytest
 
 import aioidem
 from aioidem.broker import EmbeddedCluster
-from aioidem.integrations.aiokafka import group_metadata
+from aioidem.broker.intercept import RequestSeen
+from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
+from aioidem.integrations.aiokafka import committed as committed_offsets
 
 from .suite import World
 from .suite_transactions import committed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "consume_transform_produce.py"
 NUMBERS, STEP = 1500, 150
+OFFSET_FETCH, TXN_OFFSET_COMMIT = 9, 28
 pytestmark = pytest.mark.anyio
 
 
@@ -42,6 +46,11 @@ async def fill(cluster: EmbeddedCluster, numbers: range) -> None:
     async with aioidem.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for number in numbers:
             await producer.send("numbers", b"%d" % number, partition=number % 3)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - nobody tells
+        await anyio.sleep(0.02)
 
 
 async def copied(cluster: EmbeddedCluster) -> Counter[int]:
@@ -118,11 +127,35 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
             assert group_metadata(assigned) == ("g", -1, "", None)
             assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been one
             assigned._coordinator.member_id = "somebody"  # noqa: SLF001
-            assert await example.copy_some(assigned, producer, "squares") == 0
+            copier = example.Copier(assigned, producer, "squares")
+            assert await copier.copy_some() == 0
             assigned._coordinator.generation = 7  # noqa: SLF001
-            while await example.copy_some(assigned, producer, "squares"):
+            while await copier.copy_some():
                 pass
         assert await copied(cluster) == WANTED
+
+
+async def test_committed_offsets_are_told_when_no_transaction_can_change_them() -> None:
+    """Until then it waits, and says in the end for what."""
+    numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        cluster.create_topic("numbers", partitions=3)
+        async with AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap_servers, transactional_id="g-1"
+        ) as producer:
+            assert await committed_offsets(producer, "g", numbers) == {}
+            cluster.hold_markers()
+            await producer.begin_transaction()
+            await producer.send_offsets_to_transaction({numbers[1]: 7, numbers[2]: 9}, "g")
+            await producer.commit_transaction()
+            with pytest.raises(aiokafka.errors.KafkaTimeoutError, match="an open transaction"):
+                await committed_offsets(producer, "g", numbers, timeout_ms=300)
+            cluster.release_markers()
+            found = await committed_offsets(producer, "g", numbers)
+            assert found == {numbers[1]: 7, numbers[2]: 9}
+            cluster.fail_coordinator("g", 30)  # GROUP_AUTHORIZATION_FAILED
+            with pytest.raises(aiokafka.errors.GroupAuthorizationFailedError):
+                await committed_offsets(producer, "g", numbers)
 
 
 async def test_a_consumer_that_is_no_member_has_no_place() -> None:
@@ -178,6 +211,50 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
             await end(two)
         found = Counter(int(record.value or b"") for record in cluster.records("squares"))
         assert found == WANTED
+
+
+@pytest.mark.filterwarnings(FORGOTTEN)
+async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
+    """A commit is decided, its markers are not written yet, and the partitions change hands."""
+    example = loaded()
+    asked: list[int] = []
+
+    def listen(seen: RequestSeen) -> None:
+        waits = seen.api_key == OFFSET_FETCH and getattr(seen.request, "require_stable", False)
+        if waits or (seen.api_key == TXN_OFFSET_COMMIT and "g-2" in str(seen.request)):
+            asked.append(seen.api_key)
+
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        for topic in ("numbers", "squares"):
+            cluster.create_topic(topic, partitions=3)
+        await fill(cluster, range(500))
+
+        def member(number: int) -> asyncio.Future[None]:
+            servers = cluster.bootstrap_servers
+            running: asyncio.Future[None] = asyncio.ensure_future(
+                example.run(servers, "numbers", "squares", group="g", number=number)
+            )
+            return running
+
+        def decided() -> bool:
+            of_one = cluster.state.transactions.find("g-1")
+            return of_one is not None and of_one.ending
+
+        with anyio.fail_after(45):
+            cluster.hold_markers()
+            one = member(1)
+            await until(decided)
+            one.cancel()
+            cluster.intercept(listen)
+            two = member(2)
+            # Either it waits for stable offsets, or it copies what was copied already.
+            await until(lambda: bool(asked))
+            cluster.release_markers()
+            await fill(cluster, range(500, NUMBERS))
+            await until(lambda: len(cluster.records("squares")) >= NUMBERS)
+            two.cancel()
+            await asyncio.wait([one, two])
+        assert await copied(cluster) == WANTED
 
 
 async def test_the_transactional_copy_of_the_readme_runs() -> None:
