@@ -191,16 +191,21 @@ class Connection:
         peer = _Peer(connector, host, port)
         failure: KafkaError | None = None
         connection: Connection | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(peer.wonder, setup_timeout)
-            try:
-                with anyio.move_on_after(setup_timeout):
-                    connection = await cls._open(
-                        peer, client_id, setup_timeout, max_frame_bytes, sasl
-                    )
-            except KafkaError as error:  # not through the task group, which would wrap it
-                failure = error
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(peer.wonder, setup_timeout)
+                try:
+                    with anyio.move_on_after(setup_timeout):
+                        connection = await cls._open(
+                            peer, client_id, setup_timeout, max_frame_bytes, sasl
+                        )
+                except KafkaError as error:  # not through the task group, which would wrap it
+                    failure = error
+                tasks.cancel_scope.cancel()
+        except BaseException:  # cancelled while `wonder` ends: nobody else knows of the connection
+            if connection is not None:
+                await _close(connection._stream)  # noqa: SLF001 - our own class
+            raise
         if failure is not None:
             raise failure
         if connection is None:

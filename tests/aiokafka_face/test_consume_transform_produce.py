@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import random
 import textwrap
@@ -156,6 +157,26 @@ async def test_committed_offsets_are_told_when_no_transaction_can_change_them() 
             cluster.fail_coordinator("g", 30)  # GROUP_AUTHORIZATION_FAILED
             with pytest.raises(aiokafka.errors.GroupAuthorizationFailedError):
                 await committed_offsets(producer, "g", numbers)
+
+
+async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:
+    """It leaves no connection behind (a ResourceWarning is an error)."""
+    number = aiokafka.TopicPartition("numbers", 0)
+    async with EmbeddedCluster(transport="tcp") as cluster:
+        cluster.create_topic("numbers")
+        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            steps, ended = 0, False
+            while not ended:
+                asking = asyncio.ensure_future(committed_offsets(producer, "g", [number]))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                ended = asking.done()
+                asking.cancel()
+                await asyncio.wait([asking])
+                steps += 1
+            assert await asking == {}
+            assert steps > 20
+    gc.collect()
 
 
 async def test_a_consumer_that_is_no_member_has_no_place() -> None:
