@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .budget import resident
 from .judge import Costliest, Judge
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Worker:
             "failures": judge.failures,
             "slowest": _written(judge.slowest),
             "largest": _written(judge.largest),
-            "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "resident": resident(),
             "findings": {
                 wrong: [base64.b64encode(each).decode() for each in inputs]
                 for wrong, inputs in judge.findings.items()
