@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import itertools
 import random
 import textwrap
 from collections import Counter
@@ -165,15 +166,14 @@ async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> No
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers")
         async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-            steps, ended = 0, False
-            while not ended:
+            for steps in itertools.count():
                 asking = asyncio.ensure_future(committed_offsets(producer, "g", [number]))
                 for _ in range(steps):
                     await asyncio.sleep(0)
-                ended = asking.done()
+                if asking.done():
+                    break
                 asking.cancel()
                 await asyncio.wait([asking])
-                steps += 1
             assert await asking == {}
             assert steps > 20
     gc.collect()
