@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
-import itertools
 import random
 import textwrap
 from collections import Counter
@@ -166,7 +165,8 @@ async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> No
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers")
         async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-            for steps in itertools.count():
+            steps = 0
+            while True:
                 asking = asyncio.ensure_future(committed_offsets(producer, "g", [number]))
                 for _ in range(steps):
                     await asyncio.sleep(0)
@@ -174,6 +174,7 @@ async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> No
                     break
                 asking.cancel()
                 await asyncio.wait([asking])
+                steps += 1
             assert await asking == {}
             assert steps > 20
     gc.collect()
