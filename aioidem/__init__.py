@@ -6,13 +6,13 @@ effects: no event loop, no socket, and no optional dependency is touched before 
 
 from __future__ import annotations
 
+from aioidem._aiokafka import AIOKafkaProducer
+from aioidem._config.options import ProducerConfig
+from aioidem._producer.delivery import Deliveries, Delivery
+from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
+from aioidem._producer.native import Producer
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
-from aioidem.aiokafka import AIOKafkaProducer
-from aioidem.config import ProducerConfig
-from aioidem.delivery import Deliveries, Delivery
 from aioidem.errors import IllegalOperation
-from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
-from aioidem.producer import Producer
 from aioidem.structs import (
     ConsumerGroupMetadata,
     DeliveryCounts,

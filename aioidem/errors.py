@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from aioidem.structs import DeliveryStatus
 
 if TYPE_CHECKING:
-    from aioidem.delivery import Delivery
+    from aioidem._producer.delivery import Delivery
 
 __all__ = [
     "AbortableTransactionError",

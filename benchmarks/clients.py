@@ -75,7 +75,7 @@ class Aioidem:
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
         """Queue a record."""
-        from aioidem.delivery import Delivery
+        from aioidem._producer.delivery import Delivery
 
         def ended(delivery: Delivery) -> None:
             error = delivery.exception()

@@ -54,12 +54,12 @@ import anyio.to_thread
 from clients import CLIENTS
 from workers import JAVA, Work, Worker, WorkerError, java_worker, python_worker
 
-from aioidem.protocol.messages import decode_response, response_type
+from aioidem._protocol.messages import decode_response, response_type
+from aioidem._testing.fault_proxy import Action, Cut, Drop, FrameSeen, Inspect
+from aioidem._testing.kafka_dump import DumpedBatch
+from aioidem._testing.kafka_install import install_kafka
+from aioidem._testing.kafka_process import ProcessGuard
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Cut, Drop, FrameSeen, Inspect
-from aioidem.testing.kafka_dump import DumpedBatch
-from aioidem.testing.kafka_install import install_kafka
-from aioidem.testing.kafka_process import ProcessGuard
 
 ALL_CLIENTS = (*CLIENTS, JAVA)
 OURS = "aioidem"

@@ -31,12 +31,12 @@ import anyio
 from anyio.abc import ByteStream
 
 from aioidem import Producer
+from aioidem._network.transport import Connector
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import decode_request
+from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import KafkaError
-from aioidem.network.transport import Connector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import decode_request
-from aioidem.protocol.versions import ApiKey
 
 _CHUNK: Final = 1 << 16
 _RUNS: Final = 3

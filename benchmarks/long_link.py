@@ -61,20 +61,20 @@ import anyio.to_thread
 from workers import JAVA, Work, Worker, WorkerError, has_compiler, java_worker
 
 import aioidem
+from aioidem._load import render
+from aioidem._load.load import Workload, run_load
+from aioidem._load.measure import RunLabel, RunResult, Tally
+from aioidem._load.perf import Target, loop_options
+from aioidem._load.plan import PerfPlan, plan_perf
+from aioidem._load.screen import choose_screen
+from aioidem._load.usage import UsageError
+from aioidem._network.transport import Connector
+from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen
+from aioidem._testing.kafka_install import install_kafka
+from aioidem._testing.kafka_process import ProcessGuard
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli import render
-from aioidem.cli.load import Workload, run_load
-from aioidem.cli.measure import RunLabel, RunResult, Tally
-from aioidem.cli.perf import Target, loop_options
-from aioidem.cli.plan import PerfPlan, plan_perf
-from aioidem.cli.screen import choose_screen
-from aioidem.cli.usage import UsageError
-from aioidem.network.transport import Connector
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, FaultProxy, FrameSeen
-from aioidem.testing.kafka_install import install_kafka
-from aioidem.testing.kafka_process import ProcessGuard
 
 BATCH_SIZE = 16_384
 PEER_IN_FLIGHT = 5
@@ -783,7 +783,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if flags.json is not None:
         render.write_json(flags.json, results)
     if flags.report is not None:
-        from aioidem.cli.report import write_report
+        from aioidem._load.report import write_report
 
         write_report(flags.report, results)
     return 0 if all(row.complete for row in results) else 1

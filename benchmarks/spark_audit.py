@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from aioidem.spark import audit as audits
-from aioidem.spark.audit import AuditPlan, Finding
-from aioidem.spark.ledger import LEDGER_COLUMNS
-from aioidem.spark.session import open_session
+from aioidem._spark import audit as audits
+from aioidem._spark.audit import AuditPlan, Finding
+from aioidem._spark.ledger import LEDGER_COLUMNS
+from aioidem._spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

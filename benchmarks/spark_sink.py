@@ -21,9 +21,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pyspark.sql import SparkSession
 
 import aioidem.spark
-from aioidem.spark.session import open_session
+from aioidem._spark.session import open_session
+from aioidem._testing.fault_proxy import Action, FrameSeen
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, FrameSeen
 
 # FindCoordinator, InitProducerId, AddPartitions, AddOffsets, EndTxn, TxnOffsetCommit, OffsetFetch.
 _COORDINATORS = {10, 22, 24, 25, 26, 28, 9}

@@ -45,9 +45,9 @@ import anyio.lowlevel
 import anyio.to_thread
 
 import aioidem
+from aioidem._testing.kafka_install import KafkaInstall, install_kafka
 from aioidem.errors import BufferFullError
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_install import KafkaInstall, install_kafka
 
 JAVA, OURS, LATE = "Java", "aioidem", "aioidem, sealing late"
 CLIENTS = (JAVA, OURS, LATE)

@@ -40,8 +40,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from aioidem.testing.kafka_install import KafkaInstall
-from aioidem.testing.kafka_process import ProcessGuard
+from aioidem._testing.kafka_install import KafkaInstall
+from aioidem._testing.kafka_process import ProcessGuard
 
 HERE = Path(__file__).parent
 JAVA = "Java"

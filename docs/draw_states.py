@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aioidem.engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
-from aioidem.engine.discovery import DISCOVERY_TRANSITIONS
-from aioidem.engine.idempotence import IDENTITY_TRANSITIONS
-from aioidem.engine.links import LINK_TRANSITIONS
-from aioidem.engine.recovery import RECOVERY_TRANSITIONS
-from aioidem.engine.transactions import TRANSACTION_TRANSITIONS
+from aioidem._engine.batch import BATCH_TRANSITIONS, PERSISTENCE_TRANSITIONS
+from aioidem._engine.discovery import DISCOVERY_TRANSITIONS
+from aioidem._engine.idempotence import IDENTITY_TRANSITIONS
+from aioidem._engine.links import LINK_TRANSITIONS
+from aioidem._engine.recovery import RECOVERY_TRANSITIONS
+from aioidem._engine.transactions import TRANSACTION_TRANSITIONS
 
 DESIGN = Path(__file__).resolve().parent.parent / "DESIGN.md"
 

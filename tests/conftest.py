@@ -82,7 +82,7 @@ def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven
 @pytest.fixture(scope="session")
 def _blockbuster() -> BlockBuster:
     # The command line runs its own loop and writes its reports when the load is over.
-    return BlockBuster(scanned_modules=["aioidem"], excluded_modules=["aioidem.cli"])
+    return BlockBuster(scanned_modules=["aioidem"], excluded_modules=["aioidem._cli"])
 
 
 @pytest.fixture(autouse=True)

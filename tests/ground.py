@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from aioidem.jars import jar_folder
+from aioidem._jars import jar_folder
 
 _NOBODY = "http://127.0.0.1:9"
 

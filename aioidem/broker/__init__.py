@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from aioidem.broker.batch import RefusedError
-from aioidem.broker.intercept import (
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.intercept import (
     Action,
     AfterAppend,
     BatchSeen,
@@ -25,12 +25,12 @@ from aioidem.broker.intercept import (
     RespondRaw,
     Rewrite,
 )
-from aioidem.broker.requests import Connection, Delivery
-from aioidem.broker.server import EmbeddedCluster
-from aioidem.broker.state import ClusterState
-from aioidem.broker.stored import StoredRecord
-from aioidem.broker.threaded import ThreadedCluster
-from aioidem.broker.topology import Broker
+from aioidem._broker.requests import Connection, Delivery
+from aioidem._broker.server import EmbeddedCluster
+from aioidem._broker.state import ClusterState
+from aioidem._broker.stored import StoredRecord
+from aioidem._broker.threaded import ThreadedCluster
+from aioidem._broker.topology import Broker
 
 __all__ = [
     "Action",

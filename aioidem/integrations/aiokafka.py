@@ -24,10 +24,10 @@ import aiokafka
 import aiokafka.errors
 import aiokafka.structs
 
-from aioidem.aiokafka import AIOKafkaProducer as _AIOKafkaProducer
-from aioidem.aiokafka import Translation
-from aioidem.aiokafka.translation import reason_of
-from aioidem.committed import committed_offsets
+from aioidem._admin.committed import committed_offsets
+from aioidem._aiokafka import AIOKafkaProducer as _AIOKafkaProducer
+from aioidem._aiokafka import Translation
+from aioidem._aiokafka.translation import reason_of
 from aioidem.errors import BrokerResponseError, KafkaError
 from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
 

@@ -1,7 +1,7 @@
-"""Another name for `aioidem.aiokafka.batches`: where aiokafka has its class."""
+"""Another name for `aioidem._aiokafka.batches`: where aiokafka has its class."""
 
 from __future__ import annotations
 
-from aioidem.aiokafka.batches import BatchBuilder
+from aioidem._aiokafka.batches import BatchBuilder
 
 __all__ = ["BatchBuilder"]

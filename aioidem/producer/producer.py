@@ -1,8 +1,8 @@
-"""Another name for `aioidem.aiokafka.producer`: where aiokafka has its class."""
+"""Another name for `aioidem._aiokafka.producer`: where aiokafka has its class."""
 
 from __future__ import annotations
 
-from aioidem.aiokafka.options import OMITTED as _missing  # noqa: N811 - aiokafka's name
-from aioidem.aiokafka.producer import AIOKafkaProducer, TransactionContext
+from aioidem._aiokafka.options import OMITTED as _missing  # noqa: N811 - aiokafka's name
+from aioidem._aiokafka.producer import AIOKafkaProducer, TransactionContext
 
 __all__ = ["AIOKafkaProducer", "TransactionContext", "_missing"]

@@ -39,11 +39,11 @@ def register(spark: SparkSession) -> None:
     Raises:
         SparkUnavailableError: the extra `spark` is not installed.
     """
-    from aioidem.spark.session import require_extra
+    from aioidem._spark.session import require_extra
 
     require_extra()
-    from aioidem.spark.redaction import hide_credentials
-    from aioidem.spark.sink import AioidemDataSource
+    from aioidem._spark.redaction import hide_credentials
+    from aioidem._spark.sink import AioidemDataSource
 
     hide_credentials(spark)
     spark.dataSource.register(AioidemDataSource)
@@ -74,9 +74,9 @@ def end_open_transactions(
             are not seen at all.
         KafkaError: the cluster cannot be reached.
     """
-    from aioidem.spark.session import require_extra
+    from aioidem._spark.session import require_extra
 
     require_extra()
-    from aioidem.spark import open_transactions
+    from aioidem._spark import open_transactions
 
     return open_transactions.end_open_transactions(spark, checkpoint, options)

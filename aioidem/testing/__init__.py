@@ -8,7 +8,7 @@ the frame they were asked about; `KafkaCluster` runs real brokers. docs/testing.
 
 from __future__ import annotations
 
-from aioidem.testing.fault_proxy import (
+from aioidem._testing.fault_proxy import (
     Action,
     BlackHole,
     Cut,
@@ -21,7 +21,7 @@ from aioidem.testing.fault_proxy import (
     Inspect,
     Rewrite,
 )
-from aioidem.testing.history import (
+from aioidem._testing.history import (
     Anomaly,
     Expectations,
     LogRecord,
@@ -35,11 +35,11 @@ from aioidem.testing.history import (
     make_value,
     parse_value,
 )
-from aioidem.testing.kafka_cluster import KafkaCluster, KafkaStartError, KafkaToolError
-from aioidem.testing.kafka_install import KafkaUnavailableError
-from aioidem.testing.kafka_retention import RetentionFace
-from aioidem.testing.kafka_security import KafkaSecurity
-from aioidem.testing.monitor import WireAnswer, WireBatch, WireMonitor
+from aioidem._testing.kafka_cluster import KafkaCluster, KafkaStartError, KafkaToolError
+from aioidem._testing.kafka_install import KafkaUnavailableError
+from aioidem._testing.kafka_retention import RetentionFace
+from aioidem._testing.kafka_security import KafkaSecurity
+from aioidem._testing.monitor import WireAnswer, WireBatch, WireMonitor
 
 __all__ = [
     "Action",

@@ -11,9 +11,9 @@ import aiokafka.producer.producer
 import pytest
 
 from aioidem import AIOKafkaProducer, errors
+from aioidem._aiokafka.options import config_from
+from aioidem._config.options import ProducerConfig
 from aioidem.abc import AbstractTokenProvider
-from aioidem.aiokafka.options import config_from
-from aioidem.config import ProducerConfig
 from aioidem.helpers import create_ssl_context
 from aioidem.partitioner import DefaultPartitioner
 

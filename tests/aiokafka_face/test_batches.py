@@ -9,10 +9,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, errors
-from aioidem.aiokafka import BatchBuilder
+from aioidem._aiokafka import BatchBuilder
+from aioidem._broker.intercept import Action, Delay, Refuse, RequestSeen
+from aioidem._records import build_batch
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Delay, Refuse, RequestSeen
-from aioidem.records import build_batch
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ import anyio
 import pytest
 
 import aioidem
+from aioidem._broker.intercept import RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import RequestSeen
 from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
 from aioidem.integrations.aiokafka import committed as committed_offsets
 

@@ -21,9 +21,8 @@ from aiokafka.producer.transaction_manager import TransactionManager
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, ConsumerGroupMetadata, DeliveryStatus, errors
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import respond
-from aioidem.broker.intercept import (
+from aioidem._broker.entities import respond
+from aioidem._broker.intercept import (
     Action,
     CloseConnection,
     Delay,
@@ -32,7 +31,8 @@ from aioidem.broker.intercept import (
     RequestSeen,
     Respond,
 )
-from aioidem.engine.idempotence import wire_sequence
+from aioidem._engine.idempotence import wire_sequence
+from aioidem.broker import EmbeddedCluster
 from aioidem.helpers import create_ssl_context
 
 from .suite import raised

@@ -18,8 +18,8 @@ import anyio
 import pytest
 import trustme
 
+from aioidem._broker.security import BrokerSecurity
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.security import BrokerSecurity
 
 pytestmark = pytest.mark.anyio
 

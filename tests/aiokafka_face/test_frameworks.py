@@ -20,8 +20,8 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 import aioidem
 import aioidem.integrations.aiokafka
 import aioidem.partitioner
+from aioidem._broker.intercept import RequestSeen
 from aioidem.broker import EmbeddedCluster, ThreadedCluster
-from aioidem.broker.intercept import RequestSeen
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, DeliveryStatus, errors
-from aioidem.aiokafka import LooseFuture
+from aioidem._aiokafka import LooseFuture
+from aioidem._broker.intercept import Action, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Refuse, RequestSeen
 from aioidem.structs import RecordMetadata, TopicPartition
 
 pytestmark = pytest.mark.anyio

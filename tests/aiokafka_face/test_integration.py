@@ -16,9 +16,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, errors
-from aioidem import aiokafka as face
+from aioidem import _aiokafka as face
+from aioidem._broker.intercept import Action, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Refuse, RequestSeen
 from aioidem.integrations.aiokafka import AIOKafkaProducer, install, installed, uninstall
 
 from .suite import raised

@@ -11,8 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, DeliveryStatus, errors
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import (
+from aioidem._broker.intercept import (
     Action,
     CloseConnection,
     Delay,
@@ -20,6 +19,7 @@ from aioidem.broker.intercept import (
     Refuse,
     RequestSeen,
 )
+from aioidem.broker import EmbeddedCluster
 
 from .suite import raised
 

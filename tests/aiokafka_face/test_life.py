@@ -15,9 +15,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, errors
+from aioidem._broker.entities import ZERO_MS, respond
+from aioidem._broker.intercept import Action, Delay, Drop, Refuse, RequestSeen, Respond
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import ZERO_MS, respond
-from aioidem.broker.intercept import Action, Delay, Drop, Refuse, RequestSeen, Respond
 from tests.commands import ALONE
 
 from .suite import raised

@@ -10,9 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, NullProducerMetricsCollector, errors
+from aioidem._broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
 
 pytestmark = pytest.mark.anyio
 

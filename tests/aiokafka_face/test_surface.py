@@ -16,10 +16,11 @@ import aiokafka.structs
 import pytest
 
 import aioidem
-from aioidem import abc, errors, helpers, integrations, metrics, partitioner, structs
-from aioidem.aiokafka import AIOKafkaProducer, BatchBuilder, TransactionContext
-from aioidem.aiokafka.options import OMITTED, MoreOptions
-from aioidem.config import _BY_KEYWORD
+from aioidem import abc, errors, helpers, integrations, partitioner, structs
+from aioidem._aiokafka import AIOKafkaProducer, BatchBuilder, TransactionContext
+from aioidem._aiokafka.options import OMITTED, MoreOptions
+from aioidem._config.options import _BY_KEYWORD
+from aioidem._producer import metrics
 
 THEIRS = aiokafka.AIOKafkaProducer
 # The one default that differs (and acks, whose omission is a sign of its own in both).

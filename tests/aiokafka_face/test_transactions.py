@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 import aioidem.integrations.aiokafka
 from aioidem import AIOKafkaProducer, DeliveryStatus, errors
+from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Drop, Refuse, RequestSeen
 
 from .suite import raised
 

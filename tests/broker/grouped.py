@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import Entity, from_ms
-from aioidem.broker.virtual import VirtualClient, VirtualCluster
+from aioidem._broker.entities import Entity, from_ms
+from aioidem._broker.virtual import VirtualClient, VirtualCluster
 
 __all__ = ["MemberClient", "subscription"]
 

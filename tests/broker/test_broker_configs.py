@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.entities import Entity
+from aioidem._broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
 from aioidem.broker import RefusedError
-from aioidem.broker.entities import Entity
-from aioidem.broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
 
 RETAIN = "producer.state.batches.to.retain"
 CLUSTER_RETAIN = "log.producer.state.batches.to.retain"

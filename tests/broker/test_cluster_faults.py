@@ -10,6 +10,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.entities import Entity
+from aioidem._broker.partition import Partition
+from aioidem._broker.virtual import (
+    START_MS,
+    VirtualClient,
+    VirtualCluster,
+    idempotent_batch,
+    only_partition,
+)
 from aioidem.broker import (
     AfterAppend,
     CloseConnection,
@@ -21,15 +30,6 @@ from aioidem.broker import (
     Respond,
     RespondRaw,
     Rewrite,
-)
-from aioidem.broker.entities import Entity
-from aioidem.broker.partition import Partition
-from aioidem.broker.virtual import (
-    START_MS,
-    VirtualClient,
-    VirtualCluster,
-    idempotent_batch,
-    only_partition,
 )
 
 NOT_LEADER = ErrorCode.not_leader_or_follower

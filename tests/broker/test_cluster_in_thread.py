@@ -13,16 +13,17 @@ import anyio
 import pytest
 
 from aioidem import Producer
-from aioidem.broker import EmbeddedCluster, ThreadedCluster, threaded
-from aioidem.broker.entities import build
-from aioidem.broker.intercept import RequestSeen
+from aioidem._broker import threaded
+from aioidem._broker.entities import build
+from aioidem._broker.intercept import RequestSeen
+from aioidem._protocol.messages import encode_request, request_type
+from aioidem.broker import EmbeddedCluster, ThreadedCluster
 from aioidem.errors import (
     ConfigError,
     KafkaTimeoutError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from aioidem.protocol.messages import encode_request, request_type
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a deprecated function of importlib.resources.

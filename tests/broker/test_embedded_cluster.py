@@ -13,10 +13,19 @@ import pytest
 from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.entities import Entity, build
+from aioidem._broker.memory import BUFFER_BYTES, stream_pair
+from aioidem._broker.virtual import START_MS, idempotent_batch, only_partition
+from aioidem._network.transport import TcpConnector
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import (
+    correlation_id_of,
+    decode_response,
+    encode_request,
+    request_type,
+    response_type,
+)
 from aioidem.broker import CloseConnection, Drop, EmbeddedCluster, RequestSeen
-from aioidem.broker.entities import Entity, build
-from aioidem.broker.memory import BUFFER_BYTES, stream_pair
-from aioidem.broker.virtual import START_MS, idempotent_batch, only_partition
 from aioidem.errors import (
     BrokerResponseError,
     ConfigError,
@@ -24,15 +33,6 @@ from aioidem.errors import (
     KafkaConnectionError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
-)
-from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import (
-    correlation_id_of,
-    decode_response,
-    encode_request,
-    request_type,
-    response_type,
 )
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.group import _NEXT, Group, GroupState
-from aioidem.broker.virtual import VirtualCluster
+from aioidem._broker.group import _NEXT, Group, GroupState
+from aioidem._broker.virtual import VirtualCluster
 
 from .grouped import MemberClient, subscription
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.dispatch import APIS, announced
-from aioidem.broker.entities import Entity
-from aioidem.broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
-from aioidem.records import read_batches
+from aioidem._broker.dispatch import APIS, announced
+from aioidem._broker.entities import Entity
+from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
+from aioidem._records import read_batches
 
 ZERO = timedelta(0)
 NOT_LEADER = ErrorCode.not_leader_or_follower

@@ -12,17 +12,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13.response import PartitionProduceResponse
 
-from aioidem.broker.entities import Entity
-from aioidem.broker.virtual import (
+from aioidem._broker.entities import Entity
+from aioidem._broker.virtual import (
     START_MS,
     VirtualClient,
     VirtualCluster,
     idempotent_batch,
     only_partition,
 )
-from aioidem.protocol.codec import epoch_ms
-from aioidem.protocol.produce_v14 import PartitionProduceResponseV14
-from aioidem.records import Codec
+from aioidem._protocol.codec import epoch_ms
+from aioidem._protocol.produce_v14 import PartitionProduceResponseV14
+from aioidem._records import Codec
 
 VERSIONS = range(3, 15)
 HOUR_MS = 3_600_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.batch import (
+from aioidem._broker.batch import (
     MAX_SEQUENCE,
     BatchHeader,
     RefusedError,
@@ -17,8 +17,8 @@ from aioidem.broker.batch import (
     parse_single_batch,
     sequence_after,
 )
-from aioidem.broker.producer_state import ProducerStates, RememberedBatch
-from aioidem.broker.virtual import START_MS, idempotent_batch
+from aioidem._broker.producer_state import ProducerStates, RememberedBatch
+from aioidem._broker.virtual import START_MS, idempotent_batch
 
 WRAP = MAX_SEQUENCE + 1
 DAY_MS = 86_400_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.broker.batch import StoredBatch, check_crc, parse_single_batch
-from aioidem.broker.log import Log
-from aioidem.broker.virtual import START_MS, idempotent_batch
-from aioidem.records import read_batches
+from aioidem._broker.batch import StoredBatch, check_crc, parse_single_batch
+from aioidem._broker.log import Log
+from aioidem._broker.virtual import START_MS, idempotent_batch
+from aioidem._records import read_batches
 
 
 def stored(

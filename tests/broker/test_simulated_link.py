@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.broker.link import Lane, Link
+from aioidem._broker.link import Lane, Link
 
 
 def test_each_direction_takes_half_of_the_round_trip() -> None:

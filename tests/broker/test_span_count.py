@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.broker.spans import PartitionSpans, Verdict
+from aioidem._broker.spans import PartitionSpans, Verdict
 
 STORED, REFUSED, UNSURE = Verdict.STORED, Verdict.REFUSED, Verdict.UNSURE
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import Entity
-from aioidem.broker.virtual import START_MS, VirtualCluster, idempotent_batch
+from aioidem._broker.entities import Entity
+from aioidem._broker.virtual import START_MS, VirtualCluster, idempotent_batch
 
 from .transactional import MODERN, OLD, UNCOMMITTED, Speech, Transactor, batch, fetch, values
 

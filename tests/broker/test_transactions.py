@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.transaction import TransactionState
-from aioidem.broker.transaction_coordinator import next_look
-from aioidem.broker.virtual import VirtualCluster
+from aioidem._broker.transaction import TransactionState
+from aioidem._broker.transaction_coordinator import next_look
+from aioidem._broker.virtual import VirtualCluster
 
 from .transactional import ABORTABLE, MODERN, OLD, Speech, Transactor, batch, fetch, values
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import Entity
-from aioidem.broker.virtual import (
+from aioidem._broker.entities import Entity
+from aioidem._broker.virtual import (
     START_MS,
     PlainRecord,
     VirtualClient,
     VirtualCluster,
 )
-from aioidem.records import build_batch, read_batches
+from aioidem._records import build_batch, read_batches
 
 __all__ = [
     "ABORTABLE",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from aioidem.cli import main
+from aioidem._cli import main
 
 FORGED = "no such topic: \x1b[2J\x07x\u202e" + "y" * 9000
 
@@ -20,7 +20,7 @@ def test_a_failed_job_is_told_in_one_printable_line(
     def fail(*_: object, **__: object) -> None:
         raise PySparkRuntimeError(FORGED)
 
-    monkeypatch.setattr("aioidem.spark.session.open_session", fail)
+    monkeypatch.setattr("aioidem._spark.session.open_session", fail)
     words = ["--ledger", str(tmp_path), "--bootstrap-server", "h:1", "--topic", "t"]
     assert main(["audit", *words]) == 1
     [line] = capsys.readouterr().err.splitlines()

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.cli import main
-from aioidem.cli.broker import TopicPlan, parse_topic, plan_broker
-from aioidem.cli.usage import UsageError
+from aioidem._cli import main
+from aioidem._cli.broker import TopicPlan, parse_topic, plan_broker
+from aioidem._load.usage import UsageError
 from tests.commands import AIOIDEM
 
 Captured = pytest.CaptureFixture[str]

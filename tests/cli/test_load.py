@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.cli.load import Pace, Workload, run_load
-from aioidem.cli.measure import RunLabel, RunResult, Tally
+from aioidem._load.load import Pace, Workload, run_load
+from aioidem._load.measure import RunLabel, RunResult, Tally
 from aioidem.errors import (
     BufferFullError,
     DeliveryTimeoutError,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aioidem import __version__
-from aioidem.cli import main
+from aioidem._cli import main
 from tests.commands import ALONE
 
 Captured = pytest.CaptureFixture[str]
@@ -123,7 +123,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, ins
     # In a process of its own: who hides a library here would leave modules of two generations.
     code = (
         f"{ALONE}sys.modules[{library!r}] = None\n"
-        "from aioidem.cli import main\n"
+        "from aioidem._cli import main\n"
         "sys.exit(main(['perf', '--num-records', '1']))"
     )
     done = subprocess.run(
@@ -140,14 +140,14 @@ def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
     def run(_: list[str]) -> int:
         raise ModuleNotFoundError("No module named 'kio'", name="kio")
 
-    monkeypatch.setattr(importlib.import_module("aioidem.cli.app"), "run", run)
+    monkeypatch.setattr(importlib.import_module("aioidem._cli.app"), "run", run)
     with pytest.raises(ModuleNotFoundError, match="kio"):
         main(["perf"])
 
 
 def test_importing_the_package_and_the_cli_loads_no_extra() -> None:
     code = (
-        f"{ALONE}import aioidem, aioidem.cli;"
+        f"{ALONE}import aioidem, aioidem._cli;"
         "print([m for m in ('typer', 'rich', 'hdrh', 'plotly', 'click') if m in sys.modules])"
     )
     done = subprocess.run(

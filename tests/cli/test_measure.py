@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.cli.measure import RunLabel, RunResult, Tally, speed_ups
+from aioidem._load.measure import RunLabel, RunResult, Tally, speed_ups
 from aioidem.errors import DeliveryTimeoutError, MessageSizeTooLargeError
 from aioidem.structs import DeliveryStatus
 

@@ -17,18 +17,18 @@ from typing import Any, Self
 import anyio
 import pytest
 
-from aioidem.cli import main
-from aioidem.cli.measure import RunResult
-from aioidem.cli.perf import (
+from aioidem._cli import main
+from aioidem._load.measure import RunResult
+from aioidem._load.perf import (
     Interrupt,
     PerfOutcome,
     Target,
     perform,
     run_once,
 )
-from aioidem.cli.plan import PerfPlan, plan_perf
+from aioidem._load.plan import PerfPlan, plan_perf
+from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.errors import KafkaConnectionError
-from aioidem.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.structs import DeliveryStatus
 from tests.commands import AIOIDEM
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.cli import plan as plans
-from aioidem.cli.plan import (
+from aioidem._load import plan as plans
+from aioidem._load.plan import (
     PerfPlan,
     parse_in_flight,
     plan_perf,
     read_payloads,
 )
-from aioidem.cli.properties import parse_properties, spread_values
-from aioidem.cli.usage import UsageError
-from aioidem.records import build_batch, record_size_bound
+from aioidem._load.properties import parse_properties, spread_values
+from aioidem._load.usage import UsageError
+from aioidem._records import build_batch, record_size_bound
 
 REMOTE: dict[str, Any] = {"bootstrap_server": "h:9092", "topic": "t", "num_records": 1}
 

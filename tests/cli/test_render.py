@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aioidem.cli import render
-from aioidem.cli.measure import Progress, RunLabel, RunResult, Tally
-from aioidem.cli.screen import LiveScreen, PlainScreen, Screen, choose_screen
+from aioidem._load import render
+from aioidem._load.measure import Progress, RunLabel, RunResult, Tally
+from aioidem._load.screen import LiveScreen, PlainScreen, Screen, choose_screen
 from aioidem.errors import DeliveryTimeoutError
 from aioidem.structs import DeliveryStatus
 

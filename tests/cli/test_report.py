@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.cli.measure import RunLabel, RunResult, Tally
+from aioidem._load.measure import RunLabel, RunResult, Tally
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("plotly") is None and os.environ.get("CI", "").lower() != "true",
@@ -29,7 +29,7 @@ def row(in_flight: int, client: str = "aioidem") -> RunResult:
 
 
 def test_the_page_holds_every_run_and_needs_no_network() -> None:
-    from aioidem.cli.report import report_html
+    from aioidem._load.report import report_html
 
     page = report_html([row(1), row(5), row(20)])
     for text in ("1 in flight", "5 in flight", "20 in flight", "round trip 150.0 ms"):
@@ -40,14 +40,14 @@ def test_the_page_holds_every_run_and_needs_no_network() -> None:
 
 
 def test_what_others_named_is_escaped() -> None:
-    from aioidem.cli.report import report_html
+    from aioidem._load.report import report_html
 
     page = report_html([row(1), row(1, client="<script>alert(1)</script>")])
     assert "<script>alert(1)" not in page
 
 
 def test_runs_that_say_nothing_can_be_drawn() -> None:
-    from aioidem.cli.report import report_html
+    from aioidem._load.report import report_html
 
     empty = Tally(0.0).result(RunLabel(client="c", version="0", in_flight=1, record_size=1))
     assert "</html>" in report_html([empty])
@@ -55,7 +55,7 @@ def test_runs_that_say_nothing_can_be_drawn() -> None:
 
 
 def test_no_two_rows_have_the_same_name() -> None:
-    from aioidem.cli.report import run_names
+    from aioidem._load.report import run_names
 
     assert run_names([row(5), row(5), row(5), row(1)]) == [
         "5 in flight",
@@ -70,7 +70,7 @@ def test_no_two_rows_have_the_same_name() -> None:
 
 
 def test_the_report_is_written_to_its_file(tmp_path: Path) -> None:
-    from aioidem.cli.report import write_report
+    from aioidem._load.report import write_report
 
     path = tmp_path / "report.html"
     write_report(path, [replace(row(1), steady_records_per_sec=None)])

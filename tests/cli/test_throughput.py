@@ -15,9 +15,9 @@ from typing import Any
 import anyio
 import pytest
 
+from aioidem._cli import main
+from aioidem._records import build_batch
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli import main
-from aioidem.records import build_batch
 from tests.embedded.tools import round_trip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -13,8 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from aioidem._engine.unassigned import SLICE
 from aioidem.broker import EmbeddedCluster
-from aioidem.engine.unassigned import SLICE
 from aioidem.partitioner import murmur2
 
 from .tools import REAL_LOOPS, bounded, producer_for, stored_values

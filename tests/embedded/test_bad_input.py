@@ -20,8 +20,8 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from aioidem import DeliveryStatus, Producer, errors
+from aioidem._config.options import ProducerConfig
 from aioidem.broker import EmbeddedCluster
-from aioidem.config import ProducerConfig
 
 from .tools import (
     ASYNCIO,

@@ -16,10 +16,10 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import DeliveryStatus, Producer, errors
+from aioidem._broker.intercept import Action, Drop, RequestSeen
+from aioidem._producer.delivery import Delivery
+from aioidem._records import build_batch
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Drop, RequestSeen
-from aioidem.delivery import Delivery
-from aioidem.records import build_batch
 
 from .tools import PRODUCE, ask, bounded, numbered, producer_for, stored_values, virtual_time
 

@@ -16,9 +16,9 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import AIOKafkaProducer, DeliveryStatus, Producer, errors
+from aioidem._broker.intercept import Action, Drop, Interceptor, RequestSeen
+from aioidem._broker.memory import MemoryStream, stream_pair
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Drop, Interceptor, RequestSeen
-from aioidem.broker.memory import MemoryStream, stream_pair
 
 from .tools import PRODUCE, bounded, producer_for, virtual_time
 
@@ -455,7 +455,7 @@ async def test_the_drop_in_waits_for_metadata_and_room_within_one_max_block_ms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with EmbeddedCluster(brokers=2, transport="memory", auto_create_topics=False) as cluster:
-        monkeypatch.setattr("aioidem.producer.native.TcpConnector", lambda: cluster.connector)
+        monkeypatch.setattr("aioidem._producer.native.TcpConnector", lambda: cluster.connector)
         cluster.create_topic("t", partitions=2)
         await cluster.stop_broker(1)
         async with AIOKafkaProducer(

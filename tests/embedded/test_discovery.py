@@ -17,8 +17,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
+from aioidem._broker.intercept import Action, CloseConnection, RequestSeen, Rewrite
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Rewrite
 
 from .tools import (
     DESCRIBE_CONFIGS,

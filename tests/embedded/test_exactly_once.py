@@ -21,8 +21,8 @@ import pytest
 from aiokafka.errors import KafkaError as ReaderError
 
 from aioidem import Producer, TopicPartition
+from aioidem._broker.intercept import RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import RequestSeen
 from aioidem.errors import KafkaError
 
 from .tools import ASYNCIO, bounded, producer_for

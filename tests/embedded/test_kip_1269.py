@@ -16,9 +16,9 @@ from typing import Any, Literal
 import pytest
 
 from aioidem import Producer
+from aioidem._broker.intercept import Action, RequestSeen
+from aioidem._config.options import ProducerConfig
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, RequestSeen
-from aioidem.config import ProducerConfig
 from aioidem.errors import InvalidConfigurationError
 
 from .tools import (

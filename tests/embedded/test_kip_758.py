@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, errors
+from aioidem._broker.batch import MAX_SEQUENCE
+from aioidem._broker.intercept import Action, CloseConnection, RequestSeen
+from aioidem._broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.batch import MAX_SEQUENCE
-from aioidem.broker.intercept import Action, CloseConnection, RequestSeen
-from aioidem.broker.virtual import VirtualClient, VirtualCluster, idempotent_batch
 
 from .tools import (
     DESCRIBE_CONFIGS,

@@ -18,11 +18,11 @@ from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
 
 from aioidem import Delivery, DeliveryStatus, Producer, errors
+from aioidem._broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
+from aioidem._network.transport import Connector
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import decode_request
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
-from aioidem.network.transport import Connector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import decode_request
 
 from .tools import (
     ASYNCIO,

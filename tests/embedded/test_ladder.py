@@ -19,9 +19,8 @@ from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
 
 from aioidem import Delivery, DeliveryStatus, Producer, errors
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import ZERO_MS, respond
-from aioidem.broker.intercept import (
+from aioidem._broker.entities import ZERO_MS, respond
+from aioidem._broker.intercept import (
     Action,
     AfterAppend,
     CloseConnection,
@@ -30,7 +29,8 @@ from aioidem.broker.intercept import (
     RequestSeen,
     Respond,
 )
-from aioidem.network.transport import Connector
+from aioidem._network.transport import Connector
+from aioidem.broker import EmbeddedCluster
 
 from .tools import (
     ONE_EACH,

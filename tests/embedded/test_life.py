@@ -19,8 +19,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import Delivery, DeliveryStatus, Producer, TopicPartition, errors
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import (
+from aioidem._broker.intercept import (
     Action,
     AfterAppend,
     CloseConnection,
@@ -28,6 +27,7 @@ from aioidem.broker.intercept import (
     Refuse,
     RequestSeen,
 )
+from aioidem.broker import EmbeddedCluster
 from tests.commands import ALONE
 
 from .tools import (

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from aioidem import DeliveryStatus, errors
+from aioidem._broker.intercept import Action, Delay, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Delay, RequestSeen
 
 from .tools import METADATA, bounded, numbered, producer_for, stored_values, virtual_time
 

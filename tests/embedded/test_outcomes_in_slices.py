@@ -16,8 +16,8 @@ import anyio.lowlevel
 import pytest
 
 from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer
+from aioidem._producer.outcomes import AT_ONCE
 from aioidem.broker import EmbeddedCluster
-from aioidem.outcomes import AT_ONCE
 
 from .tools import REAL_LOOPS, bounded, producer_for
 

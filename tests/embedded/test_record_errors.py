@@ -11,9 +11,9 @@ import time
 import pytest
 
 from aioidem import Delivery, DeliveryStatus, errors
-from aioidem.aiokafka import AIOKafkaProducer
+from aioidem._aiokafka import AIOKafkaProducer
+from aioidem._broker.intercept import Action, CloseConnection, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, RequestSeen
 
 from .tools import ASYNCIO, PRODUCE, bounded, producer_for, stored_values
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 
 from aioidem import DeliveryStatus, Producer
+from aioidem._broker.intercept import Action, CloseConnection, Drop, RequestSeen, Rewrite
+from aioidem._producer.delivery import Delivery
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, CloseConnection, Drop, RequestSeen, Rewrite
-from aioidem.delivery import Delivery
 
 from .tools import (
     ONE_EACH,

@@ -15,12 +15,12 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.intercept import Action, AfterAppend, CloseConnection, RequestSeen, Rewrite
+from aioidem._config.options import ProducerConfig
+from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
+from aioidem._protocol.produce import encode_produce_request
+from aioidem._records import ReadRecord, build_batch
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, AfterAppend, CloseConnection, RequestSeen, Rewrite
-from aioidem.config import ProducerConfig
-from aioidem.engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
-from aioidem.protocol.produce import encode_produce_request
-from aioidem.records import ReadRecord, build_batch
 
 from .tools import (
     EVERY_WORLD,

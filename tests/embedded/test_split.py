@@ -12,8 +12,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import Delivery, DeliveryStatus, errors
+from aioidem._broker.intercept import Action, AfterAppend, CloseConnection, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, AfterAppend, CloseConnection, RequestSeen
 
 from .tools import PRODUCE, bounded, partition_of, producer_for, stored_values, virtual_time
 

@@ -19,11 +19,11 @@ from typing import Any, Literal
 import anyio
 import pytest
 
+from aioidem._load.measure import RunResult
+from aioidem._load.perf import Interrupt, Target, run_once
+from aioidem._load.plan import plan_perf
+from aioidem._load.screen import choose_screen
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli.measure import RunResult
-from aioidem.cli.perf import Interrupt, Target, run_once
-from aioidem.cli.plan import plan_perf
-from aioidem.cli.screen import choose_screen
 
 from .tools import ASYNCIO, bounded, partition_of, producer_for, round_trip
 

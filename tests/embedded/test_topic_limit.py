@@ -13,9 +13,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, errors
+from aioidem._broker.entities import Entity
+from aioidem._broker.intercept import Action, CloseConnection, RequestSeen, Rewrite
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import Entity
-from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Rewrite
 
 from .tools import DESCRIBE_CONFIGS, PRODUCE, bounded, producer_for, stored_values
 

@@ -12,10 +12,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, DeliveryStatus, errors
+from aioidem._broker.entities import build
+from aioidem._broker.intercept import Action, RequestSeen, Respond, Rewrite
+from aioidem._protocol.messages import response_type
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import build
-from aioidem.broker.intercept import Action, RequestSeen, Respond, Rewrite
-from aioidem.protocol.messages import response_type
 
 from .tools import ASYNCIO, PRODUCE, bounded, numbered, producer_for, stored_values
 

@@ -18,8 +18,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryCounts, DeliveryStatus, Producer, errors
+from aioidem._broker.intercept import Action, Drop, Refuse, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Drop, Refuse, RequestSeen
 
 from .tools import PRODUCE, bounded, numbered, producer_for, virtual_time
 

@@ -19,20 +19,20 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import Producer
-from aioidem.broker import EmbeddedCluster
-from aioidem.broker.batch import parse_single_batch
-from aioidem.broker.entities import build
-from aioidem.broker.spans import PartitionSpans, Verdict
-from aioidem.metrics import PartitionStatistics
-from aioidem.network.transport import Connector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import (
+from aioidem._broker.batch import parse_single_batch
+from aioidem._broker.entities import build
+from aioidem._broker.spans import PartitionSpans, Verdict
+from aioidem._network.transport import Connector
+from aioidem._producer.metrics import PartitionStatistics
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import (
     decode_request,
     decode_response,
     encode_request,
     request_type,
     response_type,
 )
+from aioidem.broker import EmbeddedCluster
 
 P = ParamSpec("P")
 T = TypeVar("T")

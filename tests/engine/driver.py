@@ -22,28 +22,28 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID, uuid5
 
-from aioidem.config import ProducerConfig
-from aioidem.engine import ProducerCore, steps
-from aioidem.engine.accumulator import PendingRecord, Settlement
-from aioidem.engine.discovery import Discovery
-from aioidem.engine.links import Link
-from aioidem.engine.partition import PartitionState
-from aioidem.engine.retention import BrokerMemory
-from aioidem.engine.transactions import OffsetCommit, Transactions, TransactionState
-from aioidem.engine.transactions import Outcome as TransactionOutcome
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.accumulator import PendingRecord, Settlement
+from aioidem._engine.discovery import Discovery
+from aioidem._engine.links import Link
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.retention import BrokerMemory
+from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
+from aioidem._engine.transactions import Outcome as TransactionOutcome
+from aioidem._protocol.add_offsets import AddOffsetsAnswer
+from aioidem._protocol.add_partitions import AddPartitionsAnswer
+from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.find_coordinator import CoordinatorAnswer
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
+from aioidem._protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
+from aioidem._protocol.producer_id import ProducerIdAnswer
+from aioidem._protocol.producers import ProducersAnswer
+from aioidem._protocol.topic_config import TopicConfig
+from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset, TxnOffsetCommitAnswer
+from aioidem._records import read_batches, record_size_bound
 from aioidem.errors import KafkaConnectionError, KafkaError
-from aioidem.protocol.add_offsets import AddOffsetsAnswer
-from aioidem.protocol.add_partitions import AddPartitionsAnswer
-from aioidem.protocol.broker_config import BrokerFacts
-from aioidem.protocol.end_txn import EndTxnAnswer
-from aioidem.protocol.find_coordinator import CoordinatorAnswer
-from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
-from aioidem.protocol.produce import LeaderNode, PartitionAnswer, ProduceAnswer
-from aioidem.protocol.producer_id import ProducerIdAnswer
-from aioidem.protocol.producers import ProducersAnswer
-from aioidem.protocol.topic_config import TopicConfig
-from aioidem.protocol.txn_offset_commit import GroupMember, TxnOffset, TxnOffsetCommitAnswer
-from aioidem.records import read_batches, record_size_bound
 from aioidem.structs import DeliveryStatus
 
 NONE = 0

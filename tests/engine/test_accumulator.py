@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aioidem.engine.accumulator import (
+from aioidem._engine.accumulator import (
     ByteBudget,
     MemoryWaiter,
     PartitionQueue,
     PendingRecord,
 )
-from aioidem.records import BATCH_OVERHEAD, build_batch, record_size_bound
+from aioidem._records import BATCH_OVERHEAD, build_batch, record_size_bound
 
 from .driver import Outcome
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.engine import steps
+from aioidem._engine import steps
 
 from .driver import (
     ACKED,

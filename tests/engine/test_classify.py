@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.engine.classify import _TABLE, Action, Disposition, classify
-from aioidem.engine.unlisted import may_pass
+from aioidem._engine.classify import _TABLE, Action, Disposition, classify
+from aioidem._engine.unlisted import may_pass
 
 TWO_FACED = {3, 6, 100}
 ALWAYS_IN_DOUBT = {-1, 7, 20, 46, 56}

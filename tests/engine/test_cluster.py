@@ -7,8 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.engine.cluster import NO_LEADER, ClusterView, MergeResult, PartitionView
-from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
+from aioidem._engine.cluster import NO_LEADER, ClusterView, MergeResult, PartitionView
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
 BROKERS = tuple(BrokerAddress(n, f"b{n}", 9092) for n in (1, 2, 3))

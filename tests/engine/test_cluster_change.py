@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from aioidem import errors
-from aioidem.engine import steps
-from aioidem.engine.transactions import TransactionState
-from aioidem.protocol.broker_config import BrokerFacts
-from aioidem.protocol.producers import ProducersAnswer
+from aioidem._engine import steps
+from aioidem._engine.transactions import TransactionState
+from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.producers import ProducersAnswer
 
 from .driver import (
     ACKED,

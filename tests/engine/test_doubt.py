@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.engine.recovery import Rung
+from aioidem._engine.recovery import Rung
 
 from .driver import (
     ACKED,

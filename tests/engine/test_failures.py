@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioidem.engine import steps
-from aioidem.engine.flushing import FlushCount
+from aioidem._engine import steps
+from aioidem._engine.flushing import FlushCount
+from aioidem._protocol.produce import PartitionAnswer
+from aioidem._protocol.producer_id import ProducerIdAnswer
 from aioidem.errors import (
     ClusterAuthorizationFailedError,
     KafkaError,
     ProducerClosed,
     ProtocolError,
 )
-from aioidem.protocol.produce import PartitionAnswer
-from aioidem.protocol.producer_id import ProducerIdAnswer
 from aioidem.structs import DeliveryCounts
 
 from .driver import (

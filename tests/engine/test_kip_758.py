@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from aioidem.engine import steps
-from aioidem.engine.idempotence import SEQUENCE_MODULUS, ProducerIdentity
-from aioidem.engine.partition import SEQUENCE_CAP
-from aioidem.engine.recovery import Rung
-from aioidem.protocol.broker_config import BrokerFacts
+from aioidem._engine import steps
+from aioidem._engine.idempotence import SEQUENCE_MODULUS, ProducerIdentity
+from aioidem._engine.partition import SEQUENCE_CAP
+from aioidem._engine.recovery import Rung
+from aioidem._protocol.broker_config import BrokerFacts
 
 from .driver import (
     ACKED,

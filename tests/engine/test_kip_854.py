@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.configs import BROKER_CONFIGS
-from aioidem.broker.partition import Replica
-from aioidem.broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
-from aioidem.engine import ProducerCore, steps
-from aioidem.engine.accumulator import PendingRecord
-from aioidem.engine.recovery import Rung
-from aioidem.engine.suspicion import DEFAULT_EXPIRATION
+from aioidem._broker.configs import BROKER_CONFIGS
+from aioidem._broker.partition import Replica
+from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.recovery import Rung
+from aioidem._engine.suspicion import DEFAULT_EXPIRATION
+from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.read_back import ReadBackAnswer
+from aioidem._records import assign_offsets
 from aioidem.errors import ConfigError
-from aioidem.protocol.broker_config import BrokerFacts
-from aioidem.protocol.read_back import ReadBackAnswer
-from aioidem.records import assign_offsets
 
 from .driver import (
     ACKED,

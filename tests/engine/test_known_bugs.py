@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.engine import steps
-from aioidem.protocol.produce import ProduceAnswer
-from aioidem.protocol.producers import ProducersAnswer
+from aioidem._engine import steps
+from aioidem._protocol.produce import ProduceAnswer
+from aioidem._protocol.producers import ProducersAnswer
 
 from .driver import (
     ACKED,

@@ -8,9 +8,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.engine.cluster import ClusterView, TopicView
-from aioidem.engine.metadata_merge import SLICE, MetadataMerge
-from aioidem.protocol.metadata import (
+from aioidem._engine.cluster import ClusterView, TopicView
+from aioidem._engine.metadata_merge import SLICE, MetadataMerge
+from aioidem._protocol.metadata import (
     BrokerAddress,
     MetadataUpdate,
     PartitionColumns,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.engine import steps
-from aioidem.protocol.topic_config import TopicConfig
+from aioidem._engine import steps
+from aioidem._protocol.topic_config import TopicConfig
 
 from .driver import (
     ACKED,
@@ -79,7 +79,7 @@ def test_the_producer_id_is_asked_for_although_metadata_holds_the_only_slot() ->
 @pytest.mark.parametrize("code", [14, 15, 7, 16, -1])
 def test_a_producer_id_refused_retriably_is_asked_for_again(code: int) -> None:
     """A1.8, C-J13."""
-    from aioidem.protocol.producer_id import ProducerIdAnswer
+    from aioidem._protocol.producer_id import ProducerIdAnswer
 
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
@@ -754,7 +754,7 @@ def test_the_back_off_is_skipped_when_the_leader_has_moved() -> None:
 
 def test_a_leader_hint_of_an_unknown_broker_is_followed_with_its_address() -> None:
     """A7.57."""
-    from aioidem.protocol.produce import LeaderNode
+    from aioidem._protocol.produce import LeaderNode
 
     rig = Rig().start()
     rig.send()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.protocol.producers import ProducersAnswer
+from aioidem._protocol.producers import ProducersAnswer
 
 from .driver import ACKED, OUT_OF_ORDER, PENDING, Request, Rig, T, pipelined
 

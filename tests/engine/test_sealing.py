@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.config import ProducerConfig
-from aioidem.engine.accumulator import PendingRecord
-from aioidem.engine.backoff import Backoff
-from aioidem.engine.batch import Batch
-from aioidem.engine.idempotence import ProducerIdentity
-from aioidem.engine.partition import PartitionState
-from aioidem.engine.sealing import Sealer
-from aioidem.engine.topics import TopicState
-from aioidem.records import Codec, read_batches, record_size_bound
+from aioidem._config.options import ProducerConfig
+from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.backoff import Backoff
+from aioidem._engine.batch import Batch
+from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.sealing import Sealer
+from aioidem._engine.topics import TopicState
+from aioidem._records import Codec, read_batches, record_size_bound
 
 from .driver import Outcome, made_link
 

@@ -15,11 +15,11 @@ import re
 
 import pytest
 
-from aioidem.config import ProducerConfig
-from aioidem.engine import steps
-from aioidem.engine.idempotence import SEQUENCE_MODULUS
-from aioidem.engine.recovery import Rung
-from aioidem.protocol.producers import ProducersAnswer
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import steps
+from aioidem._engine.idempotence import SEQUENCE_MODULUS
+from aioidem._engine.recovery import Rung
+from aioidem._protocol.producers import ProducersAnswer
 from tests.written import TESTS, files_of_tests, written_in
 
 from .driver import (

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.engine.accumulator import PendingRecord, Settlement
-from aioidem.engine.backoff import Backoff
-from aioidem.engine.goodput import Goodput
-from aioidem.engine.idempotence import (
+from aioidem._engine.accumulator import PendingRecord, Settlement
+from aioidem._engine.backoff import Backoff
+from aioidem._engine.goodput import Goodput
+from aioidem._engine.idempotence import (
     MAX_EPOCH,
     IdentityLedger,
     IdentityState,
@@ -23,18 +23,18 @@ from aioidem.engine.idempotence import (
     SequenceLedger,
     wire_sequence,
 )
-from aioidem.engine.metadata import MetadataRefresher
-from aioidem.engine.sticky import StickyPartitioner
-from aioidem.engine.topic_view import TopicView
-from aioidem.engine.topics import CEILING_MEMORY, TopicState
-from aioidem.engine.unassigned import UnassignedRecords
-from aioidem.engine.windows import (
+from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.sticky import StickyPartitioner
+from aioidem._engine.topic_view import TopicView
+from aioidem._engine.topics import CEILING_MEMORY, TopicState
+from aioidem._engine.unassigned import UnassignedRecords
+from aioidem._engine.windows import (
     DEFAULT_BATCHES_RETAINED,
     MAX_BATCHES_RETAINED,
     ConnectionWindow,
     PartitionWindow,
 )
-from aioidem.protocol.metadata import PartitionUpdate
+from aioidem._protocol.metadata import PartitionUpdate
 
 # -- windows
 

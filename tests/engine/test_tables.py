@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aioidem.engine.batch import (
+from aioidem._engine.batch import (
     BATCH_TRANSITIONS,
     PERSISTENCE_TRANSITIONS,
     Batch,
@@ -22,17 +22,17 @@ from aioidem.engine.batch import (
     Evidence,
     Persistence,
 )
-from aioidem.engine.discovery import DISCOVERY_TRANSITIONS, DiscoveryEvent, DiscoveryState
-from aioidem.engine.idempotence import (
+from aioidem._engine.discovery import DISCOVERY_TRANSITIONS, DiscoveryEvent, DiscoveryState
+from aioidem._engine.idempotence import (
     IDENTITY_TRANSITIONS,
     IdentityEvent,
     IdentityLedger,
     IdentityState,
     ProducerIdentity,
 )
-from aioidem.engine.links import LINK_TRANSITIONS, LinkEvent, LinkState
-from aioidem.engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent, Rung
-from aioidem.engine.transactions import (
+from aioidem._engine.links import LINK_TRANSITIONS, LinkEvent, LinkState
+from aioidem._engine.recovery import RECOVERY_TRANSITIONS, Recovery, RecoveryEvent, Rung
+from aioidem._engine.transactions import (
     TRANSACTION_TRANSITIONS,
     TransactionEvent,
     TransactionState,

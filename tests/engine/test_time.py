@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioidem.engine import steps
+from aioidem._engine import steps
 from aioidem.errors import DeliveryTimeoutError, KafkaTimeoutError, UnknownTopicOrPartitionError
 
 from .driver import (

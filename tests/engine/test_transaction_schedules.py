@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from aioidem import errors
-from aioidem.engine import steps
-from aioidem.engine.transactions import Outcome as TransactionOutcome
-from aioidem.engine.transactions import TransactionState
-from aioidem.protocol.add_offsets import AddOffsetsAnswer
-from aioidem.protocol.add_partitions import AddPartitionsAnswer
-from aioidem.protocol.end_txn import EndTxnAnswer
-from aioidem.protocol.find_coordinator import CoordinatorAnswer
-from aioidem.protocol.producer_id import ProducerIdAnswer
-from aioidem.protocol.txn_offset_commit import TxnOffsetCommitAnswer
+from aioidem._engine import steps
+from aioidem._engine.transactions import Outcome as TransactionOutcome
+from aioidem._engine.transactions import TransactionState
+from aioidem._protocol.add_offsets import AddOffsetsAnswer
+from aioidem._protocol.add_partitions import AddPartitionsAnswer
+from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.find_coordinator import CoordinatorAnswer
+from aioidem._protocol.producer_id import ProducerIdAnswer
+from aioidem._protocol.txn_offset_commit import TxnOffsetCommitAnswer
 from aioidem.structs import DeliveryStatus
 
 from .driver import (

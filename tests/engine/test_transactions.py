@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from aioidem import errors
-from aioidem.engine import steps
-from aioidem.engine.transactions import TransactionState
-from aioidem.protocol.end_txn import EndTxnAnswer
-from aioidem.protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
+from aioidem._engine import steps
+from aioidem._engine.transactions import TransactionState
+from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
 from aioidem.structs import DeliveryStatus
 
 from .driver import (

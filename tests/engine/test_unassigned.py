@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
 
-from aioidem.engine import steps
-from aioidem.engine.unassigned import SLICE
+from aioidem._engine import steps
+from aioidem._engine.unassigned import SLICE
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
 

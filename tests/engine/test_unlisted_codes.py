@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from aioidem import errors
-from aioidem.engine import steps
-from aioidem.engine.unlisted import may_pass
-from aioidem.protocol.producer_id import ProducerIdAnswer
+from aioidem._engine import steps
+from aioidem._engine.unlisted import may_pass
+from aioidem._protocol.producer_id import ProducerIdAnswer
 
 from .driver import ACKED, NOT_WRITTEN, OUT_OF_ORDER, PENDING, UNKNOWN, Rig, pipelined
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.testing.broker_patch import (
+from aioidem._testing.broker_patch import (
     CLASS_NAME,
     BrokerPatchError,
     patched,

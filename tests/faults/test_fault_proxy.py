@@ -19,11 +19,8 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import Producer
-from aioidem.broker import EmbeddedCluster
-from aioidem.errors import ConfigError, KafkaConnectionError
-from aioidem.network.transport import TcpConnector
-from aioidem.testing import FaultProxy, RetentionFace
-from aioidem.testing.fault_proxy import (
+from aioidem._network.transport import TcpConnector
+from aioidem._testing.fault_proxy import (
     Action,
     BlackHole,
     Cut,
@@ -33,6 +30,9 @@ from aioidem.testing.fault_proxy import (
     Hold,
     Rewrite,
 )
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import ConfigError, KafkaConnectionError
+from aioidem.testing import FaultProxy, RetentionFace
 
 pytestmark = pytest.mark.anyio
 

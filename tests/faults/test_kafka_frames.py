@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.protocol.produce import encode_produce_request
-from aioidem.testing.kafka_frames import (
+from aioidem._protocol.produce import encode_produce_request
+from aioidem._testing.kafka_frames import (
     PASS,
     WHOLE,
     FrameCutter,

@@ -21,11 +21,11 @@ from unittest import mock
 import javaproperties
 import typer.main
 
-from aioidem.cli.app import run
-from aioidem.config import ProducerConfig
-from aioidem.network.sasl.client import sasl_client
-from aioidem.network.tls import secured
-from aioidem.network.transport import TcpConnector
+from aioidem._cli.app import run
+from aioidem._config.options import ProducerConfig
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.tls import secured
+from aioidem._network.transport import TcpConnector
 
 from .parsers import check_text, declared
 
@@ -80,8 +80,8 @@ def cli_files(data: bytes) -> None:
     with (
         mock.patch.dict(os.environ, {_VARIABLE: _SECRET, **_NO_AUTHORITIES}),
         mock.patch("typer.main.get_command", _parser),
-        mock.patch("aioidem.cli.perf.perf", side_effect=keep),
-        mock.patch("aioidem.cli.audit.audit", side_effect=keep),
+        mock.patch("aioidem._load.perf.perf", side_effect=keep),
+        mock.patch("aioidem._cli.audit.audit", side_effect=keep),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(said),
     ):

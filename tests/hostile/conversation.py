@@ -18,15 +18,15 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from aioidem import Delivery, Producer
+from aioidem._config.options import ProducerConfig
+from aioidem._network.connection import Connection
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.transport import Connector
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import decode_request, encode_request, request_type
+from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
-from aioidem.config import ProducerConfig
 from aioidem.errors import InternalError, KafkaConnectionError, KafkaError
-from aioidem.network.connection import Connection
-from aioidem.network.sasl.client import sasl_client
-from aioidem.network.transport import Connector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import decode_request, encode_request, request_type
-from aioidem.protocol.versions import ApiKey
 from tests.simulated.whole import VirtualLoop
 
 from .parsers import check_text, declared

@@ -15,37 +15,37 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from aioidem.engine.read_back import written_batches
-from aioidem.errors import InternalError, KafkaError
-from aioidem.jaas import JaasError, read_jaas
-from aioidem.network.sasl import scram
-from aioidem.network.sasl.aws_msk_iam import AwsMskIam
-from aioidem.network.sasl.gssapi import Gssapi
-from aioidem.network.sasl.mechanism import Mechanism
-from aioidem.network.sasl.oauthbearer import OAuthBearer
-from aioidem.network.sasl.oidc import _token_of
-from aioidem.network.sasl.plain import Plain
-from aioidem.protocol.broker_config import broker_facts
-from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.messages import (
+from aioidem._config.jaas import JaasError, read_jaas
+from aioidem._config.secret import Secret
+from aioidem._engine.read_back import written_batches
+from aioidem._network.sasl import scram
+from aioidem._network.sasl.aws_msk_iam import AwsMskIam
+from aioidem._network.sasl.gssapi import Gssapi
+from aioidem._network.sasl.mechanism import Mechanism
+from aioidem._network.sasl.oauthbearer import OAuthBearer
+from aioidem._network.sasl.oidc import _token_of
+from aioidem._network.sasl.plain import Plain
+from aioidem._protocol.broker_config import broker_facts
+from aioidem._protocol.frames import FrameSplitter
+from aioidem._protocol.messages import (
     MAX_THROTTLE_MS,
     correlation_id_of,
     decode_response,
     response_type,
 )
-from aioidem.protocol.metadata import MetadataUpdate, metadata_update
-from aioidem.protocol.metadata_reader import read_metadata
-from aioidem.protocol.produce import decode_produce_response
-from aioidem.protocol.producer_id import producer_id_answer
-from aioidem.protocol.producers import producers_answer
-from aioidem.protocol.read_back import read_back_answer
-from aioidem.protocol.sasl import authenticate_answer, check_handshake
-from aioidem.protocol.topic_config import topic_config
-from aioidem.protocol.topic_limit import topic_limit
-from aioidem.protocol.versions import ApiKey, VersionNegotiation
-from aioidem.records import Codec, read_batches
-from aioidem.records.compression import decompress
-from aioidem.secret import Secret
+from aioidem._protocol.metadata import MetadataUpdate, metadata_update
+from aioidem._protocol.metadata_reader import read_metadata
+from aioidem._protocol.produce import decode_produce_response
+from aioidem._protocol.producer_id import producer_id_answer
+from aioidem._protocol.producers import producers_answer
+from aioidem._protocol.read_back import read_back_answer
+from aioidem._protocol.sasl import authenticate_answer, check_handshake
+from aioidem._protocol.topic_config import topic_config
+from aioidem._protocol.topic_limit import topic_limit
+from aioidem._protocol.versions import ApiKey, VersionNegotiation
+from aioidem._records import Codec, read_batches
+from aioidem._records.compression import decompress
+from aioidem.errors import InternalError, KafkaError
 
 from .samples import READ
 

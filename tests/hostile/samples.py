@@ -20,10 +20,10 @@ import lz4.frame
 import zstandard
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.virtual import PlainRecord
-from aioidem.protocol.messages import encode_response, response_type
-from aioidem.protocol.versions import SPOKEN, ApiKey
-from aioidem.records import Codec, build_batch
+from aioidem._broker.virtual import PlainRecord
+from aioidem._protocol.messages import encode_response, response_type
+from aioidem._protocol.versions import SPOKEN, ApiKey
+from aioidem._records import Codec, build_batch
 
 __all__ = ["READ", "batches", "bombs", "filled", "response"]
 

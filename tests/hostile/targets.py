@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from aioidem.protocol.frames import frame
-from aioidem.protocol.versions import ApiKey
-from aioidem.records import Codec
-from aioidem.records.compression import compress
+from aioidem._protocol.frames import frame
+from aioidem._protocol.versions import ApiKey
+from aioidem._records import Codec
+from aioidem._records.compression import compress
 
 from . import cli_files, conversation, parsers, samples, token_endpoint, topic_values
 from .budget import DEFAULT, Budget

@@ -20,19 +20,19 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import Producer, errors
-from aioidem.aiokafka import AIOKafkaProducer
+from aioidem._aiokafka import AIOKafkaProducer
+from aioidem._config.options import ProducerConfig
+from aioidem._config.secret import Secret
+from aioidem._engine import steps
+from aioidem._engine.connections import Connections
+from aioidem._network.sasl.scram import Scram
+from aioidem._network.transport import Connector
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import decode_request, response_type
+from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, TopicUpdate, metadata_update
+from aioidem._protocol.produce import LeaderNode
+from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
-from aioidem.config import ProducerConfig
-from aioidem.engine import steps
-from aioidem.engine.connections import Connections
-from aioidem.network.sasl.scram import Scram
-from aioidem.network.transport import Connector
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import decode_request, response_type
-from aioidem.protocol.metadata import BrokerAddress, MetadataUpdate, TopicUpdate, metadata_update
-from aioidem.protocol.produce import LeaderNode
-from aioidem.protocol.versions import ApiKey
-from aioidem.secret import Secret
 from tests.engine.driver import Rig, T
 from tests.written import TESTS, files_of_tests, written_in
 

@@ -15,13 +15,14 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream
 
-from aioidem import Producer, questions
+from aioidem import Producer
+from aioidem._network.transport import Connector
+from aioidem._producer import questions
+from aioidem._producer.sender import LONG_ANSWER
+from aioidem._protocol.metadata import MetadataUpdate
+from aioidem._protocol.metadata_reader import read_metadata
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ProducerClosed
-from aioidem.network.transport import Connector
-from aioidem.protocol.metadata import MetadataUpdate
-from aioidem.protocol.metadata_reader import read_metadata
-from aioidem.sender import LONG_ANSWER
 
 MANY = 5_000
 

@@ -16,10 +16,10 @@ from unittest import mock
 
 import anyio
 
+from aioidem._config.secret import Secret
+from aioidem._network.sasl.oauthbearer import OAuthBearer
+from aioidem._network.sasl.oidc import ClientCredentials
 from aioidem.errors import AuthenticationFailedError, KafkaConnectionError
-from aioidem.network.sasl.oauthbearer import OAuthBearer
-from aioidem.network.sasl.oidc import ClientCredentials
-from aioidem.secret import Secret
 
 from .conversation import in_virtual_time
 from .parsers import check_text

@@ -17,9 +17,9 @@ from zlib import crc32
 
 from rich.console import Console
 
-from aioidem.cli.audit import example_lines, findings_table
-from aioidem.spark.examples import example
-from aioidem.spark.marker import Marker
+from aioidem._cli.audit import example_lines, findings_table
+from aioidem._spark.examples import example
+from aioidem._spark.marker import Marker
 from aioidem.testing import Anomaly, LogRecord, ValueId, check_history, make_value, parse_value
 
 from .parsers import check_text, declared

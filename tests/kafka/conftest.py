@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
-from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
+from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka
 
 from .tools import STOCK
 

@@ -35,12 +35,12 @@ import anyio
 import crc32c
 from anyio.abc import ByteStream
 
-from aioidem.broker.dispatch import APIS
-from aioidem.broker.entities import build
-from aioidem.network.transport import TcpConnector
-from aioidem.protocol.codec import epoch_ms
-from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.messages import (
+from aioidem._broker.dispatch import APIS
+from aioidem._broker.entities import build
+from aioidem._network.transport import TcpConnector
+from aioidem._protocol.codec import epoch_ms
+from aioidem._protocol.frames import FrameSplitter
+from aioidem._protocol.messages import (
     correlation_id_of,
     decode_response,
     encode_request,

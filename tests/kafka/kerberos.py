@@ -21,9 +21,9 @@ import anyio
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.kafka_process import reserve_port
 from aioidem.errors import AuthenticationFailedError, SaslAuthenticationFailed
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_process import reserve_port
 
 from .test_security import TOPIC, TRUST, security
 from .tools import History, allow, bounded, check, outcomes

@@ -1,6 +1,6 @@
 """Print the SHA-256 of each jar of a version of Kafka: ``python -m tests.kafka.new_pins VERSION``.
 
-For a version that is added: the lines go into aioidem/testing/kafka-VERSION.sha256, and are held
+For a version that is added: the lines go into aioidem/_testing/kafka-VERSION.sha256, and are held
 against what Maven Central shows in a browser.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from aioidem.testing.kafka_install import install_kafka
-from aioidem.testing.kafka_pins import sha256_of
+from aioidem._testing.kafka_install import install_kafka
+from aioidem._testing.kafka_pins import sha256_of
 
 if __name__ == "__main__":
     jars = install_kafka(sys.argv[1], unpinned=True).jars

@@ -21,8 +21,8 @@ from typing import Any
 import anyio
 import pytest
 
-from aioidem.testing.fault_proxy import FrameHook, FrameSeen, Inspect
-from aioidem.testing.kafka_dump import DumpedBatch, DumpedRecord
+from aioidem._testing.fault_proxy import FrameHook, FrameSeen, Inspect
+from aioidem._testing.kafka_dump import DumpedBatch, DumpedRecord
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -142,7 +142,7 @@ def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import LATE, BurstTally, markdown, ratio_lines
 
-    from aioidem.cli.measure import RunLabel
+    from aioidem._load.measure import RunLabel
 
     table = readme_table()
     clients = {

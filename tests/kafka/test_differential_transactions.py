@@ -12,10 +12,10 @@ from typing import Literal
 
 import pytest
 
+from aioidem._broker.topology import Broker
+from aioidem._broker.transaction import Identity, Target
+from aioidem._broker.transaction_coordinator import TransactionCoordinator
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.topology import Broker
-from aioidem.broker.transaction import Identity, Target
-from aioidem.broker.transaction_coordinator import TransactionCoordinator
 
 from .differential import Pair, Side
 from .differential_steps import HOST, Bench

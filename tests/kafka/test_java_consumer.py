@@ -17,8 +17,8 @@ import anyio
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.kafka_install import install_kafka
 from aioidem.broker import EmbeddedCluster
-from aioidem.testing.kafka_install import install_kafka
 
 TOPIC, GROUP, PARTITIONS = "readings", "readers", 4
 BOUND = 60.0

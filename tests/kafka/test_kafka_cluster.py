@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.kafka_cluster import KafkaStartError, KafkaToolError
+from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_cluster import KafkaStartError, KafkaToolError
-from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
 
 from .tools import ONE_EACH, STOCK, History, bounded, check, outcomes
 
@@ -128,7 +128,7 @@ def installing_without_network(version: str, **environment: str | Path) -> str:
     """What a new process prints that finds this version's jars, or why it does not."""
     program = (
         "import sys\n"
-        "from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka\n"
+        "from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka\n"
         "try:\n"
         "    print(*install_kafka(sys.argv[1]).jars, sep='\\n')\n"
         "except KafkaUnavailableError as error:\n"

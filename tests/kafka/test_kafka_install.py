@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from aioidem.jars import jar_folder
+from aioidem._jars import jar_folder
 
 LOCKS = Path("/proc/locks")
-PROGRAM = "from aioidem.testing.kafka_install import install_kafka; install_kafka('4.3.1')"
+PROGRAM = "from aioidem._testing.kafka_install import install_kafka; install_kafka('4.3.1')"
 
 
 def waiters(inode: int) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.testing.broker_patch import CLASS_NAME, patched, retained, write_patch
-from aioidem.testing.kafka_install import find_java, install_kafka
+from aioidem._testing.broker_patch import CLASS_NAME, patched, retained, write_patch
+from aioidem._testing.kafka_install import find_java, install_kafka
 
 from .tools import STOCK
 

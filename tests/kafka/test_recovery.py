@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from aioidem import Producer
-from aioidem.protocol.messages import decode_response, response_type
+from aioidem._protocol.messages import decode_response, response_type
+from aioidem._testing.fault_proxy import Action, Drop, FaultProxy, FrameSeen, Inspect
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Drop, FaultProxy, FrameSeen, Inspect
 
 from .faults.world import forbid_reading
 from .tools import (

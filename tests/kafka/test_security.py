@@ -17,6 +17,9 @@ import anyio
 import pytest
 
 from aioidem import DeliveryStatus, Producer
+from aioidem._protocol.messages import decode_response, response_type
+from aioidem._testing.fault_proxy import Action, Drop, FrameSeen, Inspect
+from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
@@ -28,10 +31,7 @@ from aioidem.errors import (
     TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
-from aioidem.protocol.messages import decode_response, response_type
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Drop, FrameSeen, Inspect
-from aioidem.testing.kafka_security import KafkaSecurity
 from tests.security.tools import Authority, AwsSession, token
 
 from .tools import (

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.fault_proxy import Action, FrameSeen
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, FrameSeen
 
 from .test_security import TRUST, password, security
 from .tools import ONE_EACH, History, SpanCount, bounded, check, outcomes

@@ -18,10 +18,10 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from pyspark.errors import StreamingQueryException
 
-from aioidem.cli import main
+from aioidem._cli import main
+from aioidem._testing.fault_proxy import Action, Cut, Delay, FrameSeen
 from aioidem.spark import register
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Cut, Delay, FrameSeen
 from tests.spark.conftest import PYSPARK_FORGETS, event_log, portal, spark
 from tests.spark.tools import ROWS, Query, fail_once, values
 

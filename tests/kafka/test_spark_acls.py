@@ -12,18 +12,18 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
+from aioidem._spark.marker import PREFIX, TaskIdentity
+from aioidem._spark.open_transactions import end_transactions_of
+from aioidem._spark.options import SinkOptions
+from aioidem._spark.writing import SinkRow, Written, write_rows
+from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
-from aioidem.spark.marker import PREFIX, TaskIdentity
-from aioidem.spark.open_transactions import end_transactions_of
-from aioidem.spark.options import SinkOptions
-from aioidem.spark.writing import SinkRow, Written, write_rows
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_security import KafkaSecurity
 from tests.security.tools import Authority
 
 from .tools import allow, bounded

@@ -20,8 +20,8 @@ import pyspark
 import pytest
 from anyio.from_thread import BlockingPortal
 
+from aioidem._testing.kafka_process import ProcessGuard, reserve_port
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_process import ProcessGuard, reserve_port
 from tests.spark import speculative
 from tests.spark.conftest import PYSPARK_FORGETS, event_log, portal, spark
 from tests.spark.speculative import ROWS, TASKS

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.fault_proxy import Cut, Drop
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Cut, Drop
 
 from .tools import (
     DESCRIBE_CONFIGS,

@@ -16,12 +16,14 @@ from typing import Any, ParamSpec, TypeVar
 import anyio
 
 from aioidem import Producer
-from aioidem.broker.batch import parse_single_batch
-from aioidem.broker.spans import PartitionSpans, Verdict
-from aioidem.delivery import Delivery
+from aioidem._broker.batch import parse_single_batch
+from aioidem._broker.spans import PartitionSpans, Verdict
+from aioidem._producer.delivery import Delivery
+from aioidem._producer.metrics import PartitionStatistics
+from aioidem._protocol.messages import decode_request, decode_response, response_type
+from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect
+from aioidem._testing.kafka_dump import DumpedBatch
 from aioidem.errors import KafkaError
-from aioidem.metrics import PartitionStatistics
-from aioidem.protocol.messages import decode_request, decode_response, response_type
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Expectations,
@@ -35,8 +37,6 @@ from aioidem.testing import (
     make_value,
     parse_value,
 )
-from aioidem.testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect
-from aioidem.testing.kafka_dump import DumpedBatch
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from typing import Final
 import aiokafka
 
 from aioidem import Producer
-from aioidem.delivery import Delivery
+from aioidem._producer.delivery import Delivery
+from aioidem._testing.fault_proxy import Action, FrameHook, FrameSeen
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, FrameHook, FrameSeen
 from tests.kafka.faults.world import until
 
 PRODUCE, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 25, 26, 28

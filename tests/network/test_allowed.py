@@ -11,11 +11,11 @@ import pytest
 from anyio.abc import ByteStream
 
 from aioidem import Producer
+from aioidem._broker.intercept import Action, RequestSeen, Rewrite
+from aioidem._config.options import ProducerConfig
+from aioidem._network.allowed import AllowedConnector, limited
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, RequestSeen, Rewrite
-from aioidem.config import ProducerConfig
 from aioidem.errors import BrokerNotAllowedError, ConfigError, KafkaError
-from aioidem.network.allowed import AllowedConnector, limited
 
 pytestmark = pytest.mark.anyio
 

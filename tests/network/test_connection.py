@@ -16,12 +16,12 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 
+from aioidem._network.connection import Connection
+from aioidem._network.transport import TcpConnector
+from aioidem._protocol.frames import FrameLimit, FrameSplitter, frame
+from aioidem._protocol.messages import request_head
+from aioidem._protocol.versions import ApiVersionTable
 from aioidem.errors import InternalError, KafkaConnectionError, KafkaError, ProtocolError
-from aioidem.network.connection import Connection
-from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameLimit, FrameSplitter, frame
-from aioidem.protocol.messages import request_head
-from aioidem.protocol.versions import ApiVersionTable
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 
-from aioidem.network.eager import EagerStream, eager
-from aioidem.network.transport import TcpConnector
+from aioidem._network.eager import EagerStream, eager
+from aioidem._network.transport import TcpConnector
 
 Script = Callable[[SocketStream], Awaitable[None]]
 MEGABYTE = 1 << 20

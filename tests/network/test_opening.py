@@ -19,6 +19,17 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from kio.schema.errors import ErrorCode
 
+from aioidem._network.connection import Connection
+from aioidem._network.transport import TcpConnector, address
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import (
+    RequestHeader,
+    UnsupportedRequestError,
+    decode_request,
+    encode_response,
+    response_type,
+)
+from aioidem._protocol.versions import ApiKey
 from aioidem.errors import (
     IncompatibleBrokerVersion,
     InvalidRequestError,
@@ -26,17 +37,6 @@ from aioidem.errors import (
     NotKafkaError,
     ProtocolError,
 )
-from aioidem.network.connection import Connection
-from aioidem.network.transport import TcpConnector, address
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import (
-    RequestHeader,
-    UnsupportedRequestError,
-    decode_request,
-    encode_response,
-    response_type,
-)
-from aioidem.protocol.versions import ApiKey
 
 pytestmark = pytest.mark.anyio
 

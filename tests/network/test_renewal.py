@@ -18,19 +18,19 @@ import trio.testing
 from anyio.streams.memory import MemoryObjectReceiveStream
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import respond
-from aioidem.broker.memory import MemoryConnector, MemoryStream, stream_pair
-from aioidem.config import ProducerConfig
+from aioidem._broker.entities import respond
+from aioidem._broker.memory import MemoryConnector, MemoryStream, stream_pair
+from aioidem._config.options import ProducerConfig
+from aioidem._network.connection import Connection
+from aioidem._network.sasl.client import SaslClient
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import encode_response
 from aioidem.errors import (
     AuthenticationFailedError,
     KafkaConnectionError,
     ProtocolError,
     SaslAuthenticationFailed,
 )
-from aioidem.network.connection import Connection
-from aioidem.network.sasl.client import SaslClient
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import encode_response
 
 pytestmark = [
     pytest.mark.anyio,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.config import ProducerConfig
+from aioidem._config.options import ProducerConfig
+from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.versions import ApiKey
 from aioidem.errors import ProtocolError
-from aioidem.protocol.answer_limits import answer_limit, produce_answer_limit
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.versions import ApiKey
 
 MOST = ProducerConfig.build("h:1").max_frame_bytes
 

@@ -31,8 +31,7 @@ from kio.schema.produce.v8 import response as produce_v8
 from kio.schema.request_header.v2.header import RequestHeader
 from kio.serial import entity_reader
 
-from aioidem.errors import InternalError, ProtocolError
-from aioidem.protocol.codec import (
+from aioidem._protocol.codec import (
     MAX_ITEMS,
     RawErrorCode,
     decode,
@@ -40,7 +39,8 @@ from aioidem.protocol.codec import (
     encode,
     epoch_ms,
 )
-from aioidem.protocol.messages import request_type, response_type
+from aioidem._protocol.messages import request_type, response_type
+from aioidem.errors import InternalError, ProtocolError
 
 APIS = (0, 1, 2, 3, 10, 17, 18, 19, 20, 22, 24, 25, 26, 28, 32, 36, 44, 60, 61, 66)
 EVERY_SCHEMA: list[Any] = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem._protocol.frames import FrameSplitter, frame, recognise
 from aioidem.errors import NotKafkaError, ProtocolError
-from aioidem.protocol.frames import FrameSplitter, frame, recognise
 
 LIMIT = 1000
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from aioidem.errors import ProtocolError
-from aioidem.protocol.frames import FrameSplitter, frame
-from aioidem.protocol.messages import (
+from aioidem._protocol.frames import FrameSplitter, frame
+from aioidem._protocol.messages import (
     MAX_THROTTLE_MS,
     RequestHeader,
     UnsupportedRequestError,
@@ -31,6 +30,7 @@ from aioidem.protocol.messages import (
     response_type,
     throttle_ms,
 )
+from aioidem.errors import ProtocolError
 
 correlation_ids = st.integers(-(2**31), 2**31 - 1)
 client_ids = st.none() | st.text(max_size=20)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from aioidem._protocol.codec import MAX_ITEMS
+from aioidem._protocol.messages import decode_response, encode_response, response_type
+from aioidem._protocol.metadata import MetadataUpdate, metadata_update
+from aioidem._protocol.metadata_reader import MAX_BROKERS, read_metadata
 from aioidem.errors import InternalError, ProtocolError
-from aioidem.protocol.codec import MAX_ITEMS
-from aioidem.protocol.messages import decode_response, encode_response, response_type
-from aioidem.protocol.metadata import MetadataUpdate, metadata_update
-from aioidem.protocol.metadata_reader import MAX_BROKERS, read_metadata
 from tests.hostile.samples import filled
 
 VERSIONS = range(4, 14)

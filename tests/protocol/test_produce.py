@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from aioidem.errors import InternalError, ProtocolError
-from aioidem.protocol import produce
-from aioidem.protocol.codec import decode, encode
-from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.messages import MAX_THROTTLE_MS, decode_request, encode_response
-from aioidem.protocol.produce import (
+from aioidem._protocol import produce
+from aioidem._protocol.codec import decode, encode
+from aioidem._protocol.frames import FrameSplitter
+from aioidem._protocol.messages import MAX_THROTTLE_MS, decode_request, encode_response
+from aioidem._protocol.produce import (
     LeaderNode,
     PartitionAnswer,
     PartitionProduceResponseV14,
@@ -30,6 +29,7 @@ from aioidem.protocol.produce import (
     encode_produce_request,
     tagged_retained,
 )
+from aioidem.errors import InternalError, ProtocolError
 
 VERSIONS = range(3, 15)
 TOPIC_ID = uuid.UUID("12345678-1234-5678-1234-567812345678")

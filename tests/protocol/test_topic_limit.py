@@ -6,7 +6,7 @@ from types import SimpleNamespace as Fields
 
 import pytest
 
-from aioidem.protocol.topic_limit import topic_limit
+from aioidem._protocol.topic_limit import topic_limit
 
 
 def described(configs: dict[str, str | None], code: int = 0) -> Fields:

@@ -8,34 +8,34 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.entities import respond
-from aioidem.errors import InternalError
-from aioidem.protocol.add_offsets import add_offsets_answer, add_offsets_request
-from aioidem.protocol.add_partitions import add_partitions_answer, add_partitions_request
-from aioidem.protocol.end_txn import end_txn_answer, end_txn_request
-from aioidem.protocol.find_coordinator import (
+from aioidem._broker.entities import respond
+from aioidem._protocol.add_offsets import add_offsets_answer, add_offsets_request
+from aioidem._protocol.add_partitions import add_partitions_answer, add_partitions_request
+from aioidem._protocol.end_txn import end_txn_answer, end_txn_request
+from aioidem._protocol.find_coordinator import (
     CoordinatorKey,
     coordinator_answer,
     coordinator_request,
 )
-from aioidem.protocol.messages import (
+from aioidem._protocol.messages import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from aioidem.protocol.producer_id import (
+from aioidem._protocol.producer_id import (
     TransactionalIdentity,
     producer_id_request,
     transactional_producer_id_request,
 )
-from aioidem.protocol.txn_offset_commit import (
+from aioidem._protocol.txn_offset_commit import (
     GroupMember,
     TxnOffset,
     txn_offset_commit_answer,
     txn_offset_commit_request,
 )
-from aioidem.protocol.versions import SPOKEN, ApiVersionTable
+from aioidem._protocol.versions import SPOKEN, ApiVersionTable
+from aioidem.errors import InternalError
 
 WHO = TransactionalIdentity("tx", 7, 3)
 THROTTLE = timedelta(milliseconds=5)

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
-from aioidem.errors import IncompatibleBrokerVersion, InvalidRequestError, ProtocolError
-from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.messages import (
+from aioidem._protocol.frames import FrameSplitter
+from aioidem._protocol.messages import (
     decode_request,
     encode_response,
     request_type,
     response_type,
 )
-from aioidem.protocol.versions import SPOKEN, ApiKey, ApiVersionTable, VersionNegotiation
+from aioidem._protocol.versions import SPOKEN, ApiKey, ApiVersionTable, VersionNegotiation
+from aioidem.errors import IncompatibleBrokerVersion, InvalidRequestError, ProtocolError
 
 PRODUCE = (0, 0, 13)
 UNSUPPORTED = ErrorCode.unsupported_version

@@ -13,8 +13,7 @@ from aiokafka.record import default_records as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.errors import InternalError, ProtocolError, RecordError
-from aioidem.records import (
+from aioidem._records import (
     BATCH_OVERHEAD,
     Codec,
     ReadRecord,
@@ -26,6 +25,7 @@ from aioidem.records import (
     record_size_bound,
     restamp,
 )
+from aioidem.errors import InternalError, ProtocolError, RecordError
 
 INT64 = 2**63 - 1
 NOW = 1_795_250_000_000

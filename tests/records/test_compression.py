@@ -14,8 +14,8 @@ from aiokafka import codec as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem._records import LEVELS, Codec, ReadRecord, build_batch, compress, decompress, require
 from aioidem.errors import ConfigError, ProtocolError, UnsupportedCodecError
-from aioidem.records import LEVELS, Codec, ReadRecord, build_batch, compress, decompress, require
 
 XERIAL = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 REAL = [codec for codec in Codec if codec]

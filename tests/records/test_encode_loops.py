@@ -13,10 +13,10 @@ from aiokafka.record import default_records as peer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.records import ReadRecord, build_batch, payload_size, read_batches, record_size
-from aioidem.records import _decode as decode_loop
-from aioidem.records import _encode as encode_loop
-from aioidem.records import _select as choice
+from aioidem._records import ReadRecord, build_batch, payload_size, read_batches, record_size
+from aioidem._records import _decode as decode_loop
+from aioidem._records import _encode as encode_loop
+from aioidem._records import _select as choice
 
 NOW = 1_795_250_000_000
 EDGES = sorted({edge + i for bits in range(65) for edge in (2**bits,) for i in (-1, 0, 1)})
@@ -135,6 +135,6 @@ def test_compiled_loops_are_chosen_when_both_are_there_and_not_refused(
     for name, loop in (("_encode", encode_loop), ("_decode", decode_loop)):
         # What is compiled on this machine, if anything, is hidden: None refuses an import.
         found = loop if name in present else None
-        monkeypatch.setitem(sys.modules, f"aioidem.records.{name}_compiled", found)
+        monkeypatch.setitem(sys.modules, f"aioidem._records.{name}_compiled", found)
     monkeypatch.setenv("AIOIDEM_NO_EXTENSIONS", refused)
     assert runpy.run_path(choice.__file__)["IMPLEMENTATION"] == chosen

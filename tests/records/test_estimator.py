@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.records import ESTIMATION_FACTOR, Codec, CompressionRatioEstimator
+from aioidem._records import ESTIMATION_FACTOR, Codec, CompressionRatioEstimator
 
 ratios = st.floats(0.001, 5.0, allow_nan=False)
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from aioidem.errors import ProtocolError
-from aioidem.records import (
+from aioidem._records import (
     BATCH_OVERHEAD,
     Codec,
     ReadRecord,
@@ -26,6 +25,7 @@ from aioidem.records import (
     read_batches,
     restamp,
 )
+from aioidem.errors import ProtocolError
 
 Case = dict[str, Any]
 CASES: dict[str, Case] = {

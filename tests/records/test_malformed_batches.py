@@ -12,8 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.errors import ProtocolError
-from aioidem.records import (
+from aioidem._records import (
     BATCH_OVERHEAD,
     Codec,
     ReadRecord,
@@ -21,6 +20,7 @@ from aioidem.records import (
     compress,
     read_batches,
 )
+from aioidem.errors import ProtocolError
 
 NOW = 1_795_250_000_000
 LENGTH_AT, MAGIC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, COUNT_AT = 8, 16, 21, 23, 57

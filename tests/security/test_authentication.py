@@ -19,10 +19,11 @@ import pytest
 import trio.testing
 
 from aioidem import DeliveryStatus, Producer
+from aioidem._broker.entities import respond
+from aioidem._broker.intercept import Action, Drop, RequestSeen, Respond, RespondRaw
+from aioidem._broker.security import MECHANISMS, BrokerSecurity
+from aioidem._config.secret import Secret
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import respond
-from aioidem.broker.intercept import Action, Drop, RequestSeen, Respond, RespondRaw
-from aioidem.broker.security import MECHANISMS, BrokerSecurity
 from aioidem.errors import (
     AuthenticationFailedError,
     ConfigError,
@@ -33,7 +34,6 @@ from aioidem.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
-from aioidem.secret import Secret
 
 from .tools import USERS, Authority, AwsSession, bounded, password, sasl, token
 

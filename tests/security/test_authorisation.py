@@ -6,9 +6,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, Producer
+from aioidem._broker.entities import ZERO_MS, respond
+from aioidem._broker.intercept import Action, Refuse, RequestSeen, Respond
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import ZERO_MS, respond
-from aioidem.broker.intercept import Action, Refuse, RequestSeen, Respond
 from aioidem.errors import (
     ClusterAuthorizationFailedError,
     TopicAuthorizationFailedError,

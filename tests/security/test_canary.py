@@ -32,16 +32,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem import AIOKafkaProducer, Producer
+from aioidem._broker.entities import ZERO_MS, respond
+from aioidem._broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
+from aioidem._broker.security import MECHANISMS, BrokerSecurity
+from aioidem._config.options import _BY_KEYWORD, _BY_PROPERTY, ProducerConfig
+from aioidem._config.secret import Secret
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.sasl.gssapi import Gssapi
+from aioidem._spark.options import SinkOptions
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.entities import ZERO_MS, respond
-from aioidem.broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
-from aioidem.broker.security import MECHANISMS, BrokerSecurity
-from aioidem.config import _BY_KEYWORD, _BY_PROPERTY, ProducerConfig
 from aioidem.errors import AuthenticationFailedError, KafkaError
-from aioidem.network.sasl.client import sasl_client
-from aioidem.network.sasl.gssapi import Gssapi
-from aioidem.secret import Secret
-from aioidem.spark.options import SinkOptions
 
 from .test_oidc import gives, provider
 from .tools import Authority, AwsSession, bounded, log_in, sasl

@@ -15,9 +15,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from aioidem import Producer
+from aioidem._broker.security import MECHANISMS, BrokerSecurity
+from aioidem._config.options import ProducerConfig
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.security import MECHANISMS, BrokerSecurity
-from aioidem.config import ProducerConfig
 from aioidem.errors import AuthenticationFailedError, ConfigError
 
 from .test_canary import CANARY, Ear, frames_of

@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scramp import ScramMechanism
 
-from aioidem.broker.security import signature
+from aioidem._broker.security import signature
+from aioidem._config.secret import Secret
+from aioidem._network.sasl.aws_msk_iam import AwsMskIam, region_of
+from aioidem._network.sasl.gssapi import Gssapi
+from aioidem._network.sasl.mechanism import Mechanism
+from aioidem._network.sasl.oauthbearer import OAuthBearer
+from aioidem._network.sasl.plain import Plain
+from aioidem._network.sasl.scram import MAX_ITERATIONS, Scram
 from aioidem.errors import AuthenticationFailedError
-from aioidem.network.sasl.aws_msk_iam import AwsMskIam, region_of
-from aioidem.network.sasl.gssapi import Gssapi
-from aioidem.network.sasl.mechanism import Mechanism
-from aioidem.network.sasl.oauthbearer import OAuthBearer
-from aioidem.network.sasl.plain import Plain
-from aioidem.network.sasl.scram import MAX_ITERATIONS, Scram
-from aioidem.secret import Secret
 
 from .tools import AwsSession
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.config import ProducerConfig
+from aioidem._config.jaas import JaasError, read_jaas
+from aioidem._config.options import ProducerConfig
+from aioidem._config.secret import Secret
 from aioidem.errors import ConfigError
-from aioidem.jaas import JaasError, read_jaas
-from aioidem.secret import Secret
 
 from .tools import password, sasl
 

@@ -18,9 +18,9 @@ import anyio.to_thread
 import confluent_kafka
 import pytest
 
+from aioidem._broker.intercept import RequestSeen
+from aioidem._broker.security import MECHANISMS, BrokerSecurity
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import RequestSeen
-from aioidem.broker.security import MECHANISMS, BrokerSecurity
 
 from .tools import USERS, Authority, bounded, token
 

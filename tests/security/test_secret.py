@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioidem.secret import Secret
+from aioidem._config.secret import Secret
 
 
 @pytest.mark.parametrize("value", ["canary", b"canary"])

@@ -18,18 +18,18 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from anyio.streams.tls import TLSStream
 
 from aioidem import AIOKafkaProducer, Producer
+from aioidem._broker.memory import MemoryStream, stream_pair
+from aioidem._broker.security import BrokerSecurity
+from aioidem._config.options import ProducerConfig
+from aioidem._network.tls import OneAtATime, TlsConnector, client_context
+from aioidem._network.transport import Connector, TcpConnector
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.memory import MemoryStream, stream_pair
-from aioidem.broker.security import BrokerSecurity
-from aioidem.config import ProducerConfig
 from aioidem.errors import (
     ConfigError,
     KafkaConnectionError,
     NotKafkaError,
     SslAuthenticationError,
 )
-from aioidem.network.tls import OneAtATime, TlsConnector, client_context
-from aioidem.network.transport import Connector, TcpConnector
 
 from .tools import Authority, bounded
 

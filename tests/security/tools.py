@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from aioidem.config import ProducerConfig
-from aioidem.network.connection import Connection
-from aioidem.network.sasl.client import sasl_client
-from aioidem.network.transport import Connector
+from aioidem._config.options import ProducerConfig
+from aioidem._network.connection import Connection
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.transport import Connector
 
 P = ParamSpec("P")
 T = TypeVar("T")

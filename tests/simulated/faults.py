@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.configs import TOPIC_RETAIN
-from aioidem.broker.entities import ZERO_MS, Entity, respond
-from aioidem.broker.intercept import (
+from aioidem._broker.configs import TOPIC_RETAIN
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.intercept import (
     Action,
     AfterAppend,
     CloseConnection,
@@ -21,9 +21,9 @@ from aioidem.broker.intercept import (
     Respond,
     Rewrite,
 )
-from aioidem.broker.partition import NO_LEADER, Partition, Topic
+from aioidem._broker.partition import NO_LEADER, Partition, Topic
+from aioidem._records import read_batches
 from aioidem.errors import KafkaConnectionError
-from aioidem.records import read_batches
 from aioidem.testing import Anomaly, ValueId, log_records, parse_value
 
 from .schedule import Fault, Glitch

@@ -18,32 +18,32 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from aioidem.engine import classify as classify_module
-from aioidem.engine import core as core_module
-from aioidem.engine.accumulator import PendingRecord
-from aioidem.engine.batch import (
+from aioidem._engine import classify as classify_module
+from aioidem._engine import core as core_module
+from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.batch import (
     PERSISTENCE_TRANSITIONS,
     Batch,
     BatchState,
     Evidence,
     Persistence,
 )
-from aioidem.engine.batch_limits import BatchLimit
-from aioidem.engine.classify import Disposition
-from aioidem.engine.cluster import ClusterView
-from aioidem.engine.cluster_change import carried_records
-from aioidem.engine.connections import Connections
-from aioidem.engine.core import ProducerCore
-from aioidem.engine.discovery import Discovery, DiscoveryState
-from aioidem.engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
-from aioidem.engine.links import Link
-from aioidem.engine.metadata import MetadataRefresher
-from aioidem.engine.partition import PartitionState, Route
-from aioidem.engine.recovery import Recovery, RecoveryEvent, Rung
-from aioidem.engine.retention import BrokerMemory, RetentionEvidence, Witness
-from aioidem.engine.suspicion import Suspicion
-from aioidem.engine.unassigned import UnassignedRecords
-from aioidem.engine.windows import PartitionWindow
+from aioidem._engine.batch_limits import BatchLimit
+from aioidem._engine.classify import Disposition
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster_change import carried_records
+from aioidem._engine.connections import Connections
+from aioidem._engine.core import ProducerCore
+from aioidem._engine.discovery import Discovery, DiscoveryState
+from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
+from aioidem._engine.links import Link
+from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.partition import PartitionState, Route
+from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
+from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
+from aioidem._engine.suspicion import Suspicion
+from aioidem._engine.unassigned import UnassignedRecords
+from aioidem._engine.windows import PartitionWindow
 from aioidem.errors import DeliveryTimeoutError, KafkaError
 from aioidem.structs import DeliveryStatus
 
@@ -647,7 +647,7 @@ def epoch_past_its_end(patch: Patch) -> None:
 
 @mutant("the wire sequence wraps from 2147483647 to 0 (KAFKA-7692)")
 def wrap_skips_zero(patch: Patch) -> None:
-    from aioidem.engine import sealing
+    from aioidem._engine import sealing
 
     def naive(counter: int) -> int:
         return counter if counter < 2**31 else (counter + 1) % 2**31
@@ -718,7 +718,7 @@ def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
 
 @mutant("in-doubt batches of a recreated topic are never asked about (attack.md 21)")
 def recreated_topic_taken_for_the_same(patch: Patch) -> None:
-    from aioidem.engine import metadata_merge
+    from aioidem._engine import metadata_merge
 
     patch(metadata_merge, "_recreated", lambda _old, _new: False)
 

@@ -18,8 +18,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aioidem.broker.batch import StoredBatch
-from aioidem.records import read_batches
+from aioidem._broker.batch import StoredBatch
+from aioidem._records import read_batches
 from aioidem.testing import (
     Anomaly,
     LogRecord,

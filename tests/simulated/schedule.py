@@ -15,8 +15,8 @@ import random
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from aioidem.engine.unassigned import SLICE
-from aioidem.outcomes import AT_ONCE
+from aioidem._engine.unassigned import SLICE
+from aioidem._producer.outcomes import AT_ONCE
 
 __all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", "draw"]
 

@@ -11,13 +11,13 @@ from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aioidem.broker.entities import build
-from aioidem.broker.partition import NO_LEADER
-from aioidem.broker.requests import Connection, Delivery
-from aioidem.broker.state import ClusterState
-from aioidem.protocol.messages import decode_response, request_type, response_type
-from aioidem.protocol.versions import ApiKey
-from aioidem.records import build_batch
+from aioidem._broker.entities import build
+from aioidem._broker.partition import NO_LEADER
+from aioidem._broker.requests import Connection, Delivery
+from aioidem._broker.state import ClusterState
+from aioidem._protocol.messages import decode_response, request_type, response_type
+from aioidem._protocol.versions import ApiKey
+from aioidem._records import build_batch
 from aioidem.testing import Outcome, Row, ValueId, make_value
 
 if TYPE_CHECKING:

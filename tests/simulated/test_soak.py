@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.engine import ProducerCore
-from aioidem.engine.partition import PartitionState
+from aioidem._engine import ProducerCore
+from aioidem._engine.partition import PartitionState
 from aioidem.testing import Anomaly
 
 from . import mutants

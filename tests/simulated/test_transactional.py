@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from aioidem.broker.batch import StoredBatch, parse_single_batch
-from aioidem.broker.markers import end_marker
-from aioidem.broker.virtual import PlainRecord
-from aioidem.records import build_batch
+from aioidem._broker.batch import StoredBatch, parse_single_batch
+from aioidem._broker.markers import end_marker
+from aioidem._broker.virtual import PlainRecord
+from aioidem._records import build_batch
 from aioidem.testing import Anomaly, LogRecord, Outcome, Row, ValueId, make_value
 
 from . import mutants

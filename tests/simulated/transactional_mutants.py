@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioidem.engine import coordinator as coordinator_module
-from aioidem.engine import transactions as transactions_module
-from aioidem.engine.coordinator import CallKind, Verdict
-from aioidem.engine.core import ProducerCore
-from aioidem.engine.idempotence import IdentityLedger
-from aioidem.engine.transactions import (
+from aioidem._engine import coordinator as coordinator_module
+from aioidem._engine import transactions as transactions_module
+from aioidem._engine.coordinator import CallKind, Verdict
+from aioidem._engine.core import ProducerCore
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.transactions import (
     Call,
     OffsetCommit,
     Transactions,

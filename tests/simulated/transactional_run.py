@@ -23,8 +23,8 @@ import anyio
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
-from aioidem.broker.entities import Entity
-from aioidem.broker.intercept import (
+from aioidem._broker.entities import Entity
+from aioidem._broker.intercept import (
     Action,
     CloseConnection,
     Delay,
@@ -32,10 +32,10 @@ from aioidem.broker.intercept import (
     RequestSeen,
     Rewrite,
 )
-from aioidem.config import ProducerConfig
-from aioidem.delivery import Delivery
-from aioidem.engine.accumulator import Settlement
-from aioidem.network.transport import Connector
+from aioidem._config.options import ProducerConfig
+from aioidem._engine.accumulator import Settlement
+from aioidem._network.transport import Connector
+from aioidem._producer.delivery import Delivery
 from aioidem.structs import DeliveryStatus, TopicPartition
 from aioidem.testing import (
     Anomaly,

@@ -30,14 +30,14 @@ from anyio import CancelScope
 from anyio.abc import ByteStream, TaskGroup
 
 from aioidem import Producer, errors
+from aioidem._broker.intercept import RequestSeen
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.accumulator import Settlement
+from aioidem._network.transport import Connector
+from aioidem._producer.delivery import Delivery
+from aioidem._producer.sender import Sender
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import RequestSeen
-from aioidem.config import ProducerConfig
-from aioidem.delivery import Delivery
-from aioidem.engine import ProducerCore, steps
-from aioidem.engine.accumulator import Settlement
-from aioidem.network.transport import Connector
-from aioidem.sender import Sender
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,

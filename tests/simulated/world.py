@@ -23,23 +23,24 @@ from itertools import count
 from typing import Any
 
 from aioidem import errors
-from aioidem.broker.requests import Connection as BrokerConnection
-from aioidem.broker.requests import Delivery
-from aioidem.broker.state import ClusterState
-from aioidem.config import ProducerConfig
-from aioidem.engine import ProducerCore, steps
-from aioidem.engine.accumulator import PendingRecord, Settlement
-from aioidem.engine.idempotence import ProducerIdentity, SequenceLedger
-from aioidem.engine.metadata_merge import MetadataMerge
-from aioidem.engine.partition import PartitionState
-from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameLimit
-from aioidem.protocol.messages import correlation_id_of, decode_request
-from aioidem.protocol.metadata import MetadataUpdate
-from aioidem.protocol.produce import ProduceAnswer
-from aioidem.protocol.versions import ApiKey, ApiVersionTable
-from aioidem.records import read_batches, record_size_bound
-from aioidem.sender import Sender, _Channel
+from aioidem._broker.requests import Connection as BrokerConnection
+from aioidem._broker.requests import Delivery
+from aioidem._broker.state import ClusterState
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.accumulator import PendingRecord, Settlement
+from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
+from aioidem._engine.metadata_merge import MetadataMerge
+from aioidem._engine.partition import PartitionState
+from aioidem._network.transport import TcpConnector
+from aioidem._network.waiting import Wakeup
+from aioidem._producer.sender import Sender, _Channel
+from aioidem._protocol.frames import FrameLimit
+from aioidem._protocol.messages import correlation_id_of, decode_request
+from aioidem._protocol.metadata import MetadataUpdate
+from aioidem._protocol.produce import ProduceAnswer
+from aioidem._protocol.versions import ApiKey, ApiVersionTable
+from aioidem._records import read_batches, record_size_bound
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,
@@ -58,7 +59,6 @@ from aioidem.testing import (
     make_value,
     parse_value,
 )
-from aioidem.waiting import Wakeup
 
 from .faults import Injector
 from .missing import MissingPartitions

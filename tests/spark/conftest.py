@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from aioidem._spark.session import SparkUnavailableError, open_session
 from aioidem.broker import EmbeddedCluster
-from aioidem.spark.session import SparkUnavailableError, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

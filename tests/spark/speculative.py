@@ -17,8 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from aioidem._spark.session import open_session
 from aioidem.spark import register
-from aioidem.spark.session import open_session
 
 ROWS, TASKS = 8000, 4
 MIDDLE = ROWS // TASKS // 2  # of task 0's rows; those before it are in their transaction by then

@@ -16,12 +16,12 @@ import confluent_kafka
 import pytest
 
 from aioidem import Producer
+from aioidem._cli import main
+from aioidem._cli.audit import example_lines
+from aioidem._spark import audit as audits
+from aioidem._spark.audit import Finding
+from aioidem._spark.ledger import LEDGER_SCHEMA, Ledger
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli import main
-from aioidem.cli.audit import example_lines
-from aioidem.spark import audit as audits
-from aioidem.spark.audit import Finding
-from aioidem.spark.ledger import LEDGER_SCHEMA, Ledger
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
     Anomaly,

@@ -10,9 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from aioidem.broker import EmbeddedCluster
-from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
-from aioidem.spark.marker import (
+from aioidem._spark.marker import (
     IdentityUsedError,
     MarkerAheadError,
     MarkerError,
@@ -20,8 +18,8 @@ from aioidem.spark.marker import (
     RowsChangedError,
     TaskIdentity,
 )
-from aioidem.spark.options import SinkOptions
-from aioidem.spark.writing import (
+from aioidem._spark.options import SinkOptions
+from aioidem._spark.writing import (
     ExactlyOnceWriter,
     SinkRow,
     SinkTaskError,
@@ -29,6 +27,8 @@ from aioidem.spark.writing import (
     check_identity,
     write_rows,
 )
+from aioidem.broker import EmbeddedCluster
+from aioidem.errors import ConfigError, InvalidTransactionTimeout, KafkaError
 
 InLoop = Callable[..., Any]
 PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
@@ -206,7 +206,7 @@ def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    from aioidem.broker.intercept import Drop
+    from aioidem._broker.intercept import Drop
 
     sink = options(cluster, topic, **{"kafka.max.block.ms": "1000"})
     task = TaskIdentity(query, 0, 0)

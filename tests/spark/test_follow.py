@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aioidem import Producer
+from aioidem._cli import main
+from aioidem._spark.audit import AuditPlan, Finding
+from aioidem._spark.follow import FollowPlan, follow
+from aioidem._spark.ledger import Ledger
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli import main
-from aioidem.spark.audit import AuditPlan, Finding
-from aioidem.spark.follow import FollowPlan, follow
-from aioidem.spark.ledger import Ledger
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import ValueId, make_value
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from aioidem._jars import jar_folder
 from aioidem.broker import EmbeddedCluster
-from aioidem.jars import jar_folder
 
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>org.slf4j</groupId>
 <artifactId>slf4j-api</artifactId><version>{0}</version></project>"""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aioidem._broker.intercept import Action, Drop, RequestSeen
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Action, Drop, RequestSeen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

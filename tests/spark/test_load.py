@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem._cli import main
+from aioidem._load.measure import RunLabel, Tally
+from aioidem._load.plan import plan_perf
+from aioidem._load.usage import UsageError
+from aioidem._spark.ledger import LEDGER_COLUMNS
+from aioidem._spark.load import plan_spark, share
 from aioidem.broker import EmbeddedCluster
-from aioidem.cli import main
-from aioidem.cli.measure import RunLabel, Tally
-from aioidem.cli.plan import plan_perf
-from aioidem.cli.usage import UsageError
-from aioidem.spark.ledger import LEDGER_COLUMNS
-from aioidem.spark.load import plan_spark, share
 from aioidem.structs import DeliveryStatus
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.spark.marker import (
+from aioidem._spark.marker import (
     Answer,
     IdentityUsedError,
     Marker,

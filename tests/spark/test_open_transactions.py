@@ -14,13 +14,14 @@ import pytest
 from anyio.from_thread import BlockingPortal
 
 from aioidem import Producer
-from aioidem.broker import EmbeddedCluster, dispatch
-from aioidem.broker.intercept import RequestSeen
+from aioidem._broker import dispatch
+from aioidem._broker.intercept import RequestSeen
+from aioidem._spark.marker import PREFIX
+from aioidem._spark.open_transactions import end_transactions_of, query_id
+from aioidem._spark.options import SinkOptions
+from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ConfigError, IncompatibleBrokerVersion, ProducerFenced
 from aioidem.spark import end_open_transactions, register
-from aioidem.spark.marker import PREFIX
-from aioidem.spark.open_transactions import end_transactions_of, query_id
-from aioidem.spark.options import SinkOptions
 
 from .tools import Query
 

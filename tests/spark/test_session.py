@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.cli.usage import one_line
-from aioidem.spark.session import (
+from aioidem._load.usage import one_line
+from aioidem._spark.session import (
     SparkUnavailableError,
     job_failure,
     kafka_jars,
@@ -70,7 +70,7 @@ def test_java_home_goes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 BOTH_NEED_SPARK = """
 import aioidem.spark
-from aioidem.cli import main
+from aioidem._cli import main
 try:
     aioidem.spark.register(None)
 except Exception as error:

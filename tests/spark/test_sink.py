@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aioidem._spark.session import job_failure
 from aioidem.broker import EmbeddedCluster
 from aioidem.spark import register
-from aioidem.spark.session import job_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

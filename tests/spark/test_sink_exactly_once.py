@@ -14,9 +14,9 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
+from aioidem._spark.session import job_failure
 from aioidem.broker import EmbeddedCluster
 from aioidem.spark import register
-from aioidem.spark.session import job_failure
 
 from .tools import ROWS, Query, fail_once, values
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from aioidem._broker.intercept import Drop
+from aioidem._spark.options import SinkOptions, check_columns
+from aioidem._spark.writing import SinkRow, SinkTaskError, chunked, write_rows
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.intercept import Drop
 from aioidem.errors import ConfigError, KafkaConnectionError, RecordError
-from aioidem.spark.options import SinkOptions, check_columns
-from aioidem.spark.writing import SinkRow, SinkTaskError, chunked, write_rows
 from aioidem.structs import DeliveryStatus
 
 PRODUCE = 0

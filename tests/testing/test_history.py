@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem.records import build_batch, read_batches
+from aioidem._records import build_batch, read_batches
 from aioidem.testing import (
     Anomaly,
     Expectations,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem.testing.kafka_dump import LogDumpError, parse_dump, split_dumps
+from aioidem._testing.kafka_dump import LogDumpError, parse_dump, split_dumps
 
 
 def batch(base: int) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.testing.kafka_install import KafkaUnavailableError, install_kafka
-from aioidem.testing.kafka_pins import pinned_jars, unlike_pins
+from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka
+from aioidem._testing.kafka_pins import pinned_jars, unlike_pins
 from tests.fake_maven import JGO_FORGETS, FakeMaven
 
 pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)

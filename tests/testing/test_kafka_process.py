@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard
+from aioidem._testing.kafka_process import KafkaProcess, ProcessGuard
 
 # The first thing that happens once the child has been started is that we are killed.
 PROGRAM = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from aioidem.testing.kafka_process import KafkaProcess, ProcessGuard
+from aioidem._testing.kafka_process import KafkaProcess, ProcessGuard
 
 class Killed(subprocess.Popen):
     def __init__(self, *args, **options):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioidem.records import build_batch
+from aioidem._records import build_batch
 from aioidem.testing import (
     Anomaly,
     Outcome,

@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaProducer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem import config as config_module
-from aioidem.config import ProducerConfig, ProducerOptions, validate_topic
+from aioidem._config import options as config_module
+from aioidem._config.options import ProducerConfig, ProducerOptions, validate_topic
 from aioidem.errors import ConfigError, RecordError
 from aioidem.partitioner import DefaultPartitioner
 

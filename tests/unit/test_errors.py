@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
-from aioidem.delivery import Delivery
+from aioidem._producer.delivery import Delivery
+from aioidem._producer.home import HomeLoop
+from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import (
     BrokerResponseError,
     ConfigError,
@@ -28,9 +30,7 @@ from aioidem.errors import (
     broker_error,
     error_for_code,
 )
-from aioidem.home import HomeLoop
 from aioidem.structs import DeliveryStatus
-from aioidem.unseen import UnseenFailures
 
 _ALL: list[type[KafkaError]] = [
     value

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aioidem.jars import JarsUnavailableError, jar_folder, resolve_jars
+from aioidem._jars import JarsUnavailableError, jar_folder, resolve_jars
 from tests.fake_maven import JGO_FORGETS, FakeMaven
 
 pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aioidem.engine.accumulator import PendingRecord, Settlement
-from aioidem.outcomes import Outcomes
+from aioidem._engine.accumulator import PendingRecord, Settlement
+from aioidem._producer.outcomes import Outcomes
 from aioidem.structs import DeliveryStatus
 
 

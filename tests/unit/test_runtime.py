@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from aioidem import errors
-from aioidem.runtime import loop_clock, on_asyncio
+from aioidem._producer.runtime import loop_clock, on_asyncio
 
 
 @pytest.mark.anyio

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioidem.waiting import Wakeup, new_signal
+from aioidem._network.waiting import Wakeup, new_signal
 
 
 async def passes(count: int = 5) -> None:

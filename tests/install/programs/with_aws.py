@@ -6,8 +6,8 @@ import asyncio
 import os
 
 import aioidem
+from aioidem._broker.security import BrokerSecurity
 from aioidem.broker import EmbeddedCluster
-from aioidem.broker.security import BrokerSecurity
 
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "alice",

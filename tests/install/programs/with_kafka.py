@@ -15,4 +15,4 @@ coordinate: Any = importlib.import_module("jgo.parse").Coordinate
 
 wanted = coordinate("org.apache.kafka", "kafka_2.13", "4.3.1")
 assert maven.MavenContext().create_dependency(wanted)
-assert KafkaCluster.__module__ == "aioidem.testing.kafka_cluster"
+assert KafkaCluster.__module__ == "aioidem._testing.kafka_cluster"

@@ -7,8 +7,8 @@ import asyncio
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from aioidem._spark.sink import AioidemDataSource
 from aioidem.broker import EmbeddedCluster
-from aioidem.spark.sink import AioidemDataSource
 
 
 def write(servers: str) -> None:

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.broker.batch import parse_single_batch
-from aioidem.errors import KafkaError
-from aioidem.protocol.messages import (
+from aioidem._broker.batch import parse_single_batch
+from aioidem._protocol.messages import (
     decode_request,
     decode_response,
     encode_response,
     response_type,
 )
+from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect, Rewrite
+from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect, Rewrite
 from tests.kafka.faults.world import RTT, World, fill, load, nothing_noticed, producer_of, settled
 from tests.kafka.tools import PRODUCE, History, bounded, check, outcomes
 

@@ -23,8 +23,8 @@ import anyio.to_thread
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.kafka_process import ProcessGuard
 from aioidem.testing import KafkaCluster
-from aioidem.testing.kafka_process import ProcessGuard
 from tests.kafka.copier import FENCED, PARTITIONS, changed
 from tests.kafka.faults.world import RTT, WORLDS, World, until
 from tests.kafka.tools import bounded

@@ -14,15 +14,15 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from aioidem.broker.entities import from_ms
-from aioidem.network.transport import TcpConnector
-from aioidem.protocol.frames import FrameSplitter
-from aioidem.protocol.produce import (
+from aioidem._broker.entities import from_ms
+from aioidem._network.transport import TcpConnector
+from aioidem._protocol.frames import FrameSplitter
+from aioidem._protocol.produce import (
     PartitionAnswer,
     decode_produce_response,
     encode_produce_request,
 )
-from aioidem.records import build_batch
+from aioidem._records import build_batch
 from aioidem.testing import (
     Anomaly,
     KafkaCluster,

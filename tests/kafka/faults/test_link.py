@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.fault_proxy import BlackHole, Cut, Hold
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import BlackHole, Cut, Hold
 from tests.kafka.faults.world import (
     RTT,
     World,

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.protocol.messages import (
+from aioidem._protocol.messages import (
     decode_request,
     decode_response,
     encode_response,
     response_type,
 )
+from aioidem._testing.fault_proxy import Action, Rewrite
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Rewrite
 from tests.kafka.faults.world import RTT, World, nothing_noticed, producer_of
 from tests.kafka.tools import PRODUCE, History, SpanCount, bounded, check, outcomes
 

@@ -13,11 +13,11 @@ import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from aioidem._protocol.messages import decode_response, encode_response, response_type
+from aioidem._testing.fault_proxy import Action, BlackHole, Cut, FrameSeen, Rewrite
 from aioidem.errors import KafkaConnectionError, KafkaTimeoutError
-from aioidem.protocol.messages import decode_response, encode_response, response_type
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, BlackHole, Cut, FrameSeen, Rewrite
 from tests.kafka.faults.world import World, nothing_noticed, producer_of
 from tests.kafka.tools import History, bounded, check, outcomes
 

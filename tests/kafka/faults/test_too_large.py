@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from aioidem import Producer
+from aioidem._testing.fault_proxy import Action, Cut, FaultProxy, FrameSeen
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Cut, FaultProxy, FrameSeen
 from tests.kafka.faults.world import (
     RTT,
     World,

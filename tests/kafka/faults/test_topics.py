@@ -12,10 +12,10 @@ import anyio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem.protocol.messages import decode_response, encode_response, response_type
+from aioidem._protocol.messages import decode_response, encode_response, response_type
+from aioidem._testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Expectations, KafkaCluster, Outcome, parse_value
-from aioidem.testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from tests.kafka.faults.world import (
     RTT,
     World,

@@ -17,7 +17,9 @@ import anyio.lowlevel
 import pytest
 
 from aioidem import Producer, TopicPartition
-from aioidem.delivery import Delivery
+from aioidem._producer.delivery import Delivery
+from aioidem._protocol.messages import decode_response, response_type
+from aioidem._testing.fault_proxy import Action, Cut, Drop, FrameSeen, Hold, Inspect
 from aioidem.errors import (
     AbortableTransactionError,
     BrokerResponseError,
@@ -32,10 +34,8 @@ from aioidem.errors import (
     TopicAuthorizationFailedError,
     TransactionAborted,
 )
-from aioidem.protocol.messages import decode_response, response_type
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Action, Cut, Drop, FrameSeen, Hold, Inspect
 from tests.kafka.faults.world import (
     WORLDS,
     World,

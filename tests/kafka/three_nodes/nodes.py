@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from aioidem import Producer
-from aioidem.broker.entities import from_ms
-from aioidem.protocol.messages import (
+from aioidem._broker.entities import from_ms
+from aioidem._protocol.messages import (
     decode_request,
     decode_response,
     encode_request,
     response_type,
 )
+from aioidem._testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Expectations, KafkaCluster, ValueId, parse_value
-from aioidem.testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from tests.kafka.faults.world import until
 from tests.kafka.tools import PRODUCE, History, judge, outcomes, records_of
 

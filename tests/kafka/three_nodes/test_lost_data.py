@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from aioidem._testing.fault_proxy import Drop
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Drop
 from tests.kafka.faults.world import World, fill, producer_of
 from tests.kafka.tools import History, bounded, outcomes
 

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from aioidem import TopicPartition
+from aioidem._testing.fault_proxy import Drop
 from aioidem.errors import KafkaTimeoutError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from aioidem.testing.fault_proxy import Drop
 from tests.kafka.faults.world import WORLDS, World, producer_of
 from tests.kafka.tools import bounded, outcomes
 from tests.kafka.transactional import END, committed, each_of, ends, group_offset, send, values

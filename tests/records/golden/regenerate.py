@@ -20,8 +20,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from aioidem.jars import jar_folder
-from aioidem.records import Codec, ReadRecord, assign_offsets, build_batch
+from aioidem._jars import jar_folder
+from aioidem._records import Codec, ReadRecord, assign_offsets, build_batch
 
 KAFKA = "4.3.1"
 _HERE = Path(__file__).parent

@@ -1,0 +1,116 @@
+"""The offsets a group has committed, asked of its coordinator (OffsetFetch v7, KIP-447).
+
+The producer commits offsets and never reads them, so this asks by itself: the coordinator, then
+OffsetFetch with `require_stable`.
+
+Invariants:
+
+* While a transaction may still change an offset there is no answer (UNSTABLE_OFFSET_COMMIT), and
+  it is asked again: an answer given without `require_stable` would be the offset of before.
+* Bounded by `timeout`.
+
+Rejected: a consumer for this (aiokafka's does not ask for stable offsets).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem._admin.asking import Place, ask, until_known
+from aioidem._config.options import ProducerConfig
+from aioidem._network.connection import Connection
+from aioidem._protocol.find_coordinator import (
+    CoordinatorKey,
+    coordinator_answer,
+    coordinator_request,
+)
+from aioidem._protocol.messages import request_type
+from aioidem.structs import OffsetAndMetadata, TopicPartition
+
+__all__ = ["committed_offsets"]
+
+_FIND_COORDINATOR: Final = 10
+_OFFSET_FETCH: Final = 9
+_VERSION: Final = 7  # the first with require_stable, the last for one group; Kafka 2.5 to 4.x
+
+
+async def committed_offsets(
+    config: ProducerConfig, group: str, partitions: Collection[TopicPartition], timeout: float
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    """Read what a group has committed for some partitions, once no transaction can change it.
+
+    Args:
+        config: how to connect.
+        group: its id.
+        partitions: which.
+        timeout: seconds.
+
+    Returns:
+        The offsets; without the partitions for which nothing is committed.
+
+    Raises:
+        KafkaTimeoutError: no stable answer within `timeout` seconds.
+        AuthenticationFailedError, BrokerResponseError: refused, for example
+        `GroupAuthorizationFailedError`.
+    """
+
+    async def find(server: Place) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return await _fetch(config, await _coordinator(config, server, group), group, partitions)
+
+    return await until_known(config, f"the committed offsets of {group}", timeout, find)
+
+
+async def _coordinator(config: ProducerConfig, server: Place, group: str) -> Place:
+    def make(connection: Connection) -> Any:
+        version = connection.versions.choose(_FIND_COORDINATOR)
+        return coordinator_request(version, group, CoordinatorKey.GROUP)
+
+    answer = coordinator_answer(await ask(config, server, _FIND_COORDINATOR, make), group)
+    if answer.error_code:
+        raise errors.broker_error(answer.error_code, f"the coordinator of {group}")
+    return Place(answer.host, answer.port)
+
+
+async def _fetch(
+    config: ProducerConfig, coordinator: Place, group: str, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def make(connection: Connection) -> Any:
+        lowest, highest = connection.versions.offered.get(_OFFSET_FETCH, (0, -1))
+        schema: Any = request_type(_OFFSET_FETCH, _VERSION)
+        if schema is None or not lowest <= _VERSION <= highest:
+            raise errors.IncompatibleBrokerVersion(f"no OffsetFetch version {_VERSION}")
+        topics = _topics(schema, partitions)
+        return schema(group_id=group, topics=topics, require_stable=True)
+
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for place, code, offset in _answers(await ask(config, coordinator, _OFFSET_FETCH, make)):
+        if code == ErrorCode.unstable_offset_commit:
+            raise errors.broker_error(code, "an open transaction may still change them")
+        if code:
+            raise errors.broker_error(code, f"the committed offsets of {group}")
+        if place is not None and offset.offset >= 0:
+            found[place] = offset
+    return found
+
+
+def _topics(schema: Any, partitions: Collection[TopicPartition]) -> tuple[Any, ...]:
+    of_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        of_topic.setdefault(topic, []).append(partition)
+    # kio has a module for each version of a message, and the parts of a message in it.
+    entry = importlib.import_module(schema.__module__).OffsetFetchRequestTopic
+    return tuple(entry(name=name, partition_indexes=(*of,)) for name, of in of_topic.items())
+
+
+def _answers(answer: Any) -> Iterator[tuple[TopicPartition | None, int, OffsetAndMetadata]]:
+    yield None, int(answer.error_code), OffsetAndMetadata(-1, "")
+    for topic in answer.topics:
+        for part in topic.partitions:
+            place = TopicPartition(str(topic.name), int(part.partition_index))
+            offset = OffsetAndMetadata(int(part.committed_offset), part.metadata or "")
+            yield place, int(part.error_code), offset

@@ -1,0 +1,164 @@
+"""BatchBuilder: a batch that its owner fills, as aiokafka has it.
+
+It keeps records as records and counts their bytes; the engine numbers and encodes them when it
+sends them. A batch that was closed before it is sent goes out as one batch of exactly these
+records; one left open may be joined by records of `send`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from aioidem._producer.arguments import Headers, check_timestamp, checked_headers, checked_payload
+from aioidem._records import BATCH_OVERHEAD, payload_size, record_size
+from aioidem.errors import RecordError
+
+__all__ = [
+    "BatchBuilder",
+    "BatchRecord",
+    "BatchRecordMetadata",
+    "Serializer",
+    "whole_milliseconds",
+]
+
+Serializer = Callable[[Any], bytes | None]
+
+
+class BatchRecord(NamedTuple):
+    """One record of a batch, serialised."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class BatchRecordMetadata(NamedTuple):
+    """What `append` tells of the record."""
+
+    offset: int
+    """Its place in the batch, from 0."""
+    crc: None
+    """None: records of today's format have none of their own."""
+    size: int
+    """Its bytes in the batch, before compression."""
+    timestamp: int
+    """Milliseconds since the epoch."""
+
+
+class BatchBuilder:
+    """Made by `AIOKafkaProducer.create_batch`, filled by its owner, sent by `send_batch`.
+
+    Args:
+        batch_size: bytes it may have, before compression; a first record may exceed it.
+        key_serializer: turns a key into bytes. value_serializer: likewise.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+    ) -> None:
+        self._batch_size = batch_size
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._records: list[BatchRecord] = []
+        self._size = BATCH_OVERHEAD
+        self._closed = self._sent = False
+
+    def append(
+        self,
+        *,
+        timestamp: float | None,
+        key: Any,
+        value: Any,
+        headers: Sequence[tuple[str, bytes | None]] | None = (),
+    ) -> BatchRecordMetadata | None:
+        """Add a record, unless the batch is closed or full; being full closes it.
+
+        Args:
+            timestamp: milliseconds since the epoch, fractions dropped; None is now.
+            key: bytes, or what the key serialiser takes. value: likewise.
+            headers: (name, value) pairs.
+
+        Returns:
+            What became of it in the batch, or None when it was not added.
+
+        Raises:
+            TypeError, RecordError: it cannot be encoded.
+        """
+        if self._closed:
+            return None
+        record = BatchRecord(
+            checked_payload("key", _serialized(self._key_serializer, key)),
+            checked_payload("value", _serialized(self._value_serializer, value)),
+            checked_headers(headers or ()),
+            round(time.time() * 1000) if timestamp is None else whole_milliseconds(timestamp),
+        )
+        first = self._records[0] if self._records else record
+        size = record_size(
+            payload_size(record.key, record.value, record.headers),
+            len(self._records),
+            record.timestamp_ms - first.timestamp_ms,
+        )
+        if self._records and self._size + size > self._batch_size:
+            self.close()
+            return None
+        self._records.append(record)
+        self._size += size
+        return BatchRecordMetadata(len(self._records) - 1, None, size, record.timestamp_ms)
+
+    def close(self) -> None:
+        """Take no more records. It cannot be opened again."""
+        self._closed = True
+
+    def closed(self) -> bool:
+        """Whether it takes no more records."""
+        return self._closed
+
+    def size(self) -> int:
+        """Its bytes, header included, before compression."""
+        return self._size
+
+    def record_count(self) -> int:
+        """How many records it has."""
+        return len(self._records)
+
+    def records(self) -> Sequence[BatchRecord]:
+        """Its records, for sending.
+
+        Raises:
+            RecordError: it was sent before.
+        """
+        if self._sent:
+            raise RecordError("this batch was sent before: make another with create_batch()")
+        return self._records
+
+    def sent(self) -> None:
+        """It is on its way: it takes no more records and is not to be sent again."""
+        self._closed = self._sent = True
+
+    def __repr__(self) -> str:
+        state = "sent" if self._sent else "closed" if self._closed else "open"
+        return f"<BatchBuilder {state}, {len(self._records)} records, {self._size} bytes>"
+
+
+def whole_milliseconds(timestamp: float) -> int:
+    """A timestamp without its fraction: `time.time() * 1000` is a common one.
+
+    Raises:
+        TypeError: no number. RecordError: out of range.
+    """
+    if isinstance(timestamp, float):
+        timestamp = int(timestamp) if math.isfinite(timestamp) else -1
+    check_timestamp(timestamp)
+    return timestamp
+
+
+def _serialized(serializer: Serializer | None, value: Any) -> Any:
+    return value if serializer is None else serializer(value)

@@ -1,0 +1,210 @@
+"""The futures that `send` returns: `asyncio.Future` under asyncio, and its methods elsewhere.
+
+Invariants: resolved in the order in which the records of a partition were queued; cancelling one
+stops its waiters and not the record; it holds the record's `Delivery` and no producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+
+import anyio
+
+from aioidem._aiokafka.translation import Translation
+from aioidem._producer.delivery import Deliveries, Delivery
+from aioidem.errors import AbortableTransactionError, TransactionAborted
+from aioidem.structs import DeliveryStatus, RecordMetadata
+
+__all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "record_future"]
+
+logger = logging.getLogger("aioidem")
+
+# Whoever aborts the transaction, or cannot commit it, knows.
+_TOLD_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
+
+if TYPE_CHECKING:
+    _Future = asyncio.Future[RecordMetadata]
+else:
+    _Future = asyncio.Future
+
+
+class DeliveryFuture(_Future):
+    """An `asyncio.Future` of one record, or of a batch's first."""
+
+    delivery: Delivery | None = None
+    """What is known of the record; its `status` says ACKED, NOT_WRITTEN or UNKNOWN."""
+
+
+class LooseFuture:
+    """`asyncio.Future`'s methods where there is no asyncio loop (trio)."""
+
+    def __init__(self) -> None:
+        self.delivery: Delivery | None = None
+        self._result: RecordMetadata | None = None
+        self._error: BaseException | None = None
+        self._done = self._cancelled = False
+        self._event = anyio.Event()
+        self._callbacks: list[tuple[Callable[[LooseFuture], object], contextvars.Context]] = []
+
+    def done(self) -> bool:
+        """Whether it has a result, an exception, or was cancelled."""
+        return self._done
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._cancelled
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - asyncio's signature
+        """Give up waiting; the record goes on. False when it was done already."""
+        if self._done:
+            return False
+        self._cancelled = True
+        self._finish()
+        return True
+
+    def result(self) -> RecordMetadata:
+        """The result.
+
+        Raises:
+            asyncio.InvalidStateError: not done. asyncio.CancelledError: cancelled. Otherwise the
+            record's exception.
+        """
+        error = self.exception()
+        if error is not None:
+            raise error
+        return cast("RecordMetadata", self._result)
+
+    def exception(self) -> BaseException | None:
+        """The exception, or None. Raises as `result` does where there is neither."""
+        if not self._done:
+            raise asyncio.InvalidStateError("the outcome is not known yet")
+        if self._cancelled:
+            raise asyncio.CancelledError
+        return self._error
+
+    def set_result(self, result: RecordMetadata) -> None:
+        """Resolve it. Raises asyncio.InvalidStateError when it is done."""
+        self._check_open()
+        self._result = result
+        self._finish()
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Fail it. Raises asyncio.InvalidStateError when it is done."""
+        self._check_open()
+        self._error = exception
+        self._finish()
+
+    def get_loop(self) -> NoReturn:
+        """There is none. Raises RuntimeError, as `asyncio.get_running_loop` does there."""
+        raise RuntimeError("no asyncio event loop runs here")
+
+    def add_done_callback(
+        self,
+        callback: Callable[[LooseFuture], object],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        """Call `callback(self)` when it is done, in this context: at once if it is. What it raises
+        is logged.
+        """
+        self._callbacks.append((callback, context or contextvars.copy_context()))
+        if self._done:
+            self._call_back()
+
+    def remove_done_callback(self, callback: Callable[[LooseFuture], object]) -> int:
+        """Take a callback back; how many there were."""
+        kept = [each for each in self._callbacks if each[0] != callback]
+        removed = len(self._callbacks) - len(kept)
+        self._callbacks = kept
+        return removed
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        yield from self._event.wait().__await__()
+        return self.result()
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise asyncio.InvalidStateError("it is done already")
+
+    def _finish(self) -> None:
+        self._done = True
+        self._event.set()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback, context in callbacks:
+            try:
+                context.run(callback, self)
+            except Exception:
+                logger.exception("a callback of a record's future raised")
+
+
+class _Resolvable(Protocol):
+    def done(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def set_result(self, result: RecordMetadata, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
+    # Typed as asyncio's everywhere: what most callers have, and the methods are the same.
+    return cast("DeliveryFuture", LooseFuture()) if loop is None else DeliveryFuture(loop=loop)
+
+
+def record_future(
+    loop: asyncio.AbstractEventLoop | None, delivery: Delivery, translation: Translation
+) -> DeliveryFuture:
+    """The future of one record; `loop` is None outside asyncio."""
+    future = _new(loop)
+    future.delivery = delivery
+    delivery.add_done_callback(functools.partial(_resolve, future, translation))
+    return future
+
+
+def batch_future(
+    loop: asyncio.AbstractEventLoop | None, deliveries: Deliveries, translation: Translation
+) -> DeliveryFuture:
+    """The future of records sent together: their first one's metadata, or the first failure."""
+    future = _new(loop)
+    future.delivery = deliveries[0]
+    deliveries.when_settled(functools.partial(_resolve_batch, future, translation))
+    return future
+
+
+def _resolve_batch(future: _Resolvable, translation: Translation, deliveries: Deliveries) -> None:
+    failed = [each for each in deliveries if each.exception() is not None]
+    _resolve(future, translation, failed[0] if failed else deliveries[0])
+
+
+def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) -> None:
+    error = delivery.exception()
+    if future.done():
+        return
+    if error is None:
+        future.set_result(_result(delivery, translation))
+    else:
+        future.set_exception(translation.error(error))
+        if isinstance(error, _TOLD_ELSEWHERE):
+            future.exception()  # or asyncio would log each future that nobody awaits
+
+
+def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
+    """What aiokafka's future has; None under acks=0, though neither says so in its types."""
+    if delivery.status is DeliveryStatus.UNKNOWN:
+        return cast("RecordMetadata", None)
+    return translation.metadata(delivery.metadata)
+
+
+def done_future(
+    loop: asyncio.AbstractEventLoop | None, result: RecordMetadata, translation: Translation
+) -> DeliveryFuture:
+    """A future that has its result."""
+    future = _new(loop)
+    future.set_result(translation.metadata(result))
+    return future

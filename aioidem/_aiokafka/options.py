@@ -1,0 +1,194 @@
+"""What the drop-in's arguments mean, and above all what an omitted one does.
+
+aiokafka keeps the order of a partition's records in every mode, by never having two requests for
+one broker. The rules below keep that promise, with five requests where that is safe:
+
+- Nothing said of acks and idempotence: `acks="all"` and idempotence. aiokafka's own default, acks=1
+  without idempotence, loses acknowledged records with their leader and writes duplicates on retry;
+  and without idempotence the order could only be kept at one request per round trip.
+- `acks=0` or `acks=1` passed: taken as meant, so there is no idempotence (brokers allow it with all
+  only), and one request in flight, which keeps the order.
+- `transactional_id` passed: idempotence, whatever `enable_idempotence` says, as by aiokafka:
+  frameworks pass a default of their own.
+- `enable_idempotence=False` passed: taken as meant. acks is still "all" unless passed.
+- `max_block_ms` omitted: `request_timeout_ms`, which is what aiokafka lets `send` wait.
+- `delivery_timeout_ms` omitted: 120 s, or longer where linger and request timeout need it.
+- `sasl_mechanism` omitted: PLAIN where the protocol is a SASL one, as aiokafka has it. Where it is
+  none, aiokafka's sasl_ arguments are left out as by aiokafka, but not in silence.
+- `sasl_allow_plaintext` omitted: what `SASL_PLAINTEXT` and the mechanism say together is taken as
+  meant, as by aiokafka, and warned of.
+
+Invariant: nothing else that was passed is changed; what contradicts itself is a `ConfigError` (and
+so a ValueError), a name that is no argument a TypeError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from aioidem._config.options import (
+    BrokerDedup,
+    InDoubt,
+    OnClusterChange,
+    ProducerConfig,
+    WindowDiscovery,
+)
+from aioidem._config.secret import Secret
+from aioidem._config.security import SecurityProtocol
+from aioidem.errors import ConfigError
+
+__all__ = ["OMITTED", "MoreOptions", "Omitted", "check_serializer", "config_from"]
+
+logger = logging.getLogger("aioidem")
+
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+_RETRY_BACKOFF_MAX_MS: Final = 1_000
+_READABLE: Final = ("PLAIN", "OAUTHBEARER")
+_SASL: Final = (
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
+
+
+class MoreOptions(TypedDict, total=False):
+    """The arguments that aiokafka does not have; see `ProducerConfig`. Times in milliseconds."""
+
+    max_in_flight_requests_per_connection: int
+    delivery_timeout_ms: float
+    buffer_memory: int
+    max_block_ms: float
+    compression_level: int | None
+    late_sealing: bool
+    window_discovery: WindowDiscovery
+    trust_base_offset: bool
+    in_doubt: InDoubt
+    on_cluster_change: OnClusterChange
+    broker_dedup: BrokerDedup
+    producer_id_expiration_ms: float | None
+    retry_backoff_max_ms: float
+    reconnect_backoff_ms: float
+    reconnect_backoff_max_ms: float
+    socket_connection_setup_timeout_ms: float
+    max_frame_bytes: int
+    allowed_brokers: str | Sequence[str] | None
+    allow_auto_create_topics: bool
+    ssl_truststore_location: str | None
+    ssl_truststore_certificates: str | None
+    ssl_truststore_type: Literal["PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | Secret[str] | None
+    ssl_keystore_type: Literal["PEM"]
+    ssl_key_password: str | Secret[str] | None
+    ssl_endpoint_identification_algorithm: Literal["https", ""]
+    sasl_credentials: Callable[[], object] | None
+    sasl_allow_plaintext: bool
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | Secret[str] | None
+    sasl_oauthbearer_scope: str | None
+    sasl_aws_region: str | None
+    sasl_aws_session: object | None
+
+
+class Omitted:
+    """Says that an argument was not passed, where None or False would mean something."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<omitted>"
+
+
+OMITTED: Final = Omitted()
+
+
+def _omitted(value: object) -> bool:
+    # aiokafka's own sign is a bare object(), and frameworks pass it on.
+    return isinstance(value, Omitted) or type(value) is object
+
+
+def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> ProducerConfig:
+    """The configuration for aiokafka's arguments and for those beside them.
+
+    Raises:
+        ConfigError: an illegal value, or a contradiction. TypeError: an argument there is not.
+    """
+    for name in more:
+        if name not in MoreOptions.__annotations__:
+            raise TypeError(f"AIOKafkaProducer() got an unexpected keyword argument {name!r}")
+    if arguments["security_protocol"] not in get_args(SecurityProtocol):
+        # aiokafka's words, SASL left out and all: its users match them.
+        raise ConfigError("`security_protocol` should be SSL or PLAINTEXT")
+    given = {name: value for name, value in arguments.items() if not _omitted(value)}
+    given.update(more)
+    if given["client_id"] is None:
+        del given["client_id"]
+    if given["compression_type"] is None:
+        given["compression_type"] = "none"
+    _settle_guarantees(given)
+    _settle_times(given)
+    _settle_sasl(given)
+    return ProducerConfig.from_keywords(given)
+
+
+def _settle_guarantees(given: dict[str, Any]) -> None:
+    if given["transactional_id"] is not None:
+        given["enable_idempotence"] = True
+    acks = given.setdefault("acks", "all")
+    idempotent = given.setdefault("enable_idempotence", acks in ("all", -1))
+    given.setdefault("max_in_flight_requests_per_connection", 5 if idempotent else 1)
+
+
+def _settle_times(given: dict[str, Any]) -> None:
+    request_timeout, backoff = given["request_timeout_ms"], given["retry_backoff_ms"]
+    given.setdefault("max_block_ms", request_timeout)
+    given.setdefault("retry_backoff_max_ms", _at_least(_RETRY_BACKOFF_MAX_MS, backoff))
+    given.setdefault(
+        "delivery_timeout_ms",
+        _at_least(_DELIVERY_TIMEOUT_MS, given["linger_ms"], request_timeout),
+    )
+
+
+def _at_least(usual: float, *parts: object) -> float:
+    """The usual time, or the sum of the parts if that is longer. What is no number is refused
+    later, under its own name.
+    """
+    return max(usual, sum(part for part in parts if isinstance(part, int | float)))
+
+
+def _settle_sasl(given: dict[str, Any]) -> None:
+    protocol = given["security_protocol"]
+    if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
+        _leave_out_sasl(given)
+        return
+    if "sasl_allow_plaintext" in given or protocol == "SASL_SSL":
+        return
+    asks_elsewhere = given.get("sasl_oauthbearer_token_endpoint_url") is not None
+    if given["sasl_mechanism"] in _READABLE and not asks_elsewhere:
+        logger.warning(
+            "%s over SASL_PLAINTEXT shows the credentials to whoever listens; SASL_SSL does not",
+            given["sasl_mechanism"],
+        )
+        given["sasl_allow_plaintext"] = True
+
+
+def _leave_out_sasl(given: dict[str, Any]) -> None:
+    """As aiokafka does: one set of arguments then serves brokers with SASL and without."""
+    unused = [name for name in _SASL if given[name] is not None]
+    for name in _SASL:
+        del given[name]
+    if given.pop("sasl_mechanism") != "PLAIN" or unused:  # aiokafka's default names one always
+        logger.warning(
+            "the sasl_ arguments are not used: security_protocol is %s", given["security_protocol"]
+        )
+
+
+def check_serializer(name: str, serializer: object) -> None:
+    """Raise ConfigError unless it is a callable or None."""
+    if serializer is not None and not callable(serializer):
+        raise ConfigError(f"{name}={serializer!r}: expected a callable or None")

@@ -1,0 +1,528 @@
+"""AIOKafkaProducer: aiokafka's constructor and members on `aioidem.Producer`.
+
+Invariants: no rule of sending is here; a `send` that is cancelled before it returns has queued
+nothing, and the future it returned has no say in what becomes of the record; a producer that was
+dropped unclosed is collected, and said to have been.
+
+Rejected: a subclass of `Producer` (its `send` waits for the outcome, and one class with two
+meanings of `send` would be a trap); aiokafka's own `__slots__`-less internals as attributes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self, Unpack
+
+from aioidem._aiokafka.batches import BatchBuilder, Serializer, whole_milliseconds
+from aioidem._aiokafka.client import ProducerClient
+from aioidem._aiokafka.collecting import CollectorObserver
+from aioidem._aiokafka.futures import DeliveryFuture, batch_future, done_future, record_future
+from aioidem._aiokafka.offsets import Offsets, Place, checked_group, checked_offsets
+from aioidem._aiokafka.options import OMITTED, MoreOptions, Omitted, check_serializer, config_from
+from aioidem._aiokafka.translation import OWN, Translation
+from aioidem._config.secret import without_frames
+from aioidem._config.security import SecurityProtocol, TokenProvider
+from aioidem._producer.native import Producer
+from aioidem.abc import ProducerMetricsCollector
+from aioidem.errors import (
+    ConfigError,
+    ProducerClosed,
+    RecordError,
+    WrongLoopError,
+)
+from aioidem.partitioner import DefaultPartitioner, Partitioner
+from aioidem.structs import ConsumerGroupMetadata, RecordMetadata, TopicPartition
+
+__all__ = ["AIOKafkaProducer", "TransactionContext"]
+
+_DEFAULT_PARTITIONER = DefaultPartitioner()
+_FACE_ONLY = (
+    *("self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"),
+    "more",
+)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class AIOKafkaProducer:
+    """A Kafka producer with aiokafka's interface.
+
+    Every argument of aiokafka's producer means what it means there; omitted ones are explained in
+    `aioidem._aiokafka.options`, and `MoreOptions` has those that aiokafka lacks. Times are
+    milliseconds. Unlike aiokafka's it may be made outside of a running loop.
+
+    Args:
+        loop: deprecated; if given, `start` must be called on it.
+        bootstrap_servers: "host[:port]", several joined by commas or in a list; the port is 9092.
+        client_id: `aioidem-producer-N` when None.
+        metadata_max_age_ms: when to ask for metadata without a reason.
+        request_timeout_ms: how long a silent broker is waited for; unless `max_block_ms` says so,
+            also how long `send` waits for metadata and room.
+        api_version: deprecated, without effect.
+        acks: 0, 1, -1 or "all".
+        key_serializer: called with each key, None too; returns bytes or None.
+        value_serializer: likewise.
+        compression_type: "gzip", "snappy", "lz4", "zstd" or None.
+        max_batch_size: bytes of a batch before compression.
+        partitioner: `f(key bytes, all partitions, available ones)` returns one of them. The default
+            is aiokafka's: by the key's hash, and at random without a key. None: without a key,
+            sticky per batch, which makes fuller batches.
+        max_request_size: bytes of a request, and so of a record.
+        linger_ms: how long a batch that is not full waits for more.
+        retry_backoff_ms: the first pause before a retry.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: see `aioidem.helpers.create_ssl_context`; None trusts the system's authorities.
+        connections_max_idle_ms: None never closes an idle connection.
+        enable_idempotence: number batches, so that a retry is never written twice.
+        transactional_id: the producer's name across restarts; given, every record belongs to a
+            transaction. Means idempotence.
+        transaction_timeout_ms: after how long the coordinator aborts a transaction by itself.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.
+        sasl_plain_password: for PLAIN and SCRAM.
+        sasl_plain_username: for PLAIN and SCRAM.
+        sasl_kerberos_service_name: for GSSAPI.
+        sasl_kerberos_domain_name: for GSSAPI.
+        sasl_oauth_token_provider: an `aioidem.abc.AbstractTokenProvider`, or aiokafka's.
+        metrics_collector: an `aioidem.abc.ProducerMetricsCollector`.
+        more: see `MoreOptions`.
+
+    Raises:
+        ConfigError: (a ValueError) a value is illegal or contradicts another. TypeError: there is
+        no such argument.
+    """
+
+    _producer: Producer | None = None  # for __del__, should the constructor raise
+    _translation: ClassVar[Translation] = OWN
+
+    @without_frames
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        bootstrap_servers: str | Sequence[str] = "localhost",
+        client_id: str | None = None,
+        metadata_max_age_ms: float = 300000,
+        request_timeout_ms: float = 40000,
+        api_version: object = None,
+        acks: int | Literal["all"] | Omitted = OMITTED,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        compression_type: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
+        max_batch_size: int = 16384,
+        partitioner: Partitioner | None = _DEFAULT_PARTITIONER,
+        max_request_size: int = 1048576,
+        linger_ms: float = 0,
+        retry_backoff_ms: float = 100,
+        security_protocol: SecurityProtocol = "PLAINTEXT",
+        ssl_context: ssl.SSLContext | None = None,
+        connections_max_idle_ms: float | None = 540000,
+        enable_idempotence: bool | Omitted = OMITTED,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: float = 60000,
+        sasl_mechanism: str = "PLAIN",
+        sasl_plain_password: str | None = None,
+        sasl_plain_username: str | None = None,
+        sasl_kerberos_service_name: str = "kafka",
+        sasl_kerberos_domain_name: str | None = None,
+        sasl_oauth_token_provider: TokenProvider | None = None,
+        metrics_collector: ProducerMetricsCollector | None = None,
+        **more: Unpack[MoreOptions],
+    ) -> None:
+        arguments = dict(locals())  # before anything else: the arguments and nothing more
+        for name in _FACE_ONLY:
+            del arguments[name]
+        if loop is not None:
+            _deprecated("loop", "start() runs on the loop that calls it")
+        if api_version is not None:
+            _deprecated("api_version", "it has no effect")
+        check_serializer("key_serializer", key_serializer)
+        check_serializer("value_serializer", value_serializer)
+        self._config = config_from(arguments, more)
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._collector = metrics_collector
+        self._loop = loop
+        self._bootstrap_servers = bootstrap_servers
+        self._source_traceback = _where_made(loop)
+        self._started = self._stopped = False
+        self._renew()
+
+    def _renew(self) -> Producer:
+        collector = self._collector
+        observer = None if collector is None else CollectorObserver(collector, self._translation)
+        self._producer = Producer(config=self._config, observer=observer)
+        self._client = ProducerClient(self._producer, self._bootstrap_servers)
+        return self._producer
+
+    @property
+    def _core(self) -> Producer:
+        if self._producer is None:
+            raise ProducerClosed("the producer was not made")
+        return self._producer
+
+    @property
+    def _closed(self) -> bool:
+        # FastStream asks for it, under this name.
+        return self._stopped
+
+    @property
+    def client(self) -> ProducerClient:
+        """What is known of the cluster, as `client.cluster`."""
+        return self._client
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and, with idempotence, get a producer id. After a failure it may be called again.
+
+        Raises:
+            KafkaConnectionError: no broker could be reached. KafkaTimeoutError: not done within
+            `max_block_ms`. ProducerClosed: it runs already, or was stopped. ConfigError: called on
+            another loop than the constructor was given. AuthenticationFailedError,
+            BrokerResponseError: the cluster refuses.
+        """
+        running = _running_loop()
+        if self._loop is not None and running is not self._loop:
+            raise ConfigError("start() was called on another loop than `loop`")
+        with self._translation:
+            if self._stopped:
+                raise ProducerClosed("the producer was stopped")
+            try:
+                await self._core.start()
+            except ProducerClosed:
+                raise  # it runs already, and goes on
+            except BaseException:
+                self._renew()
+                raise
+        self._loop = running
+        self._started = True
+
+    async def stop(self) -> None:
+        """Deliver what is queued, by `delivery_timeout_ms` at the latest, and close. May be called
+        again, and by another task than called `start`.
+
+        Raises:
+            WrongLoopError: called from another thread or event loop than `start`; it runs on.
+            ForkedProducerError: in a child process.
+        """
+        before, self._stopped = self._stopped, True
+        with self._translation:
+            try:
+                await self._core.close()
+            except WrongLoopError:
+                self._stopped = before
+                raise
+
+    async def flush(self) -> None:
+        """Wait until every record queued before has its outcome, without lingering. Their errors
+        are in their futures. Before the start and after the stop there is none to wait for.
+
+        Raises:
+            ProducerClosed: it ended by itself. ForkedProducerError: in a child process.
+        """
+        if not self._started or self._stopped:
+            return
+        with self._translation:
+            await self._core.flush()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __del__(self, _warnings: Any = warnings) -> None:
+        producer, described = self._producer, repr(self)
+        if producer is None or not producer.abandon():
+            return
+        _warnings.warn(f"Unclosed AIOKafkaProducer {described}", ResourceWarning, source=self)
+        if self._loop is None or self._loop.is_closed():
+            return
+        context: dict[str, Any] = {"producer": self, "message": "Unclosed AIOKafkaProducer"}
+        if self._source_traceback is not None:
+            context["source_traceback"] = self._source_traceback
+        self._loop.call_exception_handler(context)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._producer!r}>"
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: float | None = None,
+        headers: Headers | None = None,
+    ) -> DeliveryFuture:
+        """Wait for metadata and room, queue a record, and return its future.
+
+        Cancelled before it returns, nothing was queued. Cancelling the future does not stop the
+        record.
+
+        Args:
+            topic: its name.
+            value: bytes, or what the value serialiser takes; None is a tombstone, and needs a key.
+            key: likewise; decides the partition.
+            partition: overrides the partitioner's choice.
+            timestamp_ms: milliseconds since the epoch, up to the year 5138, fractions dropped; None
+                is now.
+            headers: (name, value) pairs.
+
+        Returns:
+            A future of the record's `RecordMetadata`, or of its error, whose `status` says whether
+            the record may be in the log. Under acks=0 it is done when the record is on its way, and
+            the result is None.
+
+        Raises:
+            KafkaTimeoutError: no metadata or room within `max_block_ms`.
+            UnknownTopicOrPartitionError, TopicAuthorizationFailedError: says the cluster.
+            MessageSizeTooLargeError: more than `max_request_size`.
+            RecordError, TypeError: the record cannot be sent as given. ProducerClosed.
+        """
+        with self._translation:
+            if value is None and key is None:
+                raise RecordError("need at least one: key or value")
+            block_until = await self._await_partition(topic, partition)
+            delivery = await self._core.enqueue(
+                topic,
+                value if self._value_serializer is None else self._value_serializer(value),
+                key=key if self._key_serializer is None else self._key_serializer(key),
+                headers=headers or (),
+                partition=partition,
+                timestamp_ms=None if timestamp_ms is None else whole_milliseconds(timestamp_ms),
+                block_until=block_until,
+            )
+        return record_future(self._loop, delivery, self._translation)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: float | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """`await (await send(...))`: send a record and wait for its outcome."""
+        future = await self.send(topic, value, key, partition, timestamp_ms, headers)
+        return await future
+
+    def create_batch(self) -> BatchBuilder:
+        """An empty batch of at most `max_batch_size` bytes, for `send_batch`."""
+        return BatchBuilder(
+            self._config.batch_size,
+            key_serializer=self._key_serializer,
+            value_serializer=self._value_serializer,
+        )
+
+    async def send_batch(
+        self, batch: BatchBuilder, topic: str, *, partition: int | None
+    ) -> DeliveryFuture:
+        """Wait for metadata and room, queue a batch, and return its future.
+
+        Args:
+            batch: from `create_batch`. Closed before, it goes out as one batch of these records and
+                no others. It takes no more records after this.
+            topic: its name.
+            partition: where to; None leaves it to the partitioner, as for a record without a key.
+
+        Returns:
+            A future of the first record's `RecordMetadata`, or of the first error in it.
+
+        Raises:
+            As for `send`. RecordError: the batch was sent before. TypeError: it is none.
+        """
+        # Types are not checked at run time, and aiokafka fails in its sender, where nobody hears.
+        given: object = batch
+        if not isinstance(given, BatchBuilder):
+            raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
+        with self._translation:
+            records = batch.records()
+            block_until = await self._await_partition(topic, partition)
+            place = self._choose(topic) if partition is None else partition
+            if not records:
+                if self._config.transactional_id is not None:
+                    self._core.check_transaction()
+                batch.sent()
+                return done_future(self._loop, _nowhere(topic, place), self._translation)
+            deliveries = await self._core.enqueue_batch(
+                topic,
+                records,
+                partition=place,
+                size=batch.size() if batch.closed() else None,
+                block_until=block_until,
+            )
+            batch.sent()
+        return batch_future(self._loop, deliveries, self._translation)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic.
+
+        Raises:
+            As for `send`.
+        """
+        with self._translation:
+            return await self._core.partitions_for(topic)
+
+    async def _await_partition(self, topic: str, partition: int | None) -> float | None:
+        """Wait until it is known; until when the call may then wait for room."""
+        if self._core.knows(topic, partition):
+            return None
+        given: object = partition
+        if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
+            raise TypeError(f"partition must be int or None, not {type(given).__name__}")
+        block_until = self._core.block_until()
+        await self._core.await_partition(topic, partition, block_until)
+        return block_until
+
+    def _choose(self, topic: str) -> int:
+        cluster = self._client.cluster
+        everything = sorted(cluster.partitions_for_topic(topic) or ())
+        available = sorted(cluster.available_partitions_for_topic(topic) or ())
+        return (self._config.partitioner or _DEFAULT_PARTITIONER)(None, everything, available)
+
+    def _partition(self, _topic: str, partition: int | None, *_record: object) -> int | None:
+        # OpenTelemetry's instrumentation asks before it calls `send`. Only what the caller said is
+        # known then: asking the partitioner twice would name another partition than is used.
+        return partition
+
+    # -- transactions ------------------------------------------------------------------------------
+    #
+    # docs/transactions.md says what is promised, and what each error means.
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction; what is sent from here on is part of it.
+
+        Raises:
+            IllegalOperation: there is no transactional id. IllegalStateError: one is open, or its
+            commit goes on. KafkaTimeoutError: the last one's end goes on after `max_block_ms`; call
+            again. KafkaError: what the last one failed of, until it is aborted; or fatal, such as
+            `ProducerFenced`.
+        """
+        with self._translation:
+            await self._core.begin_transaction()
+
+    async def commit_transaction(self) -> None:
+        """Deliver every record of the transaction, then commit it. Cancelled, it goes on.
+
+        Raises:
+            IllegalOperation: there is no transactional id. IllegalStateError: none is open.
+            KafkaTimeoutError: not done within `delivery_timeout_ms`; it goes on, call again.
+            KafkaError: what the transaction failed of: abort it; or fatal, and then `status` says
+            whether it may have been committed.
+        """
+        with self._translation:
+            await self._core.commit_transaction(self._limit)
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
+        Cancelled, it goes on.
+
+        Raises:
+            IllegalOperation: there is no transactional id. IllegalStateError: none is open, or its
+            commit may have taken place. KafkaTimeoutError: not done within `delivery_timeout_ms`;
+            it goes on, call again. KafkaError: fatal.
+        """
+        with self._translation:
+            await self._core.abort_transaction(self._limit)
+
+    def transaction(self) -> TransactionContext:
+        """A context that begins a transaction, commits it at its end, and aborts it if it is left
+        by an exception or cannot be committed.
+        """
+        return TransactionContext(self)
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets[Place], group_id: str | ConsumerGroupMetadata
+    ) -> None:
+        """Commit consumer offsets with the transaction.
+
+        Args:
+            offsets: the next offset to read, by partition; with metadata if it is a pair.
+            group_id: the consumers' group; with the consumer's place in it brokers refuse what a
+                consumer says that has lost its partitions (KIP-447).
+
+        Raises:
+            IllegalOperation: there is no transactional id, or no transaction is open.
+            ValueError, TypeError: no such offsets, or group. KafkaTimeoutError: not done within
+            `delivery_timeout_ms`; call again with the same. KafkaError: refused, and the
+            transaction can only be aborted; or fatal.
+        """
+        with self._translation:
+            core = self._core
+            core.check_transaction()
+            await core.send_offsets_to_transaction(
+                checked_offsets(offsets), checked_group(group_id), self._limit
+            )
+
+    @property
+    def _limit(self) -> float:
+        # aiokafka waits without limit: no shorter than a record may take.
+        return max(self._config.delivery_timeout, self._config.max_block)
+
+
+class TransactionContext:
+    """`async with producer.transaction()`."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
+        self._block = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        producer = self._producer
+        with producer._translation:  # noqa: SLF001 - a part of it
+            block = producer._core.transaction(producer._limit)  # noqa: SLF001
+            await self._block.enter_async_context(block)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._producer._translation:  # noqa: SLF001
+            await self._block.__aexit__(exc_type, exc_value, traceback)
+
+
+def _deprecated(name: str, instead: str) -> None:
+    warnings.warn(
+        f"AIOKafkaProducer: the argument `{name}` is deprecated: {instead}",
+        DeprecationWarning,
+        stacklevel=4,  # past the constructor and what keeps secrets from its errors
+    )
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # trio
+        return None
+
+
+def _where_made(loop: asyncio.AbstractEventLoop | None) -> traceback.StackSummary | None:
+    loop = loop or _running_loop()
+    if loop is None or not loop.get_debug():
+        return None
+    return traceback.extract_stack(sys._getframe(3))  # noqa: SLF001 - as asyncio does itself
+
+
+def _nowhere(topic: str, partition: int) -> RecordMetadata:
+    """What is told of an empty batch."""
+    return RecordMetadata(topic, partition, TopicPartition(topic, partition), -1, None, 0, None)

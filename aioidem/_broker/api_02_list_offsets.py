@@ -1,0 +1,104 @@
+"""ListOffsets (v1 to v11): where a partition begins and ends, or the first offset at a time.
+
+The times below zero are names, each known from some version on; an unknown one is
+UNSUPPORTED_VERSION for its partition. Nothing is tiered here, so what is said of remote storage is
+what Kafka says without one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+from aioidem._records import read_batches
+
+if TYPE_CHECKING:
+    from aioidem._broker.batch import StoredBatch
+    from aioidem._broker.partition import Partition
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 2
+_READ_COMMITTED: Final = 1
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_KNOWN_SINCE: Final = {
+    _LATEST: 0,
+    _EARLIEST: 0,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """Answered by the leader only, from what is committed, or (isolation level 1) stable."""
+    topics = []
+    for wanted_topic in request.topics:
+        topic = cluster.topics.get(wanted_topic.name)
+        parts = []
+        for wanted in wanted_topic.partitions:
+            partition = topic.partition(wanted.partition_index) if topic is not None else None
+            stable = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+            parts.append(_answer(partition, wanted, broker, context.api_version, stable=stable))
+        topics.append({"name": wanted_topic.name, "partitions": parts})
+    return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
+
+
+def _answer(
+    partition: Partition | None, wanted: Entity, broker: Broker, version: int, *, stable: bool
+) -> dict[str, Any]:
+    values = {
+        "partition_index": wanted.partition_index,
+        "error_code": ErrorCode.none,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
+    if partition is None:
+        return values | {"error_code": ErrorCode.unknown_topic_or_partition}
+    if partition.led_by(broker.id) is None:
+        return values | {"error_code": ErrorCode.not_leader_or_follower}
+    believed = getattr(wanted, "current_leader_epoch", -1)
+    if believed not in (-1, partition.leader_epoch):
+        older = believed < partition.leader_epoch
+        code = ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
+        return values | {"error_code": code}
+    if wanted.timestamp < 0 and version < _KNOWN_SINCE.get(wanted.timestamp, version + 1):
+        return values | {"error_code": ErrorCode.unsupported_version}
+    timestamp, offset, epoch = _find(partition, wanted.timestamp, stable=stable)
+    return values | {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
+
+
+def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), -1 where there is none."""
+    log = partition.replicas[partition.leader].log
+    end = partition.last_stable_offset if stable else partition.high_watermark
+    if timestamp == _LATEST:
+        return -1, end, partition.leader_epoch
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        return -1, log.start_offset, log.epoch_of(log.start_offset, partition.leader_epoch)
+    if timestamp == _MAX_TIMESTAMP:
+        newest = log.newest_by_timestamp(end)
+        return (-1, -1, -1) if newest is None else _in_batch(newest, newest.max_timestamp_ms, 0)
+    if timestamp < 0:
+        return -1, -1, -1
+    batch = log.first_batch_reaching(timestamp, end)
+    return (-1, -1, -1) if batch is None else _in_batch(batch, timestamp, log.start_offset)
+
+
+def _in_batch(batch: StoredBatch, timestamp: int, start: int) -> tuple[int, int, int]:
+    for record in read_batches(batch.wire())[0].records():
+        if record.timestamp_ms >= timestamp and record.offset >= start:
+            return record.timestamp_ms, record.offset, batch.leader_epoch
+    return batch.max_timestamp_ms, batch.last_offset, batch.leader_epoch

@@ -1,0 +1,52 @@
+"""FindCoordinator (v0 to v6): which broker keeps a group's offsets or a transactional id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 10
+_FIRST_WITH_KEYS: Final = 4
+_KEY_TYPES: Final = (0, 1)
+
+
+def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+    """One key up to v3, several from v4 on; groups (0) and transactional ids (1)."""
+    key_type = getattr(request, "key_type", 0)
+    if context.api_version < _FIRST_WITH_KEYS:
+        values = _coordinator(cluster, request.key, key_type)
+    else:
+        values = {
+            "coordinators": [_coordinator(cluster, k, key_type) for k in request.coordinator_keys]
+        }
+    return Now(respond(_API, context.api_version, values | {"throttle_time": ZERO_MS}))
+
+
+def _coordinator(cluster: ClusterState, key: str, key_type: int) -> dict[str, Any]:
+    broker = cluster.coordinator_of(key)
+    code = ErrorCode.none
+    if key_type not in _KEY_TYPES:
+        code, broker = ErrorCode.invalid_request, None
+    # One that loads is found, and says so itself.
+    elif cluster.coordinator_faults.get(key) is ErrorCode.coordinator_not_available:
+        code, broker = ErrorCode.coordinator_not_available, None
+    elif broker is None:
+        code = ErrorCode.coordinator_not_available
+    return {
+        "key": key,
+        "error_code": code,
+        "error_message": None,
+        "node_id": -1 if broker is None else broker.id,
+        "host": "" if broker is None else broker.host,
+        "port": -1 if broker is None else broker.port,
+    }

@@ -1,0 +1,77 @@
+"""JoinGroup (v0 to v9): be a member of a group; answered when all members have asked.
+
+v4 and up: a new member is first given an id to come back with (KIP-394). v5: instance ids
+(KIP-345). v9: a leader that only came back is told to assign nothing (KIP-814).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.group_member import Joining
+from aioidem._broker.requests import Context, Promised, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 11
+_FIRST_ASKED_TWICE: Final = 4
+_FIRST_WITHOUT_PROTOCOL: Final = 7
+_FIRST_SKIPPING: Final = 9
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """What is refused is answered at once, with the member id that was brought."""
+    version = context.api_version
+    promised = Promised(lambda values: _answer(version, values))
+    code = cluster.coordinator_error(request.group_id, broker)
+    try:
+        asked = _asked(request, context)
+        cluster.rebalances.check_session(broker, asked.session)
+        if code is ErrorCode.none:
+            cluster.rebalances.join(broker, request.group_id, asked, promised)
+        else:
+            promised.keep({"error_code": code})
+    except RefusedError as refusal:
+        promised.keep({"error_code": refusal.code, "member_id": request.member_id})
+    return promised
+
+
+def _asked(request: Entity, context: Context) -> Joining:
+    if not request.group_id:
+        raise RefusedError(ErrorCode.invalid_group_id, "a group must have a name")
+    session = request.session_timeout
+    return Joining(
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        context.pending.client_id or "",
+        request.protocol_type,
+        tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        session.total_seconds(),
+        # v0 has one time for both.
+        getattr(request, "rebalance_timeout", session).total_seconds(),
+        needs_known_id=context.api_version >= _FIRST_ASKED_TWICE,
+        may_skip=context.api_version >= _FIRST_SKIPPING,
+    )
+
+
+def _answer(version: int, values: Mapping[str, Any]) -> Entity:
+    nothing = None if version >= _FIRST_WITHOUT_PROTOCOL else ""
+    answer = {
+        "throttle_time": ZERO_MS,
+        "generation_id": -1,
+        "protocol_name": nothing,
+        "leader": "",
+        "member_id": "",
+        "members": (),
+        **values,
+    }
+    return respond(_API, version, answer)

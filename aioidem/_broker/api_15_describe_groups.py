@@ -1,0 +1,77 @@
+"""DescribeGroups (v0 to v6): a group's state and members, and (v3) what one may do with it.
+
+A group that does not exist is Dead, which is an error from v6 on (KIP-1043).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.authorized import GROUP_OPERATIONS, NOT_ASKED
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.group import Group, GroupState
+from aioidem._broker.group_member import CLIENT_HOST
+from aioidem._broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 15
+_FIRST_WITH_NOT_FOUND: Final = 6
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """One by one."""
+    asked = getattr(request, "include_authorized_operations", False)
+    groups = [_group(cluster, broker, each, context.api_version) for each in request.groups]
+    for each in groups:
+        if asked and each["error_code"] is ErrorCode.none:
+            each["authorized_operations"] = GROUP_OPERATIONS
+    return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "groups": groups}))
+
+
+def _group(cluster: ClusterState, broker: Broker, name: str, version: int) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "error_code": cluster.coordinator_error(name, broker),
+        "group_id": name,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": [],
+        "authorized_operations": NOT_ASKED,
+    }
+    if told["error_code"] is not ErrorCode.none:
+        return told
+    group = cluster.groups.find(name)
+    if group is not None:
+        return told | _described(group)
+    told["group_state"] = GroupState.DEAD.value
+    if version >= _FIRST_WITH_NOT_FOUND:
+        told["error_code"] = ErrorCode.group_id_not_found
+        told["error_message"] = f"Group {name} not found."
+    return told
+
+
+def _described(group: Group) -> dict[str, Any]:
+    protocol = group.protocol if group.state is GroupState.STABLE else None
+    return {
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol or "",
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": CLIENT_HOST,
+                "member_metadata": member.metadata(protocol),
+                "member_assignment": member.assignment,
+            }
+            for member in group.members.values()
+        ],
+    }

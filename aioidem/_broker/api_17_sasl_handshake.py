@@ -1,0 +1,32 @@
+"""SaslHandshake (v1): which mechanism comes. v0 would be followed by messages without a header."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.security import SaslRefusedError
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 17
+
+
+def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+    """ILLEGAL_SASL_STATE where there is no SASL, UNSUPPORTED_SASL_MECHANISM for another one."""
+    code, session = ErrorCode.none, context.pending.connection.sasl
+    try:
+        if session is None or not session.begin(request.mechanism, context.now):
+            code = ErrorCode.illegal_sasl_state
+    except SaslRefusedError:
+        code = ErrorCode.unsupported_sasl_mechanism
+    offered = () if cluster.security is None else cluster.security.mechanisms
+    values = {"error_code": code, "mechanisms": offered}
+    return Now(respond(_API, context.api_version, values), close=code is not ErrorCode.none)

@@ -1,0 +1,71 @@
+"""ApiVersions (v0 to v4): what this broker speaks, and (v3+) which features the cluster has.
+
+A version too new has no schema, so it comes here without a body; it is answered in version 0 with
+UNSUPPORTED_VERSION, the one API where that is possible (KIP-511).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 18
+_TRANSACTIONS: Final = "transaction.version"
+_NEWEST_TRANSACTIONS: Final = 2
+_FIRST_WITH_SOFTWARE: Final = 3
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """INVALID_REQUEST for a client software name that is not one (v3+)."""
+    code, version = ErrorCode.none, context.api_version
+    if request is None:
+        code, version = ErrorCode.unsupported_version, 0
+    elif version >= _FIRST_WITH_SOFTWARE:
+        names = (request.client_software_name, request.client_software_version)
+        if not all(_SOFTWARE.match(name) for name in names):
+            code = ErrorCode.invalid_request
+    # With an error only what a client needs to do better, which is nothing or this API's versions.
+    told = [
+        each
+        for each in cluster.announced(broker)
+        if code is ErrorCode.none or (code is ErrorCode.unsupported_version and each[0] == _API)
+    ]
+    values: dict[str, Any] = {
+        "error_code": code,
+        "api_keys": [
+            {"api_key": key, "min_version": first, "max_version": last} for key, first, last in told
+        ],
+        "throttle_time": ZERO_MS,
+    }
+    if code is ErrorCode.none:
+        values |= _features(cluster)
+    return Now(respond(_API, version, values))
+
+
+def _features(cluster: ClusterState) -> dict[str, Any]:
+    level = cluster.transactions.version
+    finalized = {
+        "name": _TRANSACTIONS,
+        "max_version_level": level,
+        "min_version_level": level,
+    }
+    return {
+        "supported_features": [
+            {"name": _TRANSACTIONS, "min_version": 0, "max_version": _NEWEST_TRANSACTIONS}
+        ],
+        "finalized_features_epoch": 1,
+        # A feature at level 0 is not finalised at all (KIP-1022).
+        "finalized_features": [finalized] if level else [],
+    }

@@ -1,0 +1,64 @@
+"""DeleteRecords (v0 to v2): move the start of a partition's log up.
+
+What producers are remembered by stays: a broker of KIP-360 does not forget who wrote the records
+that are gone. (A restart may: see `ClusterState.start_broker`.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.partition import Partition
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 21
+_ALL_COMMITTED: Final = -1
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """Each partition succeeds or fails by itself; answered without waiting for followers."""
+    topics = []
+    for wanted_topic in request.topics:
+        topic = cluster.topics.get(wanted_topic.name)
+        parts = []
+        for wanted in wanted_topic.partitions:
+            partition = topic.partition(wanted.partition_index) if topic is not None else None
+            code, low = _delete(partition, broker, wanted.offset)
+            if partition is not None and code is ErrorCode.none:
+                cluster.wake(partition)
+            parts.append(
+                {
+                    "partition_index": wanted.partition_index,
+                    "low_watermark": low,
+                    "error_code": code,
+                }
+            )
+        topics.append({"name": wanted_topic.name, "partitions": parts})
+    values: dict[str, Any] = {"throttle_time": ZERO_MS, "topics": topics}
+    return Now(respond(_API, context.api_version, values))
+
+
+def _delete(partition: Partition | None, broker: Broker, offset: int) -> tuple[ErrorCode, int]:
+    """(error code, where the log starts now)."""
+    if partition is None:
+        return ErrorCode.unknown_topic_or_partition, -1
+    leader = partition.led_by(broker.id)
+    if leader is None:
+        return ErrorCode.not_leader_or_follower, -1
+    if not partition.topic.settings.deletes:
+        return ErrorCode.policy_violation, -1
+    if offset == _ALL_COMMITTED:
+        offset = partition.high_watermark
+    if not 0 <= offset <= partition.high_watermark:
+        return ErrorCode.offset_out_of_range, -1
+    partition.delete_before(offset)
+    return ErrorCode.none, leader.log.start_offset

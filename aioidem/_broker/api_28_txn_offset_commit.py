@@ -1,0 +1,97 @@
+"""TxnOffsetCommit (v0 to v5): a group's offsets, once the transaction commits (KIP-447).
+
+Unknown partitions are refused one by one. Then the group's coordinator looks whether the group
+takes part in the transaction, or (v5) lets it, and whether the consumer may commit for the group;
+either fails all partitions alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.group_coordinator import Committed
+from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.transaction import Identity
+from aioidem._broker.transaction_support import Support, admit
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 28
+_FIRST_ABORTABLE: Final = 4
+_FIRST_TOLD_OF_LOADING: Final = 2
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """Nothing is visible before the marker."""
+    known = {
+        (topic.name, part.partition_index): part
+        for topic in request.topics
+        for part in topic.partitions
+        if _exists(cluster, topic.name, part.partition_index)
+    }
+    code = ErrorCode.none
+    if known:
+        code = _refused(cluster, broker, request, context.api_version)
+    if code is ErrorCode.none:
+        producer = Identity(request.producer_id, request.producer_epoch)
+        for where, part in known.items():
+            cluster.groups.commit(request.group_id, where, _offset(part), producer)
+    unknown = ErrorCode.unknown_topic_or_partition
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": part.partition_index,
+                    "error_code": code if (topic.name, part.partition_index) in known else unknown,
+                }
+                for part in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
+
+
+def _exists(cluster: ClusterState, name: str, index: int) -> bool:
+    topic = cluster.topics.get(name)
+    return topic is not None and topic.partition(index) is not None
+
+
+def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
+    group_id = request.group_id
+    code = cluster.coordinator_error(group_id, broker)
+    if code is ErrorCode.coordinator_load_in_progress and version < _FIRST_TOLD_OF_LOADING:
+        return ErrorCode.coordinator_not_available
+    if code is not ErrorCode.none:
+        return code
+    identity = Identity(request.producer_id, request.producer_epoch)
+    support = Support.of(version, _FIRST_ABORTABLE)
+    try:
+        if not cluster.groups.in_transaction(group_id, identity):
+            admit(cluster, request.transactional_id, identity, group_id, support)
+        cluster.groups.admit(
+            group_id,
+            getattr(request, "generation_id", -1),
+            getattr(request, "member_id", ""),
+            getattr(request, "group_instance_id", None),
+            offset_commit_version=None,
+        )
+    except RefusedError as refusal:
+        # What a log would say of too few replicas, a group's coordinator says of itself.
+        away = refusal.code is ErrorCode.not_enough_replicas
+        return ErrorCode.coordinator_not_available if away else refusal.code
+    return ErrorCode.none
+
+
+def _offset(part: Entity) -> Committed:
+    epoch = getattr(part, "committed_leader_epoch", -1)
+    return Committed(part.committed_offset, epoch, part.committed_metadata)

@@ -1,0 +1,41 @@
+"""SaslAuthenticate (v0 to v2): one message of the mechanism, and one of the broker's back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.entities import Entity, from_ms, respond
+from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.security import SaslRefusedError
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 36
+
+
+def handle(_cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+    """SASL_AUTHENTICATION_FAILED, and the end of the connection, for what is refused."""
+    code, text, answer, lifetime = ErrorCode.none, None, b"", 0.0
+    session = context.pending.connection.sasl
+    if session is None:
+        code, text = ErrorCode.illegal_sasl_state, "this listener wants no SASL"
+    else:
+        try:
+            answer, lifetime = session.step(request.auth_bytes, context.now, context.wall_ms / 1000)
+        except SaslRefusedError as refusal:
+            code, text = ErrorCode.sasl_authentication_failed, str(refusal)
+        except (ValueError, LookupError):  # what cannot be read at all
+            code, text = ErrorCode.sasl_authentication_failed, "not a message of the mechanism"
+    values = {
+        "error_code": code,
+        "error_message": text,
+        "auth_bytes": answer,
+        "session_lifetime": from_ms(int(lifetime * 1000)),
+    }
+    return Now(respond(_API, context.api_version, values), close=code is not ErrorCode.none)

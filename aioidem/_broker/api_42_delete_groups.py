@@ -1,0 +1,38 @@
+"""DeleteGroups (v0 to v2): forget groups without members, and what they committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.requests import Context, Now, Reply
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+    from aioidem._broker.topology import Broker
+
+__all__ = ["handle"]
+
+_API: Final = 42
+
+
+def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+    """One by one."""
+    results = [
+        {"group_id": name, "error_code": _deleted(cluster, broker, name)}
+        for name in request.groups_names
+    ]
+    return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "results": results}))
+
+
+def _deleted(cluster: ClusterState, broker: Broker, name: str) -> ErrorCode:
+    code = cluster.coordinator_error(name, broker)
+    if code is ErrorCode.none:
+        try:
+            cluster.groups.delete(name)
+        except RefusedError as refusal:
+            return refusal.code
+    return code

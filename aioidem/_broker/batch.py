@@ -1,0 +1,260 @@
+"""The broker's own view of a record batch (format v2): header, checksum, stored form.
+
+Invariants
+    Nothing here decodes records or copies their bytes on the way in: a produce costs one header
+    unpack and one CRC32C. What the log assigns (base offset, leader epoch) lies outside the
+    checksum, so a stored batch keeps the producer's buffer and is patched when somebody reads it.
+
+Rejected
+    Sharing the header code of ``aioidem._records``: the broker judges what the client wrote, and a
+    judge that shares the accused's arithmetic agrees with its mistakes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import crc32c
+from kio.schema.errors import ErrorCode
+
+__all__ = [
+    "MAX_SEQUENCE",
+    "BatchHeader",
+    "RefusedError",
+    "StoredBatch",
+    "check_crc",
+    "parse_single_batch",
+    "sequence_after",
+]
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE: Final = 61
+_CRC_OFFSET: Final = 17
+_CHECKED_FROM: Final = 21
+_MAX_TIMESTAMP_OFFSET: Final = 35
+_LENGTH_PREFIX: Final = 12
+_UP_TO_MAGIC: Final = 17
+_MAGIC_AT: Final = 16
+_LEAST_LENGTH: Final = 14
+_NEWEST_MAGIC: Final = 2
+_NO_TIMESTAMP: Final = -1
+MAX_SEQUENCE: Final = 2**31 - 1
+_LOG_APPEND_BIT: Final = 0x08
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+
+
+class RefusedError(Exception):
+    """A request, or one partition of it, that the broker answers with an error code.
+
+    ``code`` is the Kafka error, ``message`` what an operator would read, ``record_errors`` the
+    (batch index, message) pairs of KIP-467. ``spoils``: it befalls the whole request.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        record_errors: tuple[tuple[int, str | None], ...] = (),
+        *,
+        spoils: bool = False,
+    ) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.record_errors = record_errors
+        self.spoils = spoils
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of every v2 batch, in wire order (KIP-98)."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + _LENGTH_PREFIX
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & 0x07
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether its stamps are said to be the broker's."""
+        return bool(self.attributes & _LOG_APPEND_BIT)
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def control(self) -> bool:
+        """Whether its records are the broker's own markers."""
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 for a batch without one."""
+        if self.base_sequence < 0:
+            return -1
+        return sequence_after(self.base_sequence, self.last_offset_delta)
+
+
+def sequence_after(sequence: int, records: int) -> int:
+    """The sequence ``records`` further on; 2147483647 is followed by 0."""
+    distance_to_wrap = MAX_SEQUENCE - sequence
+    return sequence + records if records <= distance_to_wrap else records - distance_to_wrap - 1
+
+
+def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
+    """The header of the one v2 batch that ``data`` may hold (all that Produce v3+ allows).
+
+    What is too short to be a second batch may follow it, and is no part of it. The checksum is not
+    looked at: see `check_crc`. Raises `RefusedError`: INVALID_RECORD for no batch, several, or an
+    older format; CORRUPT_MESSAGE for what no format has, and of the first batch that spoils the
+    request, because Kafka looks into the first ones before it looks at each.
+    """
+    found = b"" if data is None else data
+    size = _next_batch(found, 0, spoils=True)
+    if not size:
+        raise RefusedError(ErrorCode.invalid_record, "there must be a record batch per partition")
+    magic = found[_MAGIC_AT]
+    if magic != _NEWEST_MAGIC:
+        raise RefusedError(ErrorCode.invalid_record, f"a batch of magic 2, not {magic}")
+    if _next_batch(found, size, spoils=False):
+        raise RefusedError(ErrorCode.invalid_record, "there must be one batch per partition")
+    if size < HEADER_SIZE:
+        raise RefusedError(ErrorCode.corrupt_message, f"{size} bytes cannot hold a batch header")
+    return BatchHeader._make(_HEADER.unpack_from(found, 0))
+
+
+def _next_batch(data: bytes | memoryview, at: int, *, spoils: bool) -> int:
+    """Size of the batch at ``at``, 0 if what is there is not a whole one."""
+    left = len(data) - at
+    if left < _LENGTH_PREFIX:
+        return 0
+    length = int.from_bytes(data[at + 8 : at + _LENGTH_PREFIX], "big", signed=True)
+    if length < _LEAST_LENGTH:
+        raise RefusedError(
+            ErrorCode.corrupt_message, f"a batch cannot be {length} bytes long", spoils=spoils
+        )
+    if left < _UP_TO_MAGIC:
+        return 0
+    magic = data[at + _MAGIC_AT]
+    if magic > _NEWEST_MAGIC:
+        raise RefusedError(ErrorCode.corrupt_message, f"no format has magic {magic}", spoils=spoils)
+    size = length + _LENGTH_PREFIX
+    return size if size <= left else 0
+
+
+def check_crc(data: bytes | memoryview, header: BatchHeader) -> None:
+    """Raise `RefusedError` CORRUPT_MESSAGE unless the CRC32C over all behind it is the header's."""
+    found = crc32c.crc32c(memoryview(data)[_CHECKED_FROM:])
+    if found != header.crc:
+        raise RefusedError(
+            ErrorCode.corrupt_message,
+            f"record is corrupt (stored crc = {header.crc}, computed crc = {found})",
+        )
+
+
+class StoredBatch:
+    """A batch in a log: the producer's bytes and what the broker assigned. Never changed."""
+
+    __slots__ = (
+        "appended_ms",
+        "base_offset",
+        "data",
+        "header",
+        "last_offset",
+        "leader_epoch",
+        "log_append_time_ms",
+    )
+
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        header: BatchHeader,
+        base_offset: int,
+        leader_epoch: int,
+        appended_ms: int,
+        log_append_time: bool,
+    ) -> None:
+        """``appended_ms``: the broker's wall clock; it replaces the records' timestamps when
+        ``log_append_time``.
+        """
+        self.base_offset = base_offset
+        self.last_offset = base_offset + header.last_offset_delta
+        self.leader_epoch = leader_epoch
+        self.appended_ms = appended_ms
+        self.log_append_time_ms = appended_ms if log_append_time else -1
+        if log_append_time:
+            data, header = _restamped(data, header, _LOG_APPEND_BIT, appended_ms)
+        elif header.log_append_time or header.max_timestamp_ms < _NO_TIMESTAMP:
+            newest = max(header.max_timestamp_ms, _NO_TIMESTAMP)
+            data, header = _restamped(data, header, 0, newest)
+        self.data = data
+        self.header = header
+
+    def __repr__(self) -> str:
+        h = self.header
+        return (
+            f"<StoredBatch {self.base_offset}..{self.last_offset} leader_epoch={self.leader_epoch} "
+            f"pid={h.producer_id} epoch={h.producer_epoch} seq={h.base_sequence} "
+            f"bytes={len(self.data)}>"
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The newest record's, or the broker's with LogAppendTime."""
+        return self.header.max_timestamp_ms
+
+    def wire(self) -> bytes:
+        """The batch as a consumer reads it: offset and leader epoch filled in."""
+        data = self.data
+        return b"".join(
+            (
+                self.base_offset.to_bytes(8, "big"),
+                data[8:12],
+                self.leader_epoch.to_bytes(4, "big", signed=True),
+                data[16:],
+            )
+        )
+
+
+def _restamped(
+    data: bytes | memoryview, header: BatchHeader, timestamp_type: int, max_timestamp_ms: int
+) -> tuple[bytes, BatchHeader]:
+    """Timestamp type and maximum timestamp are inside the checksum, so this is the one case where a
+    batch is rewritten: for LogAppendTime, or where the producer said what only a broker may say.
+    """
+    changed = bytearray(data)
+    attributes = header.attributes & ~_LOG_APPEND_BIT | timestamp_type
+    struct.pack_into(">h", changed, _CHECKED_FROM, attributes)
+    struct.pack_into(">q", changed, _MAX_TIMESTAMP_OFFSET, max_timestamp_ms)
+    crc = crc32c.crc32c(memoryview(changed)[_CHECKED_FROM:])
+    struct.pack_into(">I", changed, _CRC_OFFSET, crc)
+    return bytes(changed), header._replace(
+        attributes=attributes, max_timestamp_ms=max_timestamp_ms, crc=crc
+    )

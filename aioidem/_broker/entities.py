@@ -1,0 +1,97 @@
+"""Answers for any version of an API, from one version-neutral description.
+
+kio has one class per message and version. A handler says everything the newest version would
+say, as nested mappings, and `build` keeps what the class of the asked version has; fields it has
+and the mapping lacks take their schema default.
+
+Invariants
+    Which fields a version has is kio's knowledge alone; no handler branches on a version to leave
+    one out.
+
+Rejected
+    A handler per version: thirteen Metadata handlers that differ by a keyword argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._protocol.messages import response_type
+
+__all__ = ["ZERO_MS", "Entity", "build", "from_ms", "respond", "timestamp_from_ms"]
+
+Entity: TypeAlias = Any
+"""A kio message. Its classes share no base and differ by version, so there is no narrower type."""
+
+ZERO_MS: Final = timedelta(0)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_Convert: TypeAlias = Callable[[Any], Any]
+
+
+def from_ms(milliseconds: int) -> timedelta:
+    """A duration as kio writes it."""
+    return timedelta(milliseconds=milliseconds)
+
+
+def timestamp_from_ms(milliseconds: int) -> datetime | None:
+    """A timestamp as kio writes it; -1 is None."""
+    return None if milliseconds < 0 else _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def respond(api_key: int, version: int, values: Mapping[str, Any]) -> Entity:
+    """The answer described by ``values`` in one version of an API.
+
+    Raises LookupError for a version that has no schema.
+    """
+    schema = response_type(api_key, version)
+    if schema is None:
+        raise LookupError(f"no answer of API {api_key} in version {version}")
+    return build(schema, values)
+
+
+def build(entity_type: type[Entity], values: Mapping[str, Any]) -> Entity:
+    """An ``entity_type`` from nested mappings; keys it has no field for are left out."""
+    arguments = {}
+    for name, convert in _plan(entity_type):  # type: ignore[arg-type]  # classes are hashable
+        if name in values:
+            value = values[name]
+            arguments[name] = value if convert is None else convert(value)
+    return entity_type(**arguments)
+
+
+@cache
+def _plan(entity_type: type[Entity]) -> tuple[tuple[str, _Convert | None], ...]:
+    hints = typing.get_type_hints(entity_type)
+    return tuple((f.name, _converter(hints[f.name])) for f in dataclasses.fields(entity_type))
+
+
+def _converter(hint: Any) -> _Convert | None:
+    for candidate in (hint, *typing.get_args(hint)):
+        if typing.get_origin(candidate) is tuple:
+            item = typing.get_args(candidate)[0]
+            return _tuple_of(item) if dataclasses.is_dataclass(item) else _optional(tuple)
+        if dataclasses.is_dataclass(candidate) and isinstance(candidate, type):
+            return _one_of(candidate)
+        if candidate is ErrorCode:
+            return ErrorCode
+    return None
+
+
+def _optional(convert: _Convert) -> _Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _one_of(item: type[Entity]) -> _Convert:
+    return lambda value: None if value is None else build(item, value)
+
+
+def _tuple_of(item: Any) -> _Convert:
+    return lambda values: None if values is None else tuple(build(item, v) for v in values)

@@ -1,0 +1,268 @@
+"""One group of the classic protocol: its members, its generation, which protocol they speak.
+
+Modelled on Kafka 4.3.1. When things happen and who is answered is `broker.group_rebalance`'s; here
+is what is true of a group at one moment.
+
+Invariants
+    The state changes only through `Group.step`, by the table below.
+    The leader, if there is one, is a member; an instance id names one member at most (KIP-345).
+    Every member speaks ``protocol_type``, and all of them share at least one protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.group_member import Joining, Member
+from aioidem._broker.group_offsets import GroupOffsets
+from aioidem._broker.timer import Timer
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+
+__all__ = ["Group", "GroupState"]
+
+_CONSUMER: Final = "consumer"
+
+
+class GroupState(Enum):
+    """By the names DescribeGroups has for them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+_S = GroupState
+_NEXT: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+    _S.EMPTY: frozenset({_S.PREPARING, _S.DEAD}),
+    # All have joined: the leader's assignment is waited for, or nobody is left.
+    _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY, _S.DEAD}),
+    _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING, _S.DEAD}),
+    _S.STABLE: frozenset({_S.PREPARING, _S.DEAD}),
+    _S.DEAD: frozenset(),
+}
+
+
+class Group:
+    """What its coordinator remembers.
+
+    ``is_first``: the rebalance that is being prepared is that of a group that was empty; it waits
+    a while for others (``group.initial.rebalance.delay.ms``), the longer the more ``grew``.
+    ``given``: ids that were given to members who have yet to come back with them (KIP-394).
+    ``unsynced``: members that got the new generation and have not asked for their assignment.
+    """
+
+    __slots__ = (
+        "generation",
+        "given",
+        "grew",
+        "instances",
+        "is_first",
+        "join_timer",
+        "leader",
+        "members",
+        "name",
+        "offsets",
+        "protocol",
+        "protocol_type",
+        "state",
+        "subscribed",
+        "sync_timer",
+        "unsynced",
+    )
+
+    def __init__(self, name: str, cluster: ClusterState) -> None:
+        self.name = name
+        self.state = GroupState.EMPTY
+        self.is_first = False
+        self.grew = False
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.instances: dict[str, str] = {}
+        self.given: dict[str, Timer] = {}
+        self.unsynced: set[str] = set()
+        # Topics its members read; None: it cannot be told.
+        self.subscribed: frozenset[str] | None = None
+        self.join_timer = Timer(cluster)
+        self.sync_timer = Timer(cluster)
+        self.offsets = GroupOffsets()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Group {self.name!r} {self.state.value} generation={self.generation} "
+            f"members={len(self.members)}>"
+        )
+
+    def step(self, following: GroupState) -> None:
+        """Go to another state; ValueError for a way that is not in the table."""
+        if following not in _NEXT[self.state]:
+            raise ValueError(f"group {self.name!r} cannot go from {self.state} to {following}")
+        self.is_first = self.state is GroupState.EMPTY and following is GroupState.PREPARING
+        self.state = following
+
+    @property
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance can begin now; while one is prepared it can only be completed."""
+        return GroupState.PREPARING in _NEXT[self.state]
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def add(self, member: Member, asked: Joining) -> None:
+        """A new one; the first is the leader and decides of which type the group is."""
+        if not self.members:
+            self.protocol_type = asked.protocol_type
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.id
+        self.leader = self.leader or member.id
+        self.members[member.id] = member
+        self.take_back(member.id)
+
+    def remove(self, member_id: str) -> None:
+        """It is no member any more, and nothing is expected of it; another one leads."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            member.session_timer.cancel()
+            if member.instance_id is not None:
+                self.instances.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.take_back(member_id)
+        self.unsynced.discard(member_id)
+
+    def take_back(self, member_id: str) -> None:
+        """Nobody is waited for who was given that id."""
+        timer = self.given.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def replace(self, old: Member, new: Member) -> None:
+        """A static member came back without its id: everything of the old id is the new one's."""
+        del self.members[old.id]
+        old.session_timer.cancel()
+        new.assignment = old.assignment
+        self.members[new.id] = new
+        if self.leader == old.id:
+            self.leader = new.id
+        if new.instance_id is not None:
+            self.instances[new.instance_id] = new.id
+
+    def member(self, member_id: str, instance_id: str | None) -> Member:
+        """Raises `RefusedError`: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        if instance_id is not None:
+            known = self.instances.get(instance_id)
+            if known is None:
+                raise RefusedError(ErrorCode.unknown_member_id, f"no instance {instance_id!r}")
+            if known != member_id:
+                raise RefusedError(
+                    ErrorCode.fenced_instance_id, f"instance {instance_id!r} is {known!r} now"
+                )
+        member = self.members.get(member_id)
+        if member is None:
+            raise RefusedError(ErrorCode.unknown_member_id, f"no member {member_id!r}")
+        return member
+
+    def check_generation(self, generation: int) -> None:
+        """Raises `RefusedError` ILLEGAL_GENERATION for any but this one."""
+        if generation != self.generation:
+            raise RefusedError(
+                ErrorCode.illegal_generation, f"generation {generation}, not {self.generation}"
+            )
+
+    @property
+    def waiting(self) -> list[Member]:
+        """Members whose JoinGroup waits."""
+        return [member for member in self.members.values() if member.joining is not None]
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether nobody is waited for."""
+        return len(self.waiting) == len(self.members) and not self.given
+
+    def elect(self) -> bool:
+        """Let somebody lead who has joined; whether there is anybody."""
+        leader = self.members.get(self.leader or "")
+        if leader is None or leader.joining is None:
+            leader = next(iter(self.waiting), None)
+            self.leader = self.leader if leader is None else leader.id
+        return leader is not None
+
+    @property
+    def patience(self) -> float:
+        """How long a rebalance may take: what the most patient member allows, seconds."""
+        return max((member.rebalance for member in self.members.values()), default=0.0)
+
+    # -- protocols ---------------------------------------------------------------------------------
+
+    def supports(self, asked: Joining) -> bool:
+        """Whether somebody with these protocols could be a member."""
+        if self.state is GroupState.EMPTY:
+            return bool(asked.protocol_type and asked.protocols)
+        shares = not self.members or asked.names & self._shared()
+        return asked.protocol_type == self.protocol_type and bool(shares)
+
+    def chosen(self) -> str:
+        """The protocol that most members like most, of those that all of them speak."""
+        shared = self._shared()
+        votes = Counter(member.vote(shared) for member in self.members.values())
+        return max(sorted(votes), key=votes.__getitem__)
+
+    def begin_generation(self) -> None:
+        """The next one, with the members there are."""
+        self.generation += 1
+        self.unsynced.clear()
+        self.protocol = self.chosen() if self.members else None
+        self.subscribed = self._subscriptions()
+        self.step(GroupState.COMPLETING if self.members else GroupState.EMPTY)
+
+    def reads(self, topic: str) -> bool:
+        """Whether members are subscribed to it, or may be."""
+        if self.subscribed is None:
+            return self.protocol_type == _CONSUMER
+        return topic in self.subscribed
+
+    @property
+    def may_lose_offsets(self) -> bool:
+        """Whether offsets of topics that nobody reads can be deleted."""
+        return self.state is GroupState.EMPTY or self.protocol_type == _CONSUMER
+
+    def _shared(self) -> set[str]:
+        members = list(self.members.values())
+        return set.intersection(*(member.names() for member in members)) if members else set()
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if self.protocol_type != _CONSUMER:
+            return None
+        try:
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in _topics(member.metadata(self.protocol))
+            )
+        except (struct.error, UnicodeDecodeError, ValueError):
+            return None
+
+
+def _topics(subscription: bytes) -> list[str]:
+    """Which topics a ConsumerProtocolSubscription names, in any of its versions."""
+    _, count = struct.unpack_from(">hi", subscription)
+    at, topics = 6, []
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", subscription, at)
+        at += 2 + length
+        if length < 0 or at > len(subscription):
+            raise ValueError("a topic's name is longer than what is left")
+        topics.append(subscription[at - length : at].decode())
+    return topics

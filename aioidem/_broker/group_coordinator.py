@@ -1,0 +1,192 @@
+"""All groups of the cluster: which there are, who may commit for them, and what was committed.
+
+What Kafka keeps in ``__consumer_offsets`` is kept here for the whole cluster, replicated by
+definition: a coordinator that stops or moves forgets nothing but who waits. Which broker answers
+for a group is the cluster's `ClusterState.coordinator_of`. How members come and go is
+`broker.group_rebalance`'s.
+
+A group exists from the first commit or join on. Nothing expires: neither offsets nor groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.group import Group, GroupState
+from aioidem._broker.group_member import Joining, Member
+from aioidem._broker.group_offsets import Committed, TopicPartition
+from aioidem._broker.timer import Timer
+from aioidem._broker.transaction import Identity
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+
+__all__ = ["Committed", "GroupCoordinator", "TopicPartition"]
+
+_FIRST_WITH_GROUP_NOT_FOUND = 9
+
+
+class GroupCoordinator:
+    """Of the whole cluster."""
+
+    __slots__ = ("_cluster", "_groups")
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._groups: dict[str, Group] = {}
+
+    def __repr__(self) -> str:
+        return f"<GroupCoordinator groups={list(self._groups)}>"
+
+    def find(self, group_id: str) -> Group | None:
+        """None for one that nobody has joined or committed for."""
+        return self._groups.get(group_id)
+
+    def make(self, group_id: str) -> Group:
+        """The group, which is empty if it is new."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, self._cluster)
+        return group
+
+    def all(self) -> list[Group]:
+        """That there are."""
+        return list(self._groups.values())
+
+    def delete(self, group_id: str) -> None:
+        """Forget an empty group and its offsets.
+
+        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._known(group_id)
+        if group.state is not GroupState.EMPTY:
+            raise RefusedError(ErrorCode.non_empty_group, f"{group.state.value}")
+        for member_id in list(group.given):
+            group.take_back(member_id)
+        group.step(GroupState.DEAD)
+        del self._groups[group_id]
+
+    def set_members(
+        self, group_id: str, generation: int, members: Mapping[str, str | None]
+    ) -> None:
+        """Let the group be at that generation, with these members (id -> instance id or None).
+
+        Nobody has to answer for them: they send no heartbeats and never expire.
+        """
+        group = self.make(group_id)
+        for member_id in list(group.members):
+            group.remove(member_id)
+        for member_id, instance_id in members.items():
+            asked = Joining(
+                member_id,
+                instance_id,
+                client_id="",
+                protocol_type="consumer",
+                protocols=(("range", b""),),
+                session=math.inf,
+                rebalance=0.0,
+                needs_known_id=False,
+                may_skip=False,
+            )
+            group.add(Member(member_id, asked, Timer(self._cluster)), asked)
+        if group.state is not GroupState.PREPARING:
+            group.step(GroupState.PREPARING)
+        group.begin_generation()
+        if members:
+            group.step(GroupState.STABLE)
+        group.generation = generation
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        *,
+        offset_commit_version: int | None,
+    ) -> Group:
+        """Refuse who may not commit for the group; a group nobody knows is made by the first.
+
+        ``offset_commit_version``: None for a commit within a transaction. Raises `RefusedError`
+        with ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or, not
+        within a transaction, REBALANCE_IN_PROGRESS.
+        """
+        transactional = offset_commit_version is None
+        group = self._groups.get(group_id)
+        if group is None:
+            if generation >= 0:
+                found_out = (offset_commit_version or 0) >= _FIRST_WITH_GROUP_NOT_FOUND
+                code = ErrorCode.group_id_not_found if found_out else ErrorCode.illegal_generation
+                raise RefusedError(code, f"no group {group_id!r}")
+            return self.make(group_id)
+        if generation < 0 and group.state is GroupState.EMPTY:
+            return group
+        if generation >= 0 or member_id or instance_id is not None:
+            group.member(member_id, instance_id)
+            group.check_generation(generation)
+        elif not transactional and group.state is not GroupState.EMPTY:
+            raise RefusedError(ErrorCode.unknown_member_id, "the group has members")
+        if not transactional and group.state is GroupState.COMPLETING:
+            raise RefusedError(
+                ErrorCode.rebalance_in_progress, "the new generation has no assignment yet"
+            )
+        return group
+
+    def commit(
+        self,
+        group_id: str,
+        where: TopicPartition,
+        offset: Committed,
+        producer: Identity | None = None,
+    ) -> None:
+        """Remember an offset; with a producer, until its transaction ends, as pending."""
+        self.make(group_id).offsets.commit(where, offset, producer)
+
+    def in_transaction(self, group_id: str, producer: Identity) -> bool:
+        """Whether the producer has a transaction open here: then nobody else is asked."""
+        group = self._groups.get(group_id)
+        return group is not None and producer in group.offsets.pending
+
+    def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
+        """The marker of that producer's transaction reached the group."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.offsets.end_transaction(producer_id, commit=commit)
+
+    def committed(self, group_id: str) -> Mapping[TopicPartition, Committed]:
+        """By topic and partition; empty for a group nobody knows."""
+        group = self._groups.get(group_id)
+        return {} if group is None else group.offsets.committed
+
+    def unstable(self, group_id: str, where: TopicPartition) -> bool:
+        """Whether an open transaction commits an offset there."""
+        group = self._groups.get(group_id)
+        return group is not None and group.offsets.unstable(where)
+
+    def losing_offsets(self, group_id: str) -> Group:
+        """A group some of whose offsets may be deleted.
+
+        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        """
+        group = self._known(group_id)
+        if not group.may_lose_offsets:
+            raise RefusedError(ErrorCode.non_empty_group, f"{group.state.value}")
+        return group
+
+    def forget_topic(self, name: str) -> None:
+        """Its offsets go with it."""
+        for group in self._groups.values():
+            group.offsets.forget_topic(name)
+
+    def _known(self, group_id: str) -> Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise RefusedError(ErrorCode.group_id_not_found, f"no group {group_id!r}")
+        return group

@@ -1,0 +1,50 @@
+"""The control batches that end a transaction in a partition's log (KIP-98).
+
+A marker is one record: its key says abort or commit, its value the epoch of the coordinator that
+wrote it. Offsets are consumed by it as by any record, and readers skip it.
+
+Rejected
+    Decoding a marker through a reader: what is in the log was made here, so its one bit of
+    information is at a fixed place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from aioidem._broker.batch import HEADER_SIZE, StoredBatch
+from aioidem._records import build_batch
+
+__all__ = ["COORDINATOR_EPOCH", "end_marker", "is_commit"]
+
+COORDINATOR_EPOCH: Final = 0
+"""Of every coordinator here: a state that is never lost needs no fencing of its keepers."""
+
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+_ABORT, _COMMIT = 0, 1
+# Behind the batch header: length, attributes, two deltas, length of the key, version of the key.
+_KIND_AT: Final = HEADER_SIZE + 7
+
+
+class _Marker(NamedTuple):
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def end_marker(producer_id: int, epoch: int, *, commit: bool, stamp_ms: int) -> bytes:
+    """The batch that ends a transaction of that producer, as it lies in the log."""
+    kind = _COMMIT if commit else _ABORT
+    record = _Marker(_KEY.pack(0, kind), _VALUE.pack(0, COORDINATOR_EPOCH), stamp_ms)
+    return build_batch(
+        [record], producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True
+    ).data
+
+
+def is_commit(marker: StoredBatch) -> bool:
+    """Whether a control batch made by `end_marker` commits."""
+    return int.from_bytes(marker.data[_KIND_AT : _KIND_AT + 2], "big") == _COMMIT

@@ -1,0 +1,287 @@
+"""A partition: its replicas, who leads it, what is committed, and what waits for that.
+
+Invariants
+    Followers copy at once (nothing here takes time by itself) unless they are offline or paused.
+    The high watermark is the least log end among the in-sync replicas, never above a hold, and
+    never moves back but by the loss of a log.
+    A new leader's log is the truth: every other replica truncates to what it shares with it and
+    rebuilds its producer state from the log only if something was cut.
+
+Rejected
+    One log per partition with followers as numbers: what a follower remembers of a producer
+    depends on the broker it is on (an old one keeps 5), and a clean election to a follower that
+    lags loses the tail. Both are faults a client must be tried with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from aioidem._broker.batch import BatchHeader, StoredBatch
+from aioidem._broker.configs import TopicSettings
+from aioidem._broker.log import Log
+from aioidem._broker.producer_state import ProducerStates
+from aioidem._broker.requests import Delayed
+from aioidem._broker.spans import PartitionSpans
+
+__all__ = ["NO_LEADER", "Partition", "Replica", "Topic"]
+
+NO_LEADER = -1
+
+
+class Replica:
+    """A partition's copy on one broker."""
+
+    __slots__ = ("broker_id", "log", "online", "paused", "producers")
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.log = Log()
+        self.producers = ProducerStates()
+        self.online = True
+        self.paused = False
+
+    def pass_through_snapshot(self) -> None:
+        """Remember of producers what a restart leaves."""
+        self.producers.through_snapshot(of_empty_log=self.log.start_offset == self.log.end_offset)
+
+    def __repr__(self) -> str:
+        return f"<Replica broker={self.broker_id} {self.log!r} producers={len(self.producers)}>"
+
+
+class Topic:
+    """A topic: its id, its partitions, what was configured for it."""
+
+    __slots__ = ("id", "name", "overrides", "partitions", "settings")
+
+    def __init__(self, name: str, topic_id: UUID, settings: TopicSettings) -> None:
+        self.name = name
+        self.id = topic_id
+        self.overrides: dict[str, str] = {}
+        self.settings = settings
+        self.partitions: list[Partition] = []
+
+    def partition(self, index: int) -> Partition | None:
+        """The partition of that index, None if there is none."""
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+class Partition:
+    """One partition. ``retain_on(broker_id)`` says how many batches that broker remembers of it."""
+
+    __slots__ = (
+        "_hold",
+        "_retain_on",
+        "deleted",
+        "high_watermark",
+        "index",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "replicas",
+        "spans",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(
+        self, topic: Topic, index: int, brokers: list[int], retain_on: Callable[[int, Topic], int]
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.replicas = {broker_id: Replica(broker_id) for broker_id in brokers}
+        self.isr = list(brokers)
+        self.leader = brokers[0]
+        self.leader_epoch = 0
+        self.high_watermark = 0
+        self.deleted = False
+        self.waiting: list[Delayed] = []
+        self.spans = PartitionSpans()
+        self._hold: int | None = None
+        self._retain_on = retain_on
+
+    def __repr__(self) -> str:
+        return (
+            f"<Partition {self.topic.name}-{self.index} leader={self.leader} "
+            f"epoch={self.leader_epoch} isr={self.isr} hw={self.high_watermark}>"
+        )
+
+    @property
+    def leader_replica(self) -> Replica | None:
+        """The leader's copy, None while there is no leader."""
+        return self.replicas.get(self.leader)
+
+    def led_by(self, broker_id: int) -> Replica | None:
+        """The replica on that broker if it is the leader."""
+        return self.replicas[broker_id] if broker_id == self.leader else None
+
+    @property
+    def least_in_sync(self) -> int:
+        """Replicas that acks=all wants in sync: no more than there are."""
+        return min(self.topic.settings.min_insync_replicas, len(self.replicas))
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset up to which every transaction is decided and committed as such (KIP-98)."""
+        leader = self.leader_replica
+        if leader is None:
+            return self.high_watermark
+        return leader.producers.transactions.last_stable_offset(self.high_watermark)
+
+    def retain_on(self, broker_id: int) -> int:
+        """Batches per producer that broker remembers of this partition."""
+        return self._retain_on(broker_id, self.topic)
+
+    def append(self, data: bytes | memoryview, header: BatchHeader, now_ms: int) -> StoredBatch:
+        """Append to the leader's log, which must be there, and replicate."""
+        leader = self.replicas[self.leader]
+        settings = self.topic.settings
+        batch = StoredBatch(
+            data,
+            header,
+            leader.log.end_offset,
+            self.leader_epoch,
+            now_ms,
+            settings.log_append_time,
+        )
+        self._store(leader, batch)
+        if len(self.replicas) > 1:
+            self._replicate(leader)
+        self._advance()
+        if leader.log.size > settings.retention_bytes:
+            for replica in self.replicas.values():
+                replica.log.enforce_retention(settings.retention_bytes)
+        return batch
+
+    def delete_before(self, offset: int) -> None:
+        """Start the leader's log at ``offset``, and its followers' as far as they have come."""
+        for replica in (self.replicas[self.leader], *self._followers()):
+            replica.log.delete_before(min(offset, replica.log.end_offset))
+
+    def hold_high_watermark(self, at: int | None = None) -> None:
+        """Keep the high watermark where it is, or let it rise to ``at`` and no further."""
+        self._hold = self.high_watermark if at is None else at
+        self._advance()
+
+    def release_high_watermark(self) -> None:
+        """End the hold."""
+        self._hold = None
+        self._advance()
+
+    def pause(self, broker_id: int) -> None:
+        """The follower on that broker stops copying; it stays in sync by name."""
+        self.replicas[broker_id].paused = True
+
+    def resume(self, broker_id: int) -> None:
+        """It copies again and catches up."""
+        self.replicas[broker_id].paused = False
+        self.catch_up()
+
+    def shrink_isr(self, broker_id: int) -> None:
+        """Take a follower out of the in-sync replicas."""
+        # The last one stays, also while it is down: nobody else may be elected cleanly.
+        if broker_id in self.isr and broker_id != self.leader and len(self.isr) > 1:
+            self.isr.remove(broker_id)
+            self._advance()
+
+    def catch_up(self) -> None:
+        """Bring every follower that is online and not paused to the leader's end and in sync."""
+        leader = self.leader_replica
+        if leader is None:
+            return
+        for replica in self._followers():
+            self._align(replica, leader)
+        self._replicate(leader)
+        for replica in self._followers():
+            if replica.broker_id not in self.isr:
+                self.isr.append(replica.broker_id)
+        self._advance()
+
+    def elect(self, broker_id: int) -> None:
+        """Make that replica the leader, whatever its log holds."""
+        self.leader = broker_id
+        self.leader_epoch += 1
+        leader = self.replicas[broker_id]
+        leader.paused = False
+        if broker_id not in self.isr:
+            self.isr = [broker_id]
+        self.high_watermark = min(self.high_watermark, leader.log.end_offset)
+        self.catch_up()
+
+    def reassign(self, broker_id: int) -> None:
+        """Give the leader's place among the replicas to a broker that has none, and elect it."""
+        old = self.replicas.get(self.leader)
+        fresh = Replica(broker_id)
+        if old is not None:
+            fresh.log.copy_from(old.log)
+            fresh.producers.rebuild(fresh.log.batches, self.retain_on(broker_id))
+            del self.replicas[old.broker_id]
+            self.isr.remove(old.broker_id)
+        self.replicas = {broker_id: fresh, **self.replicas}
+        self.isr.insert(0, broker_id)
+        self.elect(broker_id)
+
+    def broker_stopped(self, broker_id: int) -> None:
+        """The controller's reaction: out of the in-sync replicas, another one leads, or nobody."""
+        replica = self.replicas.get(broker_id)
+        if replica is None:
+            return
+        replica.online = False
+        if broker_id in self.isr and len(self.isr) > 1:
+            self.isr.remove(broker_id)
+        if self.leader != broker_id:
+            self._advance()
+            return
+        online = [b for b in self.isr if self.replicas[b].online]
+        if online:
+            self.elect(online[0])
+        else:
+            self.leader = NO_LEADER
+            self.leader_epoch += 1
+
+    def broker_started(self, broker_id: int) -> None:
+        """It follows and catches up, or leads if nobody does and it is in sync."""
+        replica = self.replicas.get(broker_id)
+        if replica is None:
+            return
+        replica.online = True
+        if self.leader == NO_LEADER and broker_id in self.isr:
+            self.elect(broker_id)
+        else:
+            self.catch_up()
+
+    def _followers(self) -> list[Replica]:
+        return [
+            r
+            for r in self.replicas.values()
+            if r.broker_id != self.leader and r.online and not r.paused
+        ]
+
+    def _align(self, replica: Replica, leader: Replica) -> None:
+        if replica.log.end_offset < leader.log.start_offset:
+            replica.log.copy_from(leader.log)
+            replica.producers.rebuild(replica.log.batches, self.retain_on(replica.broker_id))
+        elif replica.log.truncate(replica.log.common_end(leader.log)):
+            replica.producers.rebuild(replica.log.batches, self.retain_on(replica.broker_id))
+
+    def _replicate(self, leader: Replica) -> None:
+        for replica in self._followers():
+            end = replica.log.end_offset
+            if end < leader.log.end_offset:
+                for batch in leader.log.since(end):
+                    self._store(replica, batch)
+
+    def _store(self, replica: Replica, batch: StoredBatch) -> None:
+        replica.log.append(batch)
+        if batch.header.producer_id >= 0:
+            replica.producers.appended(batch, self._retain_on(replica.broker_id, self.topic))
+
+    def _advance(self) -> None:
+        if self.leader == NO_LEADER:
+            return
+        reached = min(self.replicas[b].log.end_offset for b in self.isr)
+        if self._hold is not None and reached > self._hold:
+            reached = self._hold
+        if reached > self.high_watermark:
+            self.high_watermark = reached

@@ -1,0 +1,312 @@
+"""What one replica remembers of each producer, its last N batches, and the sequence check.
+
+Modelled on what Kafka 4.3.1 does, step by step:
+
+* A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and gets
+  its first offset back.
+* A lower epoch is refused: INVALID_PRODUCER_EPOCH. A higher one must start at sequence 0, else
+  OUT_OF_ORDER_SEQUENCE_NUMBER.
+* Within an epoch the next batch starts right after the last one; 2147483647 is followed by 0.
+  Anything else, including a duplicate older than the memory, is OUT_OF_ORDER_SEQUENCE_NUMBER.
+  DUPLICATE_SEQUENCE_NUMBER is never sent.
+* Unless the broker is one of KIP-758 (``sequence_range``): it remembers the last batch only, which
+  gets its offset back; whatever begins less than the range behind the last sequence is
+  DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
+* A producer id that is not known may start at any sequence (KIP-360), in transactions v2 at 0 only.
+* A transaction that is about to begin in a partition holds its lowest sequence seen: one that was
+  refused for the coordinator's sake is not overtaken by what follows it (KIP-890).
+* A marker gives its epoch to the producer; in v2 that is a new one, and the next batch begins at 0.
+* Within a transaction every batch is transactional, and its producer is not forgotten.
+* A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
+  timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
+  neither does idleness. Not sooner: that retention or DeleteRecords removed what it wrote does not
+  make a broker forget it (KIP-360; KIP-854 says otherwise, and Kafka does not).
+* A restart keeps one batch per producer, because that is what a producer snapshot holds, and none
+  where the whole log was removed, because the snapshot goes with it. After a crash it is the same:
+  the log is replayed, a snapshot of that is taken, and the snapshot loaded.
+
+Rejected
+    A fixed-size ring per producer: N can be changed at run time and a lower N takes effect with the
+    next append only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import MAX_SEQUENCE, BatchHeader, RefusedError, StoredBatch
+from aioidem._broker.markers import COORDINATOR_EPOCH
+from aioidem._broker.transaction_index import TransactionIndex
+
+__all__ = ["ProducerEntry", "ProducerStates", "RememberedBatch"]
+
+
+class RememberedBatch(NamedTuple):
+    """One entry of the memory of a producer."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class ProducerEntry:
+    """One producer on one replica. ``batches`` is oldest first; ``last_timestamp_ms`` is the last
+    appended batch's.
+    """
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "producer_id")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: deque[RememberedBatch] = deque()
+        self.last_timestamp_ms = -1
+        self.coordinator_epoch = -1
+
+    def __repr__(self) -> str:
+        return (
+            f"<ProducerEntry pid={self.producer_id} epoch={self.epoch} last={self.last_sequence} "
+            f"remembered={len(self.batches)}>"
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record appended in this epoch, -1 if none."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+
+@dataclass(slots=True)
+class _Verifying:
+    """A producer whose transaction the coordinator was asked about: the lowest sequence seen."""
+
+    epoch: int
+    lowest: int
+    zero_first: bool
+
+
+class ProducerStates:
+    """All producers of one replica."""
+
+    __slots__ = ("_entries", "_verifying", "transactions")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self.transactions = TransactionIndex()
+        # By producer id, before its transaction begins here.
+        self._verifying: dict[int, _Verifying] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of one producer."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """In order of producer id."""
+        return [self._entries[pid] for pid in sorted(self._entries)]
+
+    def in_transaction(self, header: BatchHeader) -> bool:
+        """Whether the batch's producer, in its epoch, has a transaction open here."""
+        entry = self._entries.get(header.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == header.producer_epoch
+            and self.transactions.first_offset(header.producer_id) is not None
+        )
+
+    def verifying(self, header: BatchHeader, *, zero_first: bool = False) -> None:
+        """The coordinator is about to be asked whether the batch may begin a transaction here.
+
+        ``zero_first``: in transactions v2, where a producer that is not known must begin at 0; of
+        several such requests the first one's counts, as in Kafka. Raises `RefusedError`
+        INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked, and its sequence says
+        nothing of the present one's.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            raise _too_old(entry, header)
+        seen = self._verifying.setdefault(
+            header.producer_id, _Verifying(header.producer_epoch, header.base_sequence, zero_first)
+        )
+        if header.producer_epoch > seen.epoch:
+            seen.epoch, seen.lowest = header.producer_epoch, header.base_sequence
+        elif header.producer_epoch == seen.epoch:
+            seen.lowest = min(seen.lowest, header.base_sequence)
+
+    def check(
+        self,
+        header: BatchHeader,
+        *,
+        sequence_range: int | None = None,
+    ) -> RememberedBatch | None:
+        """Judge a batch that a client wants appended: the remembered original if it is a duplicate,
+        None if it may go in.
+
+        ``sequence_range``: of KIP-758, None for a broker of today. Raises `RefusedError` with
+        INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            seen = self._verifying.get(header.producer_id)
+            if seen is not None and seen.zero_first and header.base_sequence != 0:
+                raise _out_of_order(header, "no state for this producer, which must begin at 0", -1)
+            self._check_overtaken(header)
+            return None
+        duplicate = self._judge(entry, header, sequence_range)
+        if duplicate is None and not header.transactional:
+            self._check_outside(header)
+        return duplicate
+
+    def _judge(
+        self, entry: ProducerEntry, header: BatchHeader, sequence_range: int | None
+    ) -> RememberedBatch | None:
+        if header.producer_epoch == entry.epoch:
+            duplicate = _find(entry, header)
+            if duplicate is None:
+                self._check_overtaken(header)
+            if duplicate is None and not _follows(entry.last_sequence, header.base_sequence):
+                if sequence_range is not None:
+                    _check_range(entry, header, sequence_range)
+                raise _out_of_order(header, "not the next sequence", entry.last_sequence)
+            return duplicate
+        if header.producer_epoch < entry.epoch:
+            raise _too_old(entry, header)
+        self._check_overtaken(header)
+        if header.base_sequence != 0:
+            raise _out_of_order(header, "a new epoch begins at 0", entry.last_sequence)
+        return None
+
+    def _check_overtaken(self, header: BatchHeader) -> None:
+        seen = self._verifying.get(header.producer_id)
+        if seen is not None and header.base_sequence > seen.lowest:
+            raise _out_of_order(header, f"{seen.lowest} was seen and is not here", -1)
+
+    def _check_outside(self, header: BatchHeader) -> None:
+        if self.transactions.first_offset(header.producer_id) is not None:
+            raise RefusedError(
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} has a transaction open, this is no part of it",
+            )
+
+    def appended(self, batch: StoredBatch, retain: int) -> None:
+        """Remember ``batch``, which is in the log now, keeping the newest ``retain`` of its
+        producer.
+        """
+        header = batch.header
+        if header.producer_id < 0:
+            return
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry(
+                header.producer_id, header.producer_epoch
+            )
+        elif entry.epoch != header.producer_epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        if header.transactional:
+            self._verifying.pop(header.producer_id, None)
+            self.transactions.appended(batch)
+        if header.control:
+            entry.last_timestamp_ms = header.max_timestamp_ms
+            entry.coordinator_epoch = COORDINATOR_EPOCH
+            return
+        while len(entry.batches) >= retain:
+            entry.batches.popleft()
+        entry.last_timestamp_ms = header.max_timestamp_ms
+        entry.batches.append(
+            RememberedBatch(
+                header.base_sequence,
+                header.last_sequence,
+                batch.base_offset,
+                batch.last_offset,
+                header.max_timestamp_ms,
+            )
+        )
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forget who is ``expiration_ms`` or more past its last batch's newest timestamp; returns
+        their producer ids.
+        """
+        gone = [
+            pid
+            for pid, e in self._entries.items()
+            if now_ms - e.last_timestamp_ms >= expiration_ms
+            and self.transactions.first_offset(pid) is None
+        ]
+        for pid in gone:
+            del self._entries[pid]
+        return gone
+
+    def through_snapshot(self, *, of_empty_log: bool) -> None:
+        """What a snapshot holds: the last batch of each producer; it is lost with the log."""
+        self._verifying.clear()
+        if of_empty_log:
+            self._entries.clear()
+            self.transactions.clear()
+        for entry in self._entries.values():
+            while len(entry.batches) > 1:
+                entry.batches.popleft()
+
+    def recover(self, batches: Iterable[StoredBatch], retain: int) -> None:
+        """Replay ``batches`` after a crash, on top of older snapshots, which name who wrote what
+        is gone.
+        """
+        known = dict(self._entries)
+        self.rebuild(batches, retain)
+        for producer_id, entry in known.items():
+            self._entries.setdefault(producer_id, entry)
+
+    def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
+        """Forget everything and replay ``batches``: after a truncation, on a new replica."""
+        self._entries.clear()
+        self.transactions.clear()
+        self._verifying.clear()
+        for batch in batches:
+            self.appended(batch, retain)
+
+
+def _find(entry: ProducerEntry, header: BatchHeader) -> RememberedBatch | None:
+    first, last = header.base_sequence, header.last_sequence
+    for known in reversed(entry.batches):
+        if known.first_sequence == first and known.last_sequence == last:
+            return known
+    return None
+
+
+def _follows(last: int, first: int) -> bool:
+    return first == last + 1 or (first == 0 and last == MAX_SEQUENCE)
+
+
+def _check_range(entry: ProducerEntry, header: BatchHeader, sequence_range: int) -> None:
+    # Modulo 2^31, so that a range across the wrap is one.
+    behind = (entry.last_sequence - header.base_sequence) % (MAX_SEQUENCE + 1)
+    if behind < sequence_range:
+        raise RefusedError(
+            ErrorCode.duplicate_sequence_number,
+            f"sequence {header.base_sequence} of producer {header.producer_id}: "
+            f"{behind} behind the last one",
+        )
+
+
+def _too_old(entry: ProducerEntry, header: BatchHeader) -> RefusedError:
+    return RefusedError(
+        ErrorCode.invalid_producer_epoch,
+        f"epoch {header.producer_epoch} of producer {header.producer_id} "
+        f"is older than {entry.epoch}",
+    )
+
+
+def _out_of_order(header: BatchHeader, why: str, last: int) -> RefusedError:
+    return RefusedError(
+        ErrorCode.out_of_order_sequence_number,
+        f"sequence {header.base_sequence} of producer {header.producer_id} "
+        f"epoch {header.producer_epoch}: {why} (last sequence here: {last})",
+    )

@@ -1,0 +1,57 @@
+"""What a consumer would read of a partition, as plain records: for what tests want to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from aioidem._records import read_batches
+
+if TYPE_CHECKING:
+    from aioidem._broker.partition import Partition, Replica
+
+__all__ = ["StoredRecord", "stored_records"]
+
+
+class StoredRecord(NamedTuple):
+    """A record of a log; ``timestamp`` is milliseconds since the epoch."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def stored_records(
+    partition: Partition, replica: Replica, *, committed: bool
+) -> Iterator[StoredRecord]:
+    """The records below the high watermark, and never a transaction's markers.
+
+    ``committed``: as to a reader with ``isolation.level=read_committed``, none of a transaction
+    that was aborted or is open, and none behind the first open one.
+    """
+    end = partition.last_stable_offset if committed else partition.high_watermark
+    log, aborted = replica.log, replica.producers.transactions.aborted(0, end)
+    wire = b"".join(batch.wire() for batch in log.batches if batch.last_offset < end)
+    for batch in read_batches(wire):
+        if batch.control:
+            continue
+        if committed and any(
+            batch.transactional
+            and batch.producer_id == each.producer_id
+            and each.first_offset <= batch.base_offset < each.last_offset
+            for each in aborted
+        ):
+            continue
+        for record in batch.records():
+            if record.offset >= log.start_offset:
+                yield StoredRecord(
+                    partition.index,
+                    record.offset,
+                    record.timestamp_ms,
+                    record.key,
+                    record.value,
+                    tuple(record.headers),
+                )

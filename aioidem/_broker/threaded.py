@@ -1,0 +1,230 @@
+"""An embedded cluster in a thread, with an event loop of its own: `EmbeddedCluster.in_thread`.
+
+For clients that block: kafka-python, confluent-kafka and its admin client, a Java process that is
+waited for. In the loop that such a client blocks, the cluster could not answer it.
+
+Invariants
+    The cluster is touched in its own thread only; every call waits for its result, which is made
+    there, and raises here what it raised there.
+    Nothing waits for ever: neither the start, nor a call, nor the end.
+    What ends the cluster early is raised by the next call, or at the end of the ``with``.
+
+Rejected
+    anyio's BlockingPortal: its calls wait without a bound when the loop is blocked, as by a hook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+from aioidem._broker.server import EmbeddedCluster
+from aioidem.errors import KafkaTimeoutError
+
+__all__ = ["ThreadedCluster"]
+
+_SECONDS: Final = 30.0
+_STUCK: Final = (
+    f"the embedded cluster's thread did not answer within {_SECONDS:g} seconds: look for a hook "
+    "of `intercept` that blocks, or for a machine that is overloaded"
+)
+_OVER: Final = "the embedded cluster does not run: use it inside its `with` block"
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_thread(
+    method: Callable[Concatenate[EmbeddedCluster, P], T],
+) -> Callable[Concatenate[ThreadedCluster, P], T]:
+    """The method, called in the cluster's thread."""
+
+    @functools.wraps(method)
+    def call(self: ThreadedCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self.call(method, *arguments, **options)
+
+    return call
+
+
+def _awaited_in_thread(
+    method: Callable[Concatenate[EmbeddedCluster, P], Awaitable[T]],
+) -> Callable[Concatenate[ThreadedCluster, P], T]:
+    """The method, awaited in the cluster's thread."""
+
+    @functools.wraps(method)
+    def call(self: ThreadedCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
+        async def run(cluster: EmbeddedCluster) -> T:
+            return await method(cluster, *arguments, **options)
+
+        return self._wait(run)
+
+    return call
+
+
+class ThreadedCluster:
+    """The `EmbeddedCluster` that ``make`` makes, in a thread that lives as long as the ``with``.
+
+    It has every method of an `EmbeddedCluster`, as a plain function that may be called from any
+    thread and returns when it has taken effect. A hook given to ``intercept`` is called in the
+    cluster's thread, and may call these methods, too, but for ``stop_broker`` and ``start_broker``.
+    """
+
+    def __init__(self, make: Callable[[], EmbeddedCluster]) -> None:
+        self._make = make
+        self._thread = threading.Thread(target=self._run, name="embedded-cluster", daemon=True)
+        self._running: Future[tuple[EmbeddedCluster, asyncio.AbstractEventLoop]] = Future()
+        self._ended: Future[None] = Future()
+        self._stop = asyncio.Event()
+
+    def __repr__(self) -> str:
+        is_running = self._running.done() and not self._ended.done()
+        return f"<ThreadedCluster {'running' if is_running else 'not running'}>"
+
+    def __enter__(self) -> Self:
+        """Start it.
+
+        Raises:
+            ConfigError: an option is wrong.
+            KafkaTimeoutError: it did not start within 30 seconds.
+        """
+        self._thread.start()
+        try:
+            self._running.result(_SECONDS)
+        except FutureTimeoutError:
+            raise KafkaTimeoutError(_STUCK) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop it, and wait for its thread.
+
+        Raises:
+            KafkaTimeoutError: it did not end within 30 seconds.
+            Exception: what ended the cluster before, if nothing else is being raised.
+        """
+        _, loop = self._running.result(0)
+        with suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_SECONDS)
+        if error is not None:
+            return
+        if not self._ended.done():
+            raise KafkaTimeoutError(_STUCK)
+        self._ended.result(0)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,...`` of the brokers that run."""
+        return self.call(lambda cluster: cluster.bootstrap_servers)
+
+    def call(
+        self,
+        act: Callable[Concatenate[EmbeddedCluster, P], T],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Return what ``act(cluster, ...)`` returns, called in the cluster's thread.
+
+        For what needs the cluster itself, as its ``state``:
+        ``cluster.call(lambda inner: len(inner.state.topics))``.
+
+        Raises:
+            RuntimeError: the cluster does not run, or what ended it (its cause).
+            KafkaTimeoutError: there was no result within 30 seconds.
+        """
+        if threading.current_thread() is self._thread:
+            cluster, _ = self._running.result(0)
+            return act(cluster, *arguments, **options)
+
+        async def run(cluster: EmbeddedCluster) -> T:
+            return act(cluster, *arguments, **options)
+
+        return self._wait(run)
+
+    # -- what an EmbeddedCluster does --------------------------------------------------------------
+
+    create_topic = _in_thread(EmbeddedCluster.create_topic)
+    add_partitions = _in_thread(EmbeddedCluster.add_partitions)
+    delete_topic = _in_thread(EmbeddedCluster.delete_topic)
+    set_config = _in_thread(EmbeddedCluster.set_config)
+    set_broker_config = _in_thread(EmbeddedCluster.set_broker_config)
+    batches = _in_thread(EmbeddedCluster.batches)
+    records = _in_thread(EmbeddedCluster.records)
+    log_end_offset = _in_thread(EmbeddedCluster.log_end_offset)
+    high_watermark = _in_thread(EmbeddedCluster.high_watermark)
+    last_stable_offset = _in_thread(EmbeddedCluster.last_stable_offset)
+    span = _in_thread(EmbeddedCluster.span)
+    max_span = _in_thread(EmbeddedCluster.max_span)
+    max_unproven_span = _in_thread(EmbeddedCluster.max_unproven_span)
+    intercept = _in_thread(EmbeddedCluster.intercept)
+    set_rtt = _in_thread(EmbeddedCluster.set_rtt)
+    set_bandwidth = _in_thread(EmbeddedCluster.set_bandwidth)
+    set_throttle = _in_thread(EmbeddedCluster.set_throttle)
+    set_produce_version = _in_thread(EmbeddedCluster.set_produce_version)
+    set_clock_offset = _in_thread(EmbeddedCluster.set_clock_offset)
+    leader = _in_thread(EmbeddedCluster.leader)
+    leader_epoch = _in_thread(EmbeddedCluster.leader_epoch)
+    move_leader = _in_thread(EmbeddedCluster.move_leader)
+    hold_high_watermark = _in_thread(EmbeddedCluster.hold_high_watermark)
+    release_high_watermark = _in_thread(EmbeddedCluster.release_high_watermark)
+    pause_follower = _in_thread(EmbeddedCluster.pause_follower)
+    resume_follower = _in_thread(EmbeddedCluster.resume_follower)
+    shrink_isr = _in_thread(EmbeddedCluster.shrink_isr)
+    coordinator = _in_thread(EmbeddedCluster.coordinator)
+    move_coordinator = _in_thread(EmbeddedCluster.move_coordinator)
+    fail_coordinator = _in_thread(EmbeddedCluster.fail_coordinator)
+    hold_markers = _in_thread(EmbeddedCluster.hold_markers)
+    release_markers = _in_thread(EmbeddedCluster.release_markers)
+    set_marker_delay = _in_thread(EmbeddedCluster.set_marker_delay)
+    set_group = _in_thread(EmbeddedCluster.set_group)
+    stop_broker = _awaited_in_thread(EmbeddedCluster.stop_broker)
+    start_broker = _awaited_in_thread(EmbeddedCluster.start_broker)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _wait(self, run: Callable[[EmbeddedCluster], Coroutine[Any, Any, T]]) -> T:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a hook cannot wait for the cluster that it was called by")
+        if self._ended.done():
+            raise RuntimeError(_OVER) from self._ended.exception(0)
+        if not self._running.done():
+            raise RuntimeError(_OVER)
+        cluster, loop = self._running.result(0)
+        waiting = run(cluster)
+        try:
+            future = asyncio.run_coroutine_threadsafe(waiting, loop)
+        except RuntimeError:
+            waiting.close()
+            raise RuntimeError(_OVER) from None
+        try:
+            return future.result(_SECONDS)
+        except FutureTimeoutError:
+            if future.done():
+                raise  # it is what was raised there
+            future.cancel()
+            raise KafkaTimeoutError(_STUCK) from None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._live())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            if not self._running.done():
+                self._running.set_exception(error)
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _live(self) -> None:
+        async with self._make() as cluster:
+            self._running.set_result((cluster, asyncio.get_running_loop()))
+            await self._stop.wait()

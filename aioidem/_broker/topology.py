@@ -1,0 +1,332 @@
+"""What the cluster is made of: brokers, topics, configs, producer ids. Nothing here takes time.
+
+Invariants
+    Deterministic: ids come from the seed, placement from the order of brokers.
+    Every refusal is a `RefusedError` with the code a broker answers.
+
+Rejected
+    Random placement as in Kafka: a test wants to know that broker 0 leads partition 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+from zlib import crc32
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker import dispatch
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.configs import (
+    BROKER_CONFIGS,
+    CLUSTER_RETAIN,
+    DEFAULT_RETAIN,
+    RANGE_CONFIGS,
+    SEQUENCE_RANGE,
+    TOPIC_CONFIGS,
+    TopicSettings,
+    validate,
+)
+from aioidem._broker.partition import Partition, Topic
+
+__all__ = ["FIRST_RETAINING_VERSION", "Broker", "Topology"]
+
+FIRST_RETAINING_VERSION: Final = 14
+"""Produce version from which on a broker implements KIP-1269."""
+
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+_PID_BLOCK: Final = 1000
+_MAX_PARTITIONS: Final = 10_000
+
+
+class Broker:
+    """One broker: where it listens, what it speaks, whether it runs."""
+
+    __slots__ = (
+        "clock_offset_ms",
+        "configs",
+        "host",
+        "id",
+        "online",
+        "pids",
+        "port",
+        "produce_version",
+        "retain_default",
+        "sequence_range",
+        "throttle",
+    )
+
+    def __init__(
+        self, broker_id: int, produce_version: int, sequence_range: int | None = None
+    ) -> None:
+        self.id = broker_id
+        # Of KIP-758; None for a broker that knows a retry by its last batches.
+        self.sequence_range = sequence_range
+        self.host = "127.0.0.1"
+        self.port = 9092
+        self.produce_version = produce_version
+        self.online = True
+        self.configs: dict[str, str] = {}
+        self.retain_default = DEFAULT_RETAIN
+        self.throttle = 0.0
+        self.clock_offset_ms = 0
+        self.pids = range(0)
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.id} {self.host}:{self.port} produce<=v{self.produce_version}>"
+
+    @property
+    def retains(self) -> bool:
+        """Whether it implements KIP-1269."""
+        return self.produce_version >= FIRST_RETAINING_VERSION
+
+
+class Topology:
+    """Brokers 0, 1, ... and what they have in common. The parameters are `ClusterState`'s."""
+
+    def __init__(
+        self,
+        *,
+        brokers: int,
+        retain: int | Mapping[int, int],
+        produce_versions: int | Mapping[int, int],
+        configs: Mapping[str, str] | None,
+        seed: int,
+        sequence_range: int | None = None,
+    ) -> None:
+        self._random = random.Random(seed)
+        raw_id = self._random.getrandbits(128).to_bytes(16, "big")
+        self.cluster_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=")
+        if sequence_range is not None:
+            _check_range(sequence_range)
+        self.brokers = {
+            b: Broker(b, _produce_version(produce_versions, b, sequence_range), sequence_range)
+            for b in range(brokers)
+        }
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[UUID, Topic] = {}
+        self.configs: dict[str, str] = dict(configs or {})
+        self.coordinators: dict[str, int] = {}
+        self.coordinator_faults: dict[str, ErrorCode] = {}
+        self._next_pid_block = 0
+        validate(BROKER_CONFIGS, self.configs.items(), retains=True)
+        for broker in self.brokers.values():
+            wanted = str(_per_broker(retain, broker.id, DEFAULT_RETAIN))
+            validate(BROKER_CONFIGS, [(CLUSTER_RETAIN, wanted)], retains=True)
+            if wanted != str(DEFAULT_RETAIN):
+                broker.configs[CLUSTER_RETAIN] = wanted
+        self._reload_configs()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        assignments: Mapping[int, list[int]] | None = None,
+        validate_only: bool = False,
+        retains: bool = True,
+    ) -> Topic:
+        """Create a topic; -1 takes the cluster's default.
+
+        Partition p's first replica is on the (p mod brokers)-th broker. ``retains``: whether the
+        broker asked knows the configs of KIP-1269. Raises `RefusedError` with CreateTopics' answer.
+        """
+        self.check_topic_name(name)
+        if name in self.topics:
+            raise RefusedError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+        overrides = dict(configs or {})
+        validate(TOPIC_CONFIGS, overrides.items(), retains=retains)
+        plan = self._place(partitions, replication, assignments)
+        topic_id = self.new_uuid()
+        values = {k: v for k, v in overrides.items() if v is not None}
+        topic = Topic(name, topic_id, TopicSettings.of(values, self.configs))
+        topic.overrides = values
+        topic.partitions = [Partition(topic, i, b, self._retain) for i, b in enumerate(plan)]
+        if not validate_only:
+            self.topics[name] = topic
+            self.topics_by_id[topic_id] = topic
+        return topic
+
+    def add_partitions(
+        self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
+    ) -> None:
+        """Give a topic as many partitions as `count` says, as CreatePartitions would (KIP-195).
+
+        The new ones are placed as those of a new topic with the replication of the first one,
+        unless `assignments` places all of them. Raises `RefusedError` when it has so many already.
+        """
+        there = len(topic.partitions)
+        if count <= there:
+            raise RefusedError(
+                ErrorCode.invalid_partitions, f"The topic has {there} partitions already."
+            )
+        plan = self._place(count, len(topic.partitions[0].replicas), assignments)
+        topic.partitions += [
+            Partition(topic, index, plan[index], self._retain) for index in range(there, count)
+        ]
+
+    def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Replace all of a topic's configs, which the caller has validated."""
+        topic.overrides = dict(overrides)
+        topic.settings = TopicSettings.of(topic.overrides, self.configs)
+
+    def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
+        """Replace the configs of one broker, or (None) of the cluster; validated by the caller."""
+        if broker is None:
+            self.configs = dict(configs)
+        else:
+            broker.configs = dict(configs)
+        self._reload_configs()
+
+    def broker_config(self, broker: Broker | None, name: str) -> str:
+        """What that broker, or one without configs of its own, goes by."""
+        own = broker.configs.get(name) if broker is not None else None
+        return own or self.configs.get(name) or BROKER_CONFIGS[name].default
+
+    def allocate_producer_id(self, broker: Broker) -> int:
+        """The next one of the broker's block of 1000; the controller hands blocks out in turn."""
+        if not broker.pids:
+            first = self._next_pid_block * _PID_BLOCK
+            broker.pids = range(first, first + _PID_BLOCK)
+            self._next_pid_block += 1
+        taken = broker.pids[0]
+        broker.pids = broker.pids[1:]
+        return taken
+
+    def new_uuid(self) -> UUID:
+        """The next one of the seed's."""
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+    def coordinator_of(self, key: str) -> Broker | None:
+        """The running broker that coordinates this group or transactional id.
+
+        The one it was moved to, or else one by its name; if that one is down, the next that runs.
+        """
+        count = len(self.brokers)
+        wanted = self.coordinators.get(key, crc32(key.encode()) % count)
+        in_turn = (self.brokers[(wanted + n) % count] for n in range(count))
+        return next((broker for broker in in_turn if broker.online), None)
+
+    def coordinator_error(self, key: str, broker: Broker) -> ErrorCode:
+        """Why that broker does not answer for this group or transactional id; NONE: it does."""
+        fault = self.coordinator_faults.get(key)
+        if fault is not None:
+            return fault
+        here = self.coordinator_of(key) is broker
+        return ErrorCode.none if here else ErrorCode.not_coordinator
+
+    def group_error(self, group_id: str, broker: Broker) -> ErrorCode:
+        """As `coordinator_error`, where a group must have a name."""
+        return self.coordinator_error(group_id, broker) if group_id else ErrorCode.invalid_group_id
+
+    @staticmethod
+    def announced(broker: Broker) -> list[tuple[int, int, int]]:
+        """(api key, first version, last version) of all that this broker says it speaks."""
+        return dispatch.announced(broker)
+
+    @staticmethod
+    def serves(broker: Broker, api_key: int, version: int) -> bool:
+        """Whether this broker answers that request; if not, it closes the connection."""
+        return dispatch.served(broker, api_key, version)
+
+    @property
+    def running(self) -> list[Broker]:
+        """Brokers that are up, by id."""
+        return [b for b in self.brokers.values() if b.online]
+
+    @staticmethod
+    def check_topic_name(name: str) -> None:
+        """Raise `RefusedError` INVALID_TOPIC_EXCEPTION for a name no topic may have."""
+        if name in (".", "..") or not _TOPIC_NAME.match(name):
+            raise RefusedError(
+                ErrorCode.invalid_topic_exception, f"Topic name is illegal: {name!r}"
+            )
+
+    def partitions(self) -> list[Partition]:
+        """Of every topic."""
+        return [p for topic in self.topics.values() for p in topic.partitions]
+
+    def _retain(self, broker_id: int, topic: Topic) -> int:
+        broker = self.brokers[broker_id]
+        if broker.sequence_range is not None:
+            return 1
+        if not broker.retains:
+            return DEFAULT_RETAIN
+        return topic.settings.retain or broker.retain_default
+
+    def _reload_configs(self) -> None:
+        for broker in self.brokers.values():
+            broker.retain_default = int(self.broker_config(broker, CLUSTER_RETAIN))
+        for topic in self.topics.values():
+            topic.settings = TopicSettings.of(topic.overrides, self.configs)
+
+    def _place(
+        self, partitions: int, replication: int, assignments: Mapping[int, list[int]] | None
+    ) -> list[list[int]]:
+        if assignments:
+            return self._placed_by_hand(assignments)
+        if partitions == -1:
+            partitions = int(self.broker_config(None, "num.partitions"))
+        if replication == -1:
+            replication = int(self.broker_config(None, "default.replication.factor"))
+        if partitions < 1:
+            raise RefusedError(
+                ErrorCode.invalid_partitions, "Number of partitions must be larger than 0."
+            )
+        if partitions > _MAX_PARTITIONS:
+            raise RefusedError(
+                ErrorCode.policy_violation,
+                f"At most {_MAX_PARTITIONS} partitions: all is in memory.",
+            )
+        running = [b.id for b in self.running]
+        if not 1 <= replication <= len(running):
+            raise RefusedError(
+                ErrorCode.invalid_replication_factor,
+                f"Replication factor {replication} with {len(running)} brokers available.",
+            )
+        return [
+            [running[(p + r) % len(running)] for r in range(replication)] for p in range(partitions)
+        ]
+
+    def _placed_by_hand(self, assignments: Mapping[int, list[int]]) -> list[list[int]]:
+        if sorted(assignments) != list(range(len(assignments))):
+            raise RefusedError(
+                ErrorCode.invalid_replica_assignment, "Partitions must be numbered 0, 1, ..."
+            )
+        plan = [assignments[p] for p in range(len(assignments))]
+        for brokers in plan:
+            if not brokers or len(set(brokers)) != len(brokers) or set(brokers) - set(self.brokers):
+                raise RefusedError(
+                    ErrorCode.invalid_replica_assignment, f"Replicas {brokers} cannot be placed."
+                )
+        return plan
+
+
+def _produce_version(
+    wanted: int | Mapping[int, int], broker_id: int, sequence_range: int | None
+) -> int:
+    version = _per_broker(wanted, broker_id, FIRST_RETAINING_VERSION)
+    # One memory or the other: a broker of KIP-758 does not know KIP-1269.
+    return version if sequence_range is None else min(version, FIRST_RETAINING_VERSION - 1)
+
+
+def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -> int:
+    return values if isinstance(values, int) else values.get(broker_id, default)
+
+
+def _check_range(sequence_range: int) -> None:
+    # Not through `validate`: nobody may set it later, but whoever makes the brokers decides.
+    try:
+        RANGE_CONFIGS[SEQUENCE_RANGE].check(str(sequence_range))
+    except ValueError as reason:
+        raise RefusedError(
+            ErrorCode.invalid_config,
+            f"Invalid value {sequence_range} for configuration {SEQUENCE_RANGE}: {reason}",
+        ) from None

@@ -1,0 +1,88 @@
+"""What a first transactional write asks of the coordinator, and how refusals are told (KIP-890).
+
+A partition leader (or a group's coordinator) that has no transaction open for a producer asks the
+transaction coordinator before it appends. By the version of the request it adds the partition to
+the transaction, or only asks whether the client has done so; and a client that is too old for a
+code is told another one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import RefusedError
+from aioidem._broker.transaction import Identity, Target
+
+if TYPE_CHECKING:
+    from aioidem._broker.state import ClusterState
+
+__all__ = ["Support", "admit", "as_known_to"]
+
+_FIRST_WITH_FENCED: Final = {22: 4, 24: 2, 25: 2, 26: 2}
+_COORDINATOR_AWAY: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+
+
+class Support(Enum):
+    """What the client knows of KIP-890: nothing, TRANSACTION_ABORTABLE, or all of it."""
+
+    NONE = 0
+    ABORTABLE = 1
+    IMPLICIT = 2
+
+    @classmethod
+    def of(cls, version: int, first_abortable: int) -> Support:
+        """By the version of an API; the one after the first with the code adds by itself."""
+        if version > first_abortable:
+            return cls.IMPLICIT
+        return cls.ABORTABLE if version == first_abortable else cls.NONE
+
+
+def admit(
+    cluster: ClusterState, name: str, identity: Identity, target: Target, support: Support
+) -> None:
+    """Let the target take part in the transaction, or see that it does.
+
+    Raises `RefusedError` with a code for the client.
+    """
+    try:
+        _ask(cluster, name, identity, target, support)
+    except RefusedError as refusal:
+        raise RefusedError(_told(refusal.code, support), refusal.message) from None
+
+
+def as_known_to(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
+    """PRODUCER_FENCED for who knows it, INVALID_PRODUCER_EPOCH for older clients (KIP-588)."""
+    if code is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED[api_key]:
+        return ErrorCode.invalid_producer_epoch
+    return code
+
+
+def _ask(
+    cluster: ClusterState, name: str, identity: Identity, target: Target, support: Support
+) -> None:
+    fault = cluster.coordinator_faults.get(name)
+    if fault is not None:
+        raise RefusedError(fault, f"the coordinator of {name!r}")
+    if support is Support.IMPLICIT:
+        cluster.transactions.add(name, identity, {target}, implicit=True)
+    else:
+        cluster.transactions.verify(name, identity, target)
+
+
+def _told(code: ErrorCode, support: Support) -> ErrorCode:
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and support is Support.NONE:
+        return ErrorCode.invalid_txn_state
+    # To be tried again; old clients would not, and this code makes them without new metadata.
+    busy = code is ErrorCode.concurrent_transactions and support is not Support.IMPLICIT
+    return ErrorCode.not_enough_replicas if busy or code in _COORDINATOR_AWAY else code

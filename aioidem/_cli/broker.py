@@ -1,0 +1,127 @@
+"""`aioidem broker`: an embedded cluster in the foreground, until a signal.
+
+Invariants:
+
+* The bootstrap address is the first line on standard output and is flushed at once, so that a
+  script can read it and start.
+* SIGINT and SIGTERM end it cleanly with status 0: being stopped is how it is meant to end.
+* The flags are checked before anything listens.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from aioidem._broker.server import EmbeddedCluster
+from aioidem._config.options import validate_topic
+from aioidem._load.plan import (
+    DEFAULT_RETAIN,
+    MAX_BROKERS,
+    MAX_PARTITIONS,
+    MAX_RETAIN,
+    MAX_RTT_MS,
+)
+from aioidem._load.usage import UsageError, one_line
+from aioidem.errors import RecordError
+
+__all__ = ["BrokerPlan", "TopicPlan", "parse_topic", "plan_broker", "serve"]
+
+_MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic to create before the address is printed."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlan:
+    """One `aioidem broker`, checked; `rtt` in seconds, `port` 0 for any free one."""
+
+    brokers: int
+    retain: int
+    rtt: float
+    port: int
+    topics: tuple[TopicPlan, ...]
+
+
+def parse_topic(text: str) -> TopicPlan:
+    """`name` or `name:partitions`.
+
+    Raises:
+        UsageError: the name is not a topic's, or the number is out of range.
+    """
+    name, colon, count = text.partition(":")
+    try:
+        validate_topic(name)
+    except RecordError as error:
+        raise UsageError(f"--topic: {one_line(error)}") from error
+    partitions = int(count) if count.isascii() and count.isdecimal() and len(count) < 9 else 0
+    if colon and not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"--topic: {text!r}: partitions are a number from 1 to {MAX_PARTITIONS}")
+    return TopicPlan(name, partitions or 1)
+
+
+def plan_broker(
+    *,
+    brokers: int = 1,
+    retain: int = DEFAULT_RETAIN,
+    rtt_ms: float = 0.0,
+    port: int = 0,
+    topics: Sequence[str] = (),
+) -> BrokerPlan:
+    """Check the flags of `aioidem broker`.
+
+    Raises:
+        UsageError: a flag is out of range, or a topic was named twice.
+    """
+    _in_range("--brokers", brokers, 1, MAX_BROKERS)
+    _in_range("--retain", retain, DEFAULT_RETAIN, MAX_RETAIN)
+    _in_range("--rtt", rtt_ms, 0.0, MAX_RTT_MS)
+    # Brokers listen on consecutive ports from this one on.
+    _in_range("--port", port, 0, _MAX_PORT - brokers + 1)
+    planned = tuple(parse_topic(topic) for topic in topics)
+    names = [topic.name for topic in planned]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"--topic: {twice[0]} was given twice")
+    return BrokerPlan(brokers=brokers, retain=retain, rtt=rtt_ms / 1000, port=port, topics=planned)
+
+
+def serve(plan: BrokerPlan) -> int:
+    """Run the cluster until a signal.
+
+    Returns:
+        The exit status: 0.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    anyio.run(_serve, plan)
+    return 0
+
+
+async def _serve(plan: BrokerPlan) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        ports = tuple(range(plan.port, plan.port + plan.brokers)) if plan.port else ()
+        cluster = EmbeddedCluster(
+            brokers=plan.brokers, retain=plan.retain, rtt=plan.rtt, ports=ports
+        )
+        async with cluster:
+            for topic in plan.topics:
+                cluster.create_topic(topic.name, partitions=topic.partitions)
+            print(cluster.bootstrap_servers, flush=True)
+            async for _ in signals:
+                break
+
+
+def _in_range(flag: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # Also false for NaN.
+        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")

@@ -1,0 +1,74 @@
+"""Values that are named instead of given: `env:NAME` and `file:PATH`.
+
+Whoever gives a password as `env:NAME` or `file:PATH` gives the name of a variable of the
+environment or of a file. The value is looked up where it is used, and stands in no command line,
+plan or log.
+
+Invariants: no message contains a value; no frame of an error holds one.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from aioidem._config.secret import without_frames
+
+__all__ = ["NamedValueError", "is_named", "look_up"]
+
+_SOURCES: Final = ("env:", "file:")
+_MAX_VALUE: Final = 1 << 16
+
+
+class NamedValueError(ValueError):
+    """A named value is not there, or cannot be read; the message says where it should be."""
+
+
+def is_named(value: object) -> bool:
+    """Whether a value is the name of another one: `env:NAME` or `file:PATH`."""
+    return isinstance(value, str) and value.startswith(_SOURCES)
+
+
+@without_frames
+def look_up(text: str) -> str:
+    """Return what `env:NAME` or `file:PATH` stands for; any other text as it is. Blocks.
+
+    A line end at the end of a file is not part of the value.
+
+    Raises:
+        NamedValueError: no such variable; or the file cannot be read, is not UTF-8, or is larger
+            than 64 KiB.
+    """
+    if not is_named(text):
+        return text
+    source, _, where = text.partition(":")
+    if source == "file":
+        return _content(Path(where))
+    with suppress(UnicodeEncodeError):  # half of a surrogate pair is in nobody's environment
+        if where in os.environ:
+            return os.environ[where]
+    raise NamedValueError(f"the environment has no variable {_shown(where)}")
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            value = file.read(_MAX_VALUE + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise NamedValueError(f"{path}: {reason}") from error
+    except ValueError as error:
+        if not isinstance(error, UnicodeDecodeError):  # a NUL in the path
+            raise NamedValueError(f"{_shown(str(path))}: {error}") from error
+        value = None  # raised outside: that exception holds what was read
+    if value is None:
+        raise NamedValueError(f"{path} is not text in UTF-8")
+    if len(value) > _MAX_VALUE:
+        raise NamedValueError(f"{path} is larger than {_MAX_VALUE >> 10} KiB")
+    return value.removesuffix("\n").removesuffix("\r")
+
+
+def _shown(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "...")

@@ -1,0 +1,171 @@
+"""What must hold between the security options: plain functions from a configuration to complaints.
+
+The rule behind them: what was asked for is done or refused. Credentials are never dropped in
+silence because a protocol was forgotten, TLS is never left out, and nothing that whoever listens
+could use is sent in plaintext unless an option says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from aioidem._config.options import ProducerConfig
+
+__all__ = ["SaslMechanism", "SecurityProtocol", "TokenProvider", "complaints"]
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal[
+    "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"
+]
+
+_PASSWORD: Final = ("sasl_username", "sasl_password", "sasl_credentials")
+_OIDC: Final = (
+    "sasl_oauthbearer_token_endpoint_url",
+    "sasl_oauthbearer_client_id",
+    "sasl_oauthbearer_client_secret",
+)
+_OAUTH: Final = ("sasl_oauth_token_provider", *_OIDC, "sasl_oauthbearer_scope")
+_AWS: Final = ("sasl_aws_region", "sasl_aws_session")
+_KERBEROS: Final = ("sasl_kerberos_domain_name",)
+_TLS: Final = (
+    "ssl_context",
+    "ssl_truststore_location",
+    "ssl_truststore_certificates",
+    "ssl_keystore_location",
+    "ssl_keystore_certificate_chain",
+    "ssl_keystore_key",
+    "ssl_key_password",
+)
+_OWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "PLAIN": _PASSWORD,
+        "SCRAM-SHA-256": _PASSWORD,
+        "SCRAM-SHA-512": _PASSWORD,
+        "OAUTHBEARER": _OAUTH,
+        "AWS_MSK_IAM": _AWS,
+        "GSSAPI": _KERBEROS,
+    }
+)
+_READABLE: Final = frozenset({"PLAIN", "OAUTHBEARER", "AWS_MSK_IAM"})
+_LIBRARIES: Final = {"AWS_MSK_IAM": ("botocore", "aws"), "GSSAPI": ("gssapi", "gssapi")}
+
+
+class TokenProvider(Protocol):
+    """Gives bearer tokens: aiokafka's interface, or a callable instead. See `aioidem.abc`."""
+
+    @property
+    def token(self) -> Callable[[], object]:
+        """Called for each exchange; async or not."""
+        ...
+
+
+def complaints(config: ProducerConfig) -> Iterator[str]:
+    """What contradicts what, in words; secrets are not quoted."""
+    yield from _about_tls(config)
+    if not config.security_protocol.startswith("SASL_"):
+        given = _given(config, ("sasl_mechanism", *_PASSWORD, *_OAUTH, *_AWS, *_KERBEROS))
+        yield from (
+            f"{name} is given: expected security_protocol SASL_SSL or SASL_PLAINTEXT, not "
+            f"{config.security_protocol}"
+            for name in given
+        )
+    elif config.sasl_mechanism is None:
+        mechanisms = ", ".join(_OWN)
+        yield f"security_protocol={config.security_protocol!r} needs sasl_mechanism: {mechanisms}"
+    else:
+        yield from _about_sasl(config, config.sasl_mechanism)
+
+
+def _given(config: ProducerConfig, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if getattr(config, name) is not None]
+
+
+def _about_tls(config: ProducerConfig) -> Iterator[str]:
+    given = _given(config, _TLS)
+    if config.security_protocol not in {"SSL", "SASL_SSL"}:
+        yield from (
+            f"{name} is given: expected security_protocol SSL or SASL_SSL, not "
+            f"{config.security_protocol}"
+            for name in given
+        )
+        return
+    if config.ssl_context is not None and len(given) > 1:
+        yield f"ssl_context and {given[1]} are both given: the context has its own"
+    texts = _given(config, ("ssl_keystore_certificate_chain", "ssl_keystore_key"))
+    if len(texts) == 1:
+        yield "ssl_keystore_certificate_chain and ssl_keystore_key go together"
+    if texts and config.ssl_keystore_location is not None:
+        yield f"ssl_keystore_location and {texts[0]} are both given"
+    if config.ssl_truststore_location and config.ssl_truststore_certificates:
+        yield "ssl_truststore_location and ssl_truststore_certificates are both given"
+
+
+def _about_sasl(config: ProducerConfig, mechanism: str) -> Iterator[str]:
+    everything = {name for names in _OWN.values() for name in names}
+    strange = sorted(everything - set(_OWN[mechanism]))
+    yield from (
+        f"{name} is given, which {mechanism} does not use"
+        for name in _given(config, tuple(strange))
+    )
+    plaintext = config.security_protocol == "SASL_PLAINTEXT"
+    if plaintext and mechanism in _READABLE and not config.sasl_allow_plaintext:
+        yield (
+            f"sasl_mechanism={mechanism!r} over SASL_PLAINTEXT shows the credentials to whoever "
+            "listens: expected SASL_SSL, or sasl_allow_plaintext=True (sasl.allow.plaintext)"
+        )
+    library, extra = _LIBRARIES.get(mechanism, (None, ""))
+    if library is not None and importlib.util.find_spec(library) is None:
+        yield f"{mechanism} needs the package {library}: pip install 'aioidem[{extra}]'"
+    if _OWN[mechanism] is _PASSWORD:
+        yield from _about_password(config, mechanism)
+    if mechanism == "OAUTHBEARER":
+        yield from _about_token(config)
+
+
+def _about_password(config: ProducerConfig, mechanism: str) -> Iterator[str]:
+    pair = _given(config, ("sasl_username", "sasl_password"))
+    if config.sasl_credentials is not None and pair:
+        yield f"sasl_credentials and {pair[0]} are both given"
+    if config.sasl_credentials is None and len(pair) < 2:
+        yield f"{mechanism} needs sasl_username and sasl_password, or sasl_credentials"
+
+
+def _about_token(config: ProducerConfig) -> Iterator[str]:
+    given = _given(config, _OIDC)
+    if (config.sasl_oauth_token_provider is not None) == bool(given):
+        yield (
+            "OAUTHBEARER needs sasl_oauth_token_provider, or the client credentials "
+            f"{', '.join(_OIDC)}; not both"
+        )
+    elif given and len(given) < len(_OIDC):
+        yield f"{', '.join(_OIDC)} go together"
+    elif config.sasl_oauthbearer_token_endpoint_url is not None:
+        yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url)
+
+
+def _about_endpoint(config: ProducerConfig, endpoint: str) -> Iterator[str]:
+    try:
+        url = urlsplit(endpoint)
+        whole = bool(url.hostname) and url.port != 0
+    except ValueError:  # the port's, too, which is only now looked at
+        yield "sasl_oauthbearer_token_endpoint_url is no URL"
+        return
+    scheme = url.scheme
+    if "@" in url.netloc:
+        yield (
+            "sasl_oauthbearer_token_endpoint_url has a user name or password in it, which "
+            "logs would show: expected sasl_oauthbearer_client_id and "
+            "sasl_oauthbearer_client_secret"
+        )
+    elif scheme != "https" and not (scheme == "http" and config.sasl_allow_plaintext):
+        yield (
+            "sasl_oauthbearer_token_endpoint_url must begin with https:, or with http: and "
+            "sasl_allow_plaintext=True"
+        )
+    elif not whole:
+        yield "sasl_oauthbearer_token_endpoint_url has no host, or port 0"

@@ -1,0 +1,305 @@
+"""Which broker to be connected to, and which connection to use: nodes and links, without a socket.
+
+Connections to leaders are opened when something is to be sent there. For questions that any broker
+can answer the least busy one serves; when there is none, or only attempts at addresses that failed
+before, an address is drawn among those that failed least, bootstrap addresses always included, so
+that a cluster whose brokers all moved is found again (KIP-899). A failed or lost connection makes
+its address wait for an exponential back-off with jitter.
+
+Invariants: one link per node at a time; a link that is dropped hands back what it owed, exactly
+once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from aioidem import errors
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import steps
+from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
+from aioidem._engine.links import (
+    Link,
+    LinkEvent,
+    LinkState,
+    Node,
+    Outstanding,
+    RequestKind,
+)
+from aioidem._protocol.metadata import BrokerAddress
+
+__all__ = ["Connections"]
+
+_MOST_NODES = 1000
+"""Nodes kept though metadata names them no more. Without a bound, a broker that invents new ones
+with each answer would fill the memory.
+"""
+
+_REFUSALS = 5
+"""Authentications refused one after the other, at any brokers, after which values will not do."""
+
+
+class Connections:
+    """The nodes of the cluster and the links to them."""
+
+    __slots__ = ("_config", "_next_link_id", "_random", "_refused", "links", "nodes")
+
+    def __init__(self, config: ProducerConfig, random: Callable[[], float]) -> None:
+        self._config = config
+        self._random = random
+        self._next_link_id = 1
+        self._refused = 0
+        self.links: dict[int, Link] = {}
+        self.nodes: dict[int, Node] = {}
+        for number, (host, port) in enumerate(config.bootstrap_servers, start=1):
+            self._add(-number, host, port)
+
+    def _add(self, node_id: int, host: str, port: int) -> None:
+        self.nodes[node_id] = Node(node_id, host, port, self._config, self._random)
+
+    def learn(self, brokers: Iterable[BrokerAddress]) -> None:
+        """Take in addresses from metadata, which are all that are known now."""
+        brokers = list(brokers)
+        if len(self.nodes) > _MOST_NODES:
+            self._forget({broker.node_id for broker in brokers})
+        for broker in brokers:
+            node = self.nodes.get(broker.node_id)
+            if node is None:
+                self._add(broker.node_id, broker.host, broker.port)
+            elif (node.host, node.port) != (broker.host, broker.port):
+                # The open connection lives on until it fails; the next one goes to the new address.
+                node.host, node.port = broker.host, broker.port
+                node.retry_at = 0.0
+
+    def _forget(self, but: set[int]) -> None:
+        """Drop the nodes that are gone: usually they are few, and what is known of them helps when
+        they come back.
+        """
+        self.nodes = {
+            node_id: node
+            for node_id, node in self.nodes.items()
+            if node_id < 0 or node_id in but or node.link is not None
+        }
+
+    # -- choosing -----------------------------------------------------------------------------
+
+    def any(self, now: float, out: list[steps.Step], *, identified: bool = True) -> Link | None:
+        """A link for a question any broker can answer; asks to open one when there is none.
+
+        `identified`: it must have named its cluster.
+        """
+        ready = [
+            link
+            for link in self.links.values()
+            if link.admits(now) and (link.identified or not identified)
+        ]
+        if ready:
+            # Brokers proper before bootstrap addresses: those are closed once there is a choice.
+            return min(
+                ready,
+                key=lambda link: (
+                    not link.identified,
+                    link.node_id < 0,
+                    link.window.outstanding,
+                ),
+            )
+        if all(self._in_vain(link) for link in self.links.values()):
+            self._open_somewhere(now, out)
+        return None
+
+    def _in_vain(self, link: Link) -> bool:
+        """Whether its address failed when it was last tried: the host may be gone for good, and an
+        attempt at it is always under way while there are records for it.
+        """
+        failures = self.nodes[link.node_id].backoff.failures
+        return link.state is LinkState.CONNECTING and failures > 0
+
+    def _open_somewhere(self, now: float, out: list[steps.Step]) -> None:
+        candidates = [
+            node for node in self.nodes.values() if node.link is None and now >= node.retry_at
+        ]
+        if not candidates:
+            return
+        fewest = min(node.backoff.failures for node in candidates)
+        best = [node for node in candidates if node.backoff.failures == fewest]
+        self._open(best[int(self._random() * len(best)) % len(best)], now, out)
+
+    def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
+        """The ready link to a broker; asks to open one when there is none and back-off allows."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return None
+        if node.link is None and now >= node.retry_at:
+            self._open(node, now, out)
+        link = node.link
+        return link if link is not None and link.state is LinkState.READY else None
+
+    def _open(self, node: Node, now: float, out: list[steps.Step]) -> None:
+        link = Link(
+            self._next_link_id,
+            node.node_id,
+            self._config.max_in_flight_requests_per_connection,
+            now,
+            node.discovery,
+            node.memory,
+        )
+        link.knows_producers = not node.question_lost
+        link.limits.may_ask = not node.limit_lost
+        self._next_link_id += 1
+        node.link = link
+        self.links[link.link_id] = link
+        out.append(steps.OpenLink(link.link_id, node.host, node.port))
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def opened(self, link: Link, produce_version: int, now: float) -> None:
+        """A link is up; `produce_version` is the highest that is spoken on both sides."""
+        link.move(LinkEvent.OPENED)
+        link.last_progress = now
+        self._refused = 0
+        link.plain_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
+        link.discovery.opened(produce_version)
+
+    def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
+        """A link has named its cluster. Only then it is known to lead where it should."""
+        link.identified = link.asked_cluster = True
+        link.cluster_id = cluster_id
+        node = self.nodes[link.node_id]
+        if at_home:
+            node.backoff.reset()
+            node.last_error = node.misrouted_to = None
+
+    def strangers(self, home: str | None) -> list[Link]:
+        """Links that lead to another cluster than the known one."""
+        return [
+            link
+            for link in self.links.values()
+            if link.identified and link.cluster_id is not None and link.cluster_id != home
+        ]
+
+    def at_home(self, home: str | None) -> bool:
+        """Whether a link to the known cluster is left."""
+        return any(
+            link.identified and (link.cluster_id is None or link.cluster_id == home)
+            for link in self.links.values()
+        )
+
+    def bootstrap_only(self) -> list[Link]:
+        """The links to bootstrap addresses, where no other one is left."""
+        links = [link for link in self.links.values() if link.state is LinkState.READY]
+        return links if all(link.node_id < 0 for link in links) else []
+
+    def forget_cluster(self) -> None:
+        """What is known of brokers is not so in another cluster; bootstrap addresses stay."""
+        self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
+
+    def overdue(self, now: float) -> list[tuple[Link, str]]:
+        """Links whose oldest request has timed out, with the reason."""
+        timeout = self._config.request_timeout
+        reason = f"no answer within request_timeout ({timeout:g} s)"
+        longest = self._config.delivery_timeout
+        due = [(link, link.timeout_at(timeout, longest)) for link in self.links.values()]
+        return [(link, reason) for link, at in due if at is not None and now >= at]
+
+    def spare(self, now: float) -> list[Link]:
+        """Links to close: bootstrap ones once a broker proper is connected, and idle ones."""
+        idle_after = self._config.connections_max_idle
+        quiet = [
+            link
+            for link in self.links.values()
+            if link.state is LinkState.READY and not link.outstanding
+        ]
+        if not quiet:
+            return []
+        proper = any(
+            link.node_id >= 0 and link.state is LinkState.READY and link.identified
+            for link in self.links.values()
+        )
+        return [
+            link
+            for link in quiet
+            if (proper and link.node_id < 0)
+            or (idle_after is not None and now - link.last_progress >= idle_after)
+        ]
+
+    def drop(self, link: Link, error: Exception | None, now: float) -> list[Outstanding]:
+        """A link is gone; what it owed, oldest first."""
+        never_up = link.state is LinkState.CONNECTING
+        link.move(LinkEvent.LOST)
+        del self.links[link.link_id]
+        node = self.nodes[link.node_id]
+        if node.link is link:
+            node.link = None
+        if error is not None or never_up:
+            node.last_error = error
+            node.retry_at = now + node.backoff.next_delay()
+        if isinstance(error, errors.AuthenticationFailedError):
+            # Certificates are read anew each time: what they are refused for may heal.
+            self._refused += not isinstance(error, errors.SslAuthenticationError)
+        if not never_up:
+            owed = link.outstanding.values()
+            link.discovery.lost(
+                v14_unanswered=any(r.version >= PRODUCE_WITH_WINDOW for r in owed), now=now
+            )
+            kinds = {request.kind for request in owed}
+            node.question_lost = RequestKind.DESCRIBE_PRODUCERS in kinds
+            node.limit_lost = RequestKind.TOPIC_LIMIT in kinds
+        return list(link.outstanding.values())
+
+    def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
+        """The refusal the cluster will not take back, if it is one.
+
+        None while any broker lets us in, or may yet: where credentials come from a callable or a
+        ticket they may be others the next time, and so may certificates, which are read anew.
+        """
+        up = any(link.state is LinkState.READY for link in self.links.values())
+        if up or self._refused < _REFUSALS or self._config.sasl_password is None:
+            return None
+        if isinstance(error, errors.SslAuthenticationError):
+            return None
+        return error if isinstance(error, errors.AuthenticationFailedError) else None
+
+    def bootstrap_failure(self) -> errors.KafkaError | None:
+        """Why no broker can be reached, once every bootstrap address was tried in vain."""
+        failures = [node.last_error for node in self.nodes.values() if node.node_id < 0]
+        for each in failures:
+            # The others were given, or will be given, the same credentials and certificates.
+            if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
+                # A copy, without the frames it went through; whoever's callable failed wants to
+                # see where.
+                failure = copy.copy(each)
+                failure.__cause__ = each.__cause__
+                return failure
+        if any(error is None for error in failures):
+            return None
+        return self._none_answers([each for each in failures if each is not None])
+
+    def _none_answers(self, failures: Sequence[Exception]) -> errors.KafkaError:
+        """One error for all bootstrap addresses, with the reason of each; ``__cause__`` has what
+        the system said.
+        """
+        tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
+        reasons = "; ".join(str(each.args[0] if each.args else each) for each in failures)
+        named = next((e for e in failures if isinstance(e, errors.NotKafkaError)), failures[0])
+        kind = type(named) if isinstance(named, errors.KafkaError) else errors.KafkaConnectionError
+        failure = kind(f"Unable to bootstrap from {tried}: {reasons}")
+        below = [each.__cause__ or each for each in failures]
+        failure.__cause__ = (
+            below[0] if len(below) == 1 else BaseExceptionGroup("for each bootstrap address", below)
+        )
+        return failure
+
+    def wakes(self, now: float) -> Iterator[float]:
+        """When something here is due by itself."""
+        for link in self.links.values():
+            at = link.timeout_at(self._config.request_timeout, self._config.delivery_timeout)
+            if at is not None:
+                yield at
+            elif link.state is LinkState.READY and self._config.connections_max_idle is not None:
+                yield link.last_progress + self._config.connections_max_idle
+            if link.throttled_until > now:
+                yield link.throttled_until
+        for node in self.nodes.values():
+            if node.link is None and node.retry_at > now:
+                yield node.retry_at

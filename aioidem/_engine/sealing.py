@@ -1,0 +1,174 @@
+"""Sealing: cutting a batch from what waits, numbering it, building its bytes; and splitting one
+that was too large.
+
+Late sealing decides how much a batch may take. While a window is open a batch is `batch.size`, as
+in Java. What piled up while the window was full may leave as one larger batch, up to what a request
+carries and the topic is known to take, as long as the measured goodput moves all bytes in flight
+within a quarter of the request timeout: five in flight then fill a long link without tuning, and a
+thin link is not choked by its own batches.
+
+Invariants: a sealed batch is sent in the same poll, so numbers are taken for what goes on the wire
+and for nothing else. A batch of more than one record is never larger, as it is on the wire, than
+`most` says: how well it compresses is guessed before, and its size is looked at after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from aioidem._config.options import ProducerConfig
+from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.batch import Batch
+from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
+from aioidem._engine.links import Link
+from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
+from aioidem._engine.topics import TopicState
+from aioidem._records import (
+    BATCH_OVERHEAD,
+    ESTIMATION_FACTOR,
+    BuiltBatch,
+    Codec,
+    CompressionRatioEstimator,
+    build_batch,
+)
+from aioidem.partitioner import DefaultPartitioner, Partitioner
+
+__all__ = ["Sealer"]
+
+_GOODPUT_SHARE = 0.25
+_MAX_RECORDS = SEQUENCE_CAP // 4
+
+
+class Sealer:
+    """Builds batches as the configuration wants them."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._codec = Codec.from_name(config.compression_type)
+        self._estimator = CompressionRatioEstimator()
+        self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
+
+    def most(self, topic: TopicState, link: Link, now: float) -> int:
+        """The most bytes, header included, that the leader is known to take as one batch."""
+        limit = link.limits.of(topic.name)
+        known = min(limit.known(self._config.batch_size), self._config.max_request_size)
+        return topic.ceiling(known, now, limit.told)
+
+    def limit(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> int:
+        """The most bytes, header included, that the next batch of a partition may have on the
+        wire.
+        """
+        config = self._config
+        ceiling = self.most(topic, link, now)
+        base = min(config.batch_size, ceiling)
+        rate = link.goodput.rate
+        if not config.late_sealing or not state.queue.blocked or rate is None:
+            return base
+        room = rate * config.request_timeout * _GOODPUT_SHARE - link.bytes_in_flight
+        return max(base, min(ceiling, int(room)))
+
+    def seal(
+        self, state: PartitionState, topic: TopicState, link: Link, now: float, room: int
+    ) -> Batch:
+        """Cut, number and build the next batch of a partition that has records waiting; of at most
+        `room` bytes, if it has more than one record.
+        """
+        limit = min(self.limit(state, topic, link, now), room)
+        if self._codec is not Codec.NONE:
+            ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
+            limit = int(limit / ratio)
+        flushing = state.queue.flushing
+        records = state.queue.cut(limit, min(_MAX_RECORDS, state.sequence_room))
+        identity = state.ledger.identity
+        base = state.ledger.next if identity is not None else 0
+        built = self._build(records, identity, base)
+        self._observe(topic.name, built)
+        most = self.most(topic, link, now)
+        while len(built.data) > most and built.count > 1:
+            keep = min(int(built.count * most / len(built.data)), built.count - 1) or 1
+            state.queue.put_back(records[keep:], flushing=flushing)
+            records = records[:keep]
+            built = self._build(records, identity, base)
+            self._observe(topic.name, built)
+        if identity is not None:
+            state.ledger.take(built.count)
+        return _batch(built, records, identity, base, state.next_ordinal)
+
+    def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
+        """Cut a batch of several records that is too large into parts of at most `batch.size` and
+        `most` bytes. They carry its numbers between them.
+        """
+        records = list(batch.records)
+        if self._codec is not Codec.NONE:
+            plain = sum(record.size for record in records) + BATCH_OVERHEAD
+            self._estimator.reset_after_split(state.topic, self._codec, len(batch.data) / plain)
+        parts: list[Batch] = []
+        base, ordinal = batch.base, batch.ordinal
+        for chunk in _chunks(records, min(self._config.batch_size, most)):
+            built = self._build(chunk, batch.identity, base)
+            parts.append(_batch(built, chunk, batch.identity, base, ordinal))
+            base += len(chunk)
+            ordinal += 1
+        return parts
+
+    def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
+        """What is left of a batch when the records at these places are taken out of it; None when
+        nothing is. It begins at the same number, and ends at a lower one.
+        """
+        left = [record for place, record in enumerate(batch.records) if place not in culprits]
+        if not left:
+            return None
+        built = self._build(left, batch.identity, batch.base)
+        return _batch(built, left, batch.identity, batch.base, batch.ordinal)
+
+    def _build(
+        self, records: Sequence[PendingRecord], identity: ProducerIdentity | None, base: int
+    ) -> BuiltBatch:
+        return build_batch(
+            records,
+            codec=self._codec,
+            level=self._config.compression_level,
+            producer_id=-1 if identity is None else identity.producer_id,
+            producer_epoch=-1 if identity is None else identity.epoch,
+            base_sequence=-1 if identity is None else wire_sequence(base),
+            transactional=self._config.transactional_id is not None,
+        )
+
+    def _observe(self, topic: str, built: BuiltBatch) -> None:
+        if self._codec is not Codec.NONE:
+            ratio = len(built.data) / max(1, built.uncompressed_size)
+            self._estimator.observe(topic, self._codec, ratio)
+
+
+def _batch(
+    built: BuiltBatch,
+    records: Sequence[PendingRecord],
+    identity: ProducerIdentity | None,
+    base: int,
+    ordinal: int,
+) -> Batch:
+    return Batch(
+        ordinal=ordinal,
+        records=records,
+        data=built.data,
+        identity=identity,
+        base=base,
+        deadline=records[0].deadline,
+        max_timestamp_ms=built.max_timestamp_ms,
+    )
+
+
+def _chunks(records: list[PendingRecord], target: int) -> list[list[PendingRecord]]:
+    """Pieces of at most `target` bytes before compression, or halves where all would be one."""
+    chunks: list[list[PendingRecord]] = [[]]
+    size = BATCH_OVERHEAD
+    for record in records:
+        if chunks[-1] and size + record.size > target:
+            chunks.append([])
+            size = BATCH_OVERHEAD
+        chunks[-1].append(record)
+        size += record.size
+    if len(chunks) == 1:
+        middle = len(records) // 2
+        return [records[:middle], records[middle:]]
+    return chunks

@@ -1,0 +1,46 @@
+"""Where records without a key go: sticky, switched by bytes (KIP-480, KIP-794).
+
+One partition takes such records until a batch's worth of bytes went to it, then another is drawn at
+random from those that have a leader. Round robin per record would cut every batch into as many
+pieces as there are partitions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from aioidem._engine.topic_view import TopicView
+
+__all__ = ["StickyPartitioner"]
+
+
+class StickyPartitioner:
+    """The choice for one topic."""
+
+    __slots__ = ("_bytes", "_current", "_random", "_switch_after")
+
+    def __init__(self, switch_after: int, random: Callable[[], float]) -> None:
+        self._switch_after = switch_after
+        self._random = random
+        self._current: int | None = None
+        self._bytes = 0
+
+    def choose(self, size: int, topic: TopicView) -> int:
+        """The partition for a record of `size` bytes; the topic must have one."""
+        current = self._current
+        if current is None or self._bytes >= self._switch_after or current not in topic.leaders:
+            current = self._current = self._draw(topic)
+            self._bytes = 0
+        self._bytes += size
+        return current
+
+    def _draw(self, topic: TopicView) -> int:
+        choices = topic.available or topic.everything
+        count = len(choices)
+        place = count if self._current is None else bisect_left(choices, self._current)
+        if count in (1, place) or choices[place] != self._current:
+            return choices[int(self._random() * count) % count]
+        # Any but the current one, as if that were not in the list.
+        drawn = int(self._random() * (count - 1)) % (count - 1)
+        return choices[drawn + (drawn >= place)]

@@ -1,0 +1,78 @@
+"""What the producer keeps per topic name: the records that have no partition yet, and the size a
+batch may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aioidem._engine.sticky import StickyPartitioner
+from aioidem._engine.unassigned import UnassignedRecords
+from aioidem.errors import KafkaError
+
+__all__ = ["TopicState"]
+
+CEILING_MEMORY = 3600.0
+"""Seconds for which a MESSAGE_TOO_LARGE bounds the batches of its topic."""
+
+
+class TopicState:
+    """One topic by name."""
+
+    __slots__ = (
+        "_ceiling",
+        "_ceiling_until",
+        "_too_large",
+        "described_by",
+        "error_code",
+        "name",
+        "refused",
+        "sticky",
+        "unassigned",
+        "waiting",
+    )
+
+    def __init__(self, name: str, switch_after: int, random: Callable[[], float]) -> None:
+        self.name = name
+        self.sticky = StickyPartitioner(switch_after, random)
+        self.unassigned = UnassignedRecords()
+        # The number of the last Metadata request whose answer told of its partitions.
+        self.described_by = 0
+        # Callers who wait to hear of its partitions.
+        self.waiting = 0
+        self.error_code = 0
+        # Why the cluster refuses the topic for good, as far as metadata said last.
+        self.refused: KafkaError | None = None
+        self._ceiling: int | None = None
+        self._ceiling_until = 0.0
+        # The smallest batch that was refused meanwhile.
+        self._too_large = 0
+
+    def too_large(self, nbytes: int, now: float) -> None:
+        """A batch of `nbytes` was refused as too large: smaller ones for an hour."""
+        ceiling = max(1, nbytes // 2)
+        if self._ceiling is None or now >= self._ceiling_until:
+            self._ceiling, self._too_large = ceiling, nbytes
+        else:
+            self._ceiling = min(self._ceiling, ceiling)
+            self._too_large = min(self._too_large, nbytes)
+        self._ceiling_until = now + CEILING_MEMORY
+
+    def ceiling(self, default: int, now: float, told: int | None = None) -> int:
+        """The most bytes a batch of this topic may have now.
+
+        `told`: the limit that the topic's leader has told; it replaces half of what was refused
+        where it says why.
+        """
+        if self._ceiling is None or now >= self._ceiling_until:
+            return default
+        if told is not None and told < self._too_large:
+            return min(default, told)
+        return min(default, self._ceiling)
+
+    def forget_cluster(self) -> None:
+        """What one cluster said of the topic is not so in another."""
+        self.error_code = 0
+        self.refused = None
+        self.described_by = 0
+        self._ceiling = None

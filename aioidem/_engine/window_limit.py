@@ -1,0 +1,40 @@
+"""Which limit keeps a partition's window as it is, in words for statistics.
+
+It decides nothing: it reads what `windows`, `discovery` and the options have decided, so that a
+user who sees a window of 5 where 20 was expected is told what to change.
+"""
+
+from __future__ import annotations
+
+from aioidem._config.options import ProducerConfig
+from aioidem._engine.discovery import DiscoveryState
+from aioidem._engine.links import Link
+from aioidem._engine.partition import PartitionState
+
+__all__ = ["window_reason"]
+
+
+def window_reason(state: PartitionState, link: Link | None, config: ProducerConfig) -> str:
+    """Why the window of a partition is what it is; `link`: the connection it is written on."""
+    if not config.enable_idempotence:
+        return "no window: enable_idempotence is off"
+    if config.broker_dedup == "range":
+        return "no window: broker_dedup is 'range' (KIP-758)"
+    if link is None:
+        return "its leader is not connected"
+    reason = _reason_of_the_broker(state, link)
+    in_flight = config.max_in_flight_requests_per_connection
+    if in_flight < state.window.limit:
+        return f"max_in_flight_requests_per_connection ({in_flight}) binds: {reason}"
+    return reason
+
+
+def _reason_of_the_broker(state: PartitionState, link: Link) -> str:
+    if link.discovery.state is not DiscoveryState.HEARD:
+        return link.discovery.reason
+    broker = f"broker {link.node_id}"
+    if not state.window.heard:
+        return f"{broker} has not acknowledged a batch of this partition yet"
+    if link.memory.limit is not None and state.window.limit >= link.memory.limit:
+        return f"{broker} says that it retains more than {link.memory.limit}, and was seen not to"
+    return f"{broker} retains {state.window.limit} batches"

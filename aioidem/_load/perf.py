@@ -1,0 +1,384 @@
+"""`aioidem perf`: the runs of a plan, one after the other, on one cluster.
+
+Invariants:
+
+* Each run has its own producer and, on the embedded cluster, its own topic, so that no run inherits
+  a window, a batch in flight or a span of the one before.
+* The first signal ends the run that goes on, gives its records a bounded time to end and keeps what
+  was measured; the second one ends everything at once.
+* Nothing of a plan is checked again here, and no outcome is decided here: records end as the
+  producer says, the span is the broker's own count where the broker is ours.
+
+Rejected: one producer for all runs with the limit changed in between (a run would start with the
+window the one before had learned), and a fresh cluster per run (nothing gained, time lost).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from aioidem import __version__
+from aioidem._broker.server import EmbeddedCluster
+from aioidem._config.options import ProducerConfig
+from aioidem._load import render
+from aioidem._load.load import Clock, LoadProducer, Workload, run_load
+from aioidem._load.measure import RunLabel, RunResult, Tally
+from aioidem._load.plan import PerfPlan
+from aioidem._load.screen import Screen, choose_screen
+from aioidem._network.transport import Connector
+from aioidem._producer.metrics import ProducerStatistics
+from aioidem._producer.native import Producer
+from aioidem.errors import KafkaError
+
+__all__ = [
+    "Interrupt",
+    "PerfOutcome",
+    "PerfProducer",
+    "Target",
+    "loop_options",
+    "open_target",
+    "perf",
+    "perform",
+    "run_once",
+    "run_tallied",
+    "write_files",
+]
+
+INTERRUPTED_CLOSE = 5.0
+"""Seconds the records in flight get to end after a signal or a failure."""
+_FLUSH_MARGIN = 10.0
+
+
+class PerfProducer(LoadProducer, Protocol):
+    """What a run needs of `aioidem.Producer`."""
+
+    async def start(self) -> object:
+        """Connect."""
+
+    async def close(self, timeout: float | None = None) -> object:
+        """End every record within `timeout` seconds and release everything."""
+
+    def statistics(self) -> ProducerStatistics:
+        """The counters, windows and spans of now."""
+        ...
+
+
+ProducerFactory = Callable[[ProducerConfig, Connector | None], PerfProducer]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the runs write to.
+
+    Attributes:
+        topics: one per run.
+        max_span: the broker's own count for a topic; None where the broker is not ours.
+    """
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    connector: Connector | None = None
+    rtt_ms: float | None = None
+    max_span: Callable[[str], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PerfOutcome:
+    """The rows, and the signal that cut them short if one did."""
+
+    results: tuple[RunResult, ...]
+    signal_number: int | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """0 when every record of every run was acknowledged, 128 + the signal, else 1."""
+        if self.signal_number is not None:
+            return 128 + self.signal_number
+        return 0 if self.results and all(row.complete for row in self.results) else 1
+
+
+class Interrupt:
+    """Turns signals into cancellation: the first of what is in `run_scope`, the second of all."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.everything = anyio.CancelScope()
+        self._run = anyio.CancelScope()
+
+    async def watch(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Listen for SIGINT and SIGTERM until cancelled."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                self.deliver(number)
+
+    def deliver(self, number: int) -> None:
+        """One signal arrived."""
+        if self.number is None:
+            self.number = number
+            self._run.cancel()
+        else:
+            self.everything.cancel()
+
+    def run_scope(self) -> anyio.CancelScope:
+        """A scope for the next run; already cancelled when a signal came before it."""
+        self._run = anyio.CancelScope()
+        if self.number is not None:
+            self._run.cancel()
+        return self._run
+
+
+def perf(plan: PerfPlan) -> int:
+    """Run the plan, show it, write its files.
+
+    Returns:
+        The exit status.
+    """
+    with choose_screen() as screen:
+        try:
+            outcome = anyio.run(perform, plan, screen, backend_options=loop_options())
+        except OSError as error:  # The embedded cluster found no port to listen on.
+            screen.trouble(f"aioidem perf: {error}")
+            return 1
+        if outcome.results:
+            screen.table(outcome.results)
+        written = write_files(plan, outcome.results, screen)
+    return outcome.exit_status if written else outcome.exit_status or 1
+
+
+def loop_options() -> dict[str, object]:
+    """Options for `anyio.run`: uvloop where it is installed, because timers and sockets of the
+    plain loop cost a long pipeline a few per cent.
+    """
+    return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
+
+
+def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -> bool:
+    """Write what the plan asks for; whether that went well. Trouble is told to the screen."""
+    try:
+        if plan.json_file is not None:
+            render.write_json(plan.json_file, results)
+        if plan.report_file is not None:
+            # Only here: its library is an extra of its own.
+            from aioidem._load.report import write_report
+
+            write_report(plan.report_file, results)
+    except OSError as error:
+        screen.trouble(f"aioidem perf: {error.filename or 'output'}: {error.strerror or error}")
+        return False
+    return True
+
+
+async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
+    """Make the runs of a plan.
+
+    Raises:
+        OSError: the embedded cluster cannot listen.
+    """
+    interrupt = Interrupt()
+    results: list[RunResult] = []
+    trouble: OSError | None = None
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(interrupt.watch)
+        with interrupt.everything:
+            # Caught inside: leaving the task group, it would be wrapped in an exception group.
+            try:
+                async with open_target(plan) as target:
+                    await _run_each(plan, target, screen, interrupt, results)
+            except OSError as error:
+                trouble = error
+        tasks.cancel_scope.cancel()
+    if trouble is not None:
+        raise trouble
+    return PerfOutcome(tuple(results), interrupt.number)
+
+
+@asynccontextmanager
+async def open_target(plan: PerfPlan) -> AsyncIterator[Target]:
+    """The servers of the plan, or an embedded cluster with a fresh topic for each run.
+
+    Raises:
+        OSError: the embedded cluster cannot listen.
+    """
+    if plan.bootstrap is not None:
+        yield Target(plan.bootstrap, (plan.topic,) * len(plan.in_flight))
+        return
+    cluster = EmbeddedCluster(brokers=plan.brokers, retain=plan.retain, rtt=plan.rtt)
+    async with cluster:
+        topics = tuple(f"{plan.topic}-{run}" for run in range(1, len(plan.in_flight) + 1))
+        for topic in topics:
+            cluster.create_topic(topic, partitions=plan.partitions)
+
+        def max_span(topic: str) -> int:
+            return max(cluster.max_span(topic, index) for index in range(plan.partitions))
+
+        yield Target(
+            cluster.bootstrap_servers,
+            topics,
+            connector=cluster.connector,
+            rtt_ms=plan.rtt * 1000,
+            max_span=max_span,
+        )
+
+
+async def _run_each(
+    plan: PerfPlan,
+    target: Target,
+    screen: Screen,
+    interrupt: Interrupt,
+    results: list[RunResult],
+) -> None:
+    for in_flight, topic in zip(plan.in_flight, target.topics, strict=True):
+        result = await run_once(plan, target, topic, in_flight, screen, interrupt)
+        results.append(result)
+        # A run that sent nothing met a target that is not there; the next one would wait as long.
+        if interrupt.number is not None or result.records == 0:
+            return
+
+
+def _make_producer(config: ProducerConfig, connector: Connector | None) -> PerfProducer:
+    return Producer(config=config, connector=connector)
+
+
+async def run_once(
+    plan: PerfPlan,
+    target: Target,
+    topic: str,
+    in_flight: int,
+    screen: Screen,
+    interrupt: Interrupt,
+    *,
+    make_producer: ProducerFactory = _make_producer,
+    clock: Clock = time.perf_counter,
+) -> RunResult:
+    """One run: a producer of its own, the load, and what came of it. Never raises KafkaError."""
+    _, result = await run_tallied(
+        plan, target, topic, in_flight, screen, interrupt, make_producer=make_producer, clock=clock
+    )
+    return result
+
+
+async def run_tallied(
+    plan: PerfPlan,
+    target: Target,
+    topic: str,
+    in_flight: int,
+    screen: Screen,
+    interrupt: Interrupt,
+    *,
+    make_producer: ProducerFactory = _make_producer,
+    clock: Clock = time.perf_counter,
+) -> tuple[Tally, RunResult]:
+    """`run_once`, with what it counted: a part of a run that goes on elsewhere too."""
+    config = plan.config(in_flight, target.bootstrap)
+    name = f"{in_flight} in flight"
+    label = RunLabel(
+        client="aioidem", version=__version__, in_flight=in_flight, record_size=plan.record_size
+    )
+    producer = make_producer(config, target.connector)
+    tally = Tally(clock())
+    clean = False
+    with interrupt.run_scope():
+        try:
+            await producer.start()
+            await producer.partitions_for(topic)
+            tally = Tally(clock())
+            clean = await _measured_load(plan, config, producer, topic, name, tally, screen, clock)
+        except KafkaError as error:
+            tally.note_failure(error)
+    statistics = producer.statistics()
+    await _close(producer, None if clean else INTERRUPTED_CLOSE, tally)
+    result = _result(label, tally, target, topic, statistics)
+    _show(plan, name, result, statistics, screen)
+    return tally, result
+
+
+async def _measured_load(
+    plan: PerfPlan,
+    config: ProducerConfig,
+    producer: PerfProducer,
+    topic: str,
+    name: str,
+    tally: Tally,
+    screen: Screen,
+    clock: Clock,
+) -> bool:
+    """The load with its progress shown; whether it went through."""
+    work = Workload(
+        topic=topic,
+        values=plan.values,
+        num_records=plan.num_records,
+        duration=plan.duration,
+        throughput=plan.throughput,
+        transaction_duration=plan.transaction_duration,
+        # Past every record's deadline and its grace: flush ends because the records do.
+        flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
+    )
+    screen.begin(name, plan.num_records if plan.duration is None else plan.duration)
+    failure: KafkaError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_show_progress, plan, name, tally, screen, clock)
+        failure = await run_load(producer, work, tally, clock)
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        tally.note_failure(failure)
+    return failure is None
+
+
+async def _show_progress(
+    plan: PerfPlan, name: str, tally: Tally, screen: Screen, clock: Clock
+) -> None:
+    while True:
+        await anyio.sleep(screen.interval)
+        progress = tally.progress(clock())
+        done = progress.acked if plan.duration is None else min(progress.elapsed, plan.duration)
+        screen.update(name, progress, done)
+
+
+async def _close(producer: PerfProducer, timeout: float | None, tally: Tally) -> None:
+    try:
+        await producer.close(timeout=timeout)
+    except KafkaError as error:
+        tally.note_failure(error)
+
+
+def _result(
+    label: RunLabel, tally: Tally, target: Target, topic: str, statistics: ProducerStatistics
+) -> RunResult:
+    partitions = [entry for entry in statistics.partitions if entry.topic == topic]
+    rtt_ms = target.rtt_ms
+    if rtt_ms is None:
+        measured = [entry.rtt for entry in statistics.connections if entry.rtt is not None]
+        rtt_ms = 1000 * max(measured) if measured else None
+    if target.max_span is not None:
+        max_span: int | None = target.max_span(topic)
+    else:
+        max_span = max((entry.max_span for entry in partitions), default=None)
+    return tally.result(
+        label,
+        window=max((entry.window for entry in partitions), default=None),
+        rtt_ms=rtt_ms,
+        max_span=max_span,
+    )
+
+
+def _show(
+    plan: PerfPlan, name: str, result: RunResult, statistics: ProducerStatistics, screen: Screen
+) -> None:
+    screen.end(name, result)
+    if plan.print_metrics:
+        for line in render.statistics_lines(statistics):
+            screen.note(line)
+    for line in render.failures(name, result):
+        screen.trouble(f"aioidem perf: {line}")

@@ -1,0 +1,450 @@
+"""What `aioidem perf` was asked to do: command line in, one frozen `PerfPlan` out.
+
+Invariants:
+
+* Everything that can be wrong with the flags is found here, before a socket is opened or a broker
+  started, and raised as `UsageError` with one line that names the flag.
+* A `PerfPlan` is complete and consistent: the code that runs it checks nothing again.
+* Nothing here awaits, reads a clock or prints. Only files that a flag names are read.
+
+Rejected: range checks by the option parser. Its messages name the parameter and not the reason,
+and the rules that matter (which flags exclude each other) span several flags anyway.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import random
+import string
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+from aioidem._config.options import ProducerConfig, validate_topic
+from aioidem._load.properties import gather_properties
+from aioidem._load.usage import UsageError, one_line, reason, shown
+from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound
+from aioidem.errors import ConfigError, RecordError
+
+__all__ = [
+    "DEFAULT_DURATION",
+    "DEFAULT_IN_FLIGHT",
+    "DEFAULT_RECORD_SIZE",
+    "DEFAULT_RETAIN",
+    "DEFAULT_TOPIC",
+    "DEFAULT_TRANSACTION_DURATION_MS",
+    "PerfPlan",
+    "parse_in_flight",
+    "plan_perf",
+    "read_payloads",
+]
+
+DEFAULT_TOPIC = "perf"
+DEFAULT_DURATION = 5.0
+"""Seconds a run lasts on the embedded cluster when neither a count nor a duration was given."""
+DEFAULT_RECORD_SIZE = 1000
+DEFAULT_IN_FLIGHT = 5
+DEFAULT_RETAIN = 5
+"""Batches per producer and partition a broker remembers: Kafka's constant, KIP-1269's default."""
+
+DEFAULT_TRANSACTION_DURATION_MS = 3000
+"""As Kafka's tool has it, for a transactional id without a duration."""
+
+MAX_RUNS = 64
+MAX_IN_FLIGHT = 1_000_000
+MAX_DURATION = 7 * 86_400.0
+MAX_RECORDS = 2**63 - 1
+MAX_RECORD_SIZE = 1 << 30
+MAX_PAYLOAD_FILE = 256 << 20
+_PIECE = 1 << 20
+MAX_RETAIN = 1_000_000
+MAX_RTT_MS = 60_000.0
+MAX_BROKERS = 16
+MAX_PARTITIONS = 1_000
+
+# Values are made once and sent in turn. A handful keeps a codec honest (one value repeated would
+# compress to nothing); a bound in bytes keeps large records from filling memory with noise.
+_POOL_VALUES = 64
+_POOL_BYTES = 4 << 20
+
+# Typical of a batch that fills while a window is in flight; they decide a byte or two per record.
+_OFFSET_DELTA = 15
+_TIMESTAMP_DELTA = 100
+
+_IN_FLIGHT_PROPERTY = "max.in.flight.requests.per.connection"
+_TRANSACTIONAL_ID = "transactional.id"
+_ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"\t": "\t"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfPlan:
+    """One `aioidem perf`, checked.
+
+    Attributes:
+        topic: topic written to; on the embedded cluster the prefix of one fresh topic per run.
+        in_flight: one run per entry, in this order.
+        num_records: records of each run, or None when `duration` (seconds) ends it.
+        values: record values, sent in turn.
+        throughput: records per second not to exceed; `math.inf` for no limit.
+        transaction_duration: seconds after which a transaction is committed; None: there are none.
+        properties: producer properties by their Java names, without the servers and the in-flight
+            limit, which differ per run.
+        bootstrap: servers to use, or None for the embedded cluster.
+        rtt: round trip of the embedded cluster's links, in seconds.
+        warnings: lines for the user to read before the run.
+    """
+
+    topic: str
+    in_flight: tuple[int, ...]
+    num_records: int | None
+    duration: float | None
+    values: tuple[bytes, ...] = dataclasses.field(repr=False)  # the user's records
+    throughput: float
+    transaction_duration: float | None
+    properties: Mapping[str, str] = dataclasses.field(repr=False)  # may be passwords
+    bootstrap: str | None
+    rtt: float
+    retain: int
+    brokers: int
+    partitions: int
+    json_file: Path | None
+    report_file: Path | None
+    print_metrics: bool
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def record_size(self) -> int:
+        """Size of a record's value in bytes; the rounded mean where a payload file varies."""
+        return round(sum(map(len, self.values)) / len(self.values))
+
+    def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
+        """Configuration of the run with `in_flight` requests, against `bootstrap`.
+
+        A run that ends by the clock and seals at `batch.size` gets a buffer of two windows unless
+        the user sized it: Kafka's 32 MiB would hold minutes of records on a long link, and every
+        one of them still has to be sent (or expire) after the time is over. Two windows keep the
+        pipeline full, and exactly two leave no part of a window for a round trip of its own at the
+        end. Late sealing needs the whole buffer to fill its batches, and drains it fast.
+
+        Raises:
+            ConfigError: a property is unknown, malformed or contradicts another.
+        """
+        config = ProducerConfig.from_properties(
+            {
+                **self.properties,
+                "bootstrap.servers": bootstrap,
+                _IN_FLIGHT_PROPERTY: str(in_flight),
+            }
+        )
+        if self.duration is None or config.late_sealing or "buffer.memory" in self.properties:
+            return config
+        return dataclasses.replace(config, buffer_memory=self._two_windows(config))
+
+    def _two_windows(self, config: ProducerConfig) -> int:
+        value = max(self.values, key=len)
+        encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
+        per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
+        # The buffer counts records by their bound, a batch by their size.
+        batch = per_batch * record_size_bound(None, value, ())
+        batches = 2 * config.max_in_flight_requests_per_connection
+        return min(config.buffer_memory, batches * batch * self.partitions)
+
+
+def parse_in_flight(text: str) -> tuple[int, ...]:
+    """`"1,5,20"` as `(1, 5, 20)`.
+
+    Raises:
+        UsageError: an entry is not a whole number in range, or there are too many.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > MAX_RUNS:
+        raise UsageError(f"--in-flight: {len(words)} runs, at most {MAX_RUNS} are allowed")
+    runs: list[int] = []
+    for word in words:
+        # isdecimal alone admits other scripts' digits, which int() would accept silently.
+        number = int(word) if word.isascii() and word.isdecimal() and len(word) <= 9 else 0
+        if not 1 <= number <= MAX_IN_FLIGHT:
+            raise UsageError(
+                f"--in-flight: {word!r} in {shown(text)} is not a whole number from 1 to"
+                f" {MAX_IN_FLIGHT}; write it like 1,5,20"
+            )
+        runs.append(number)
+    return tuple(runs)
+
+
+def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
+    """The record values in a file, split at `delimiter`; empty ones are left out.
+
+    Raises:
+        UsageError: the file cannot be read, is larger than 256 MiB or holds no value.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _read_up_to(file, MAX_PAYLOAD_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
+    if len(content) > MAX_PAYLOAD_FILE:
+        raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
+    # As the shell gave it: its bytes need not be text.
+    separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
+    values = tuple(value for value in content.split(separator) if value)
+    if not values:
+        raise UsageError(f"--payload-file: {path} is empty")
+    return values
+
+
+def _read_up_to(file: BinaryIO, most: int) -> bytes:
+    """What a file holds, or its first `most` bytes; `read(most)` takes so much memory at once."""
+    content = bytearray()
+    while piece := file.read(min(_PIECE, most - len(content))):
+        content += piece
+    return bytes(content)
+
+
+def plan_perf(
+    *,
+    topic: str | None = None,
+    num_records: int | None = None,
+    duration: float | None = None,
+    record_size: int | None = None,
+    payload_file: Path | None = None,
+    payload_delimiter: str | None = None,
+    throughput: float = -1.0,
+    producer_props: Sequence[str] = (),
+    config_file: Path | None = None,
+    transactional_id: str | None = None,
+    transaction_duration_ms: int | None = None,
+    print_metrics: bool = False,
+    bootstrap_server: str | None = None,
+    rtt_ms: float | None = None,
+    retain: int | None = None,
+    brokers: int | None = None,
+    partitions: int | None = None,
+    in_flight: str | None = None,
+    json_file: Path | None = None,
+    report_file: Path | None = None,
+) -> PerfPlan:
+    """Check the flags of `aioidem perf` together; None means "not given".
+
+    Raises:
+        UsageError: a flag is malformed, out of range, or contradicts another.
+    """
+    gathered = gather_properties(producer_props, config_file)
+    properties = dict(gathered.values)
+    transaction_duration = _transactions(transactional_id, transaction_duration_ms, properties)
+    bootstrap = _bootstrap(bootstrap_server, properties)
+    embedded_only = {
+        "--rtt": rtt_ms,
+        "--retain": retain,
+        "--brokers": brokers,
+        "--partitions": partitions,
+    }
+    _refuse_with_bootstrap(bootstrap, embedded_only)
+    count, seconds = _limits(num_records, duration, embedded=bootstrap is None)
+    plan = PerfPlan(
+        topic=_topic(topic, embedded=bootstrap is None),
+        in_flight=_in_flight(in_flight, properties),
+        num_records=count,
+        duration=seconds,
+        values=_values(record_size, payload_file, payload_delimiter),
+        throughput=_throughput(throughput),
+        transaction_duration=transaction_duration,
+        properties=MappingProxyType(properties),
+        bootstrap=bootstrap,
+        rtt=_between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
+        # The lower bound of 5 is the broker's own: it refuses a smaller value.
+        retain=_whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
+        brokers=_whole("--brokers", brokers, 1, 1, MAX_BROKERS),
+        partitions=_whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
+        json_file=_output("--json", json_file),
+        report_file=_output("--report", report_file),
+        print_metrics=print_metrics,
+        warnings=gathered.warnings,
+    )
+    _check_report_extra(report_file)
+    _check_configs(plan, "--producer-props" if producer_props else "--command-config")
+    return plan
+
+
+def _transactions(
+    flag: str | None, duration_ms: int | None, properties: dict[str, str]
+) -> float | None:
+    """How long a transaction is, in seconds; None without transactions. The id, from either
+    spelling or made up as by Kafka's tool, is put into `properties`.
+    """
+    prop = properties.get(_TRANSACTIONAL_ID)
+    if flag is not None and prop is not None and flag != prop:
+        raise UsageError(
+            f"--transactional-id {flag} contradicts --producer-props {_TRANSACTIONAL_ID}={prop}"
+        )
+    if (flag, prop, duration_ms) == (None, None, None):
+        return None
+    named = flag if flag is not None else prop
+    properties[_TRANSACTIONAL_ID] = (
+        named if named is not None else f"performance-producer-{uuid.uuid4()}"
+    )
+    flag_name, most = "--transaction-duration-ms", round(MAX_DURATION * 1000)
+    return _whole(flag_name, duration_ms, DEFAULT_TRANSACTION_DURATION_MS, 1, most) / 1000
+
+
+def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
+    """The servers, from either spelling; the property is taken out of `properties`."""
+    prop = properties.pop("bootstrap.servers", None)
+    if flag is not None and prop is not None and flag != prop:
+        raise UsageError(
+            f"--bootstrap-server {flag} contradicts --producer-props bootstrap.servers={prop}"
+        )
+    return flag if flag is not None else prop
+
+
+def _refuse_with_bootstrap(bootstrap: str | None, flags: Mapping[str, object]) -> None:
+    if bootstrap is None:
+        return
+    given = [name for name, value in flags.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: only for the embedded cluster, which --bootstrap-server replaces"
+        )
+
+
+def _topic(topic: str | None, *, embedded: bool) -> str:
+    if topic is None:
+        if not embedded:
+            raise UsageError("--topic: needed with --bootstrap-server")
+        return DEFAULT_TOPIC
+    try:
+        validate_topic(topic)
+    except RecordError as error:
+        raise UsageError(f"--topic: {one_line(error)}") from error
+    return topic
+
+
+def _limits(
+    num_records: int | None, duration: float | None, *, embedded: bool
+) -> tuple[int | None, float | None]:
+    if num_records is not None and duration is not None:
+        raise UsageError("--num-records and --duration exclude each other: give one")
+    if num_records is not None:
+        return _whole("--num-records", num_records, 0, 1, MAX_RECORDS), None
+    if duration is None:
+        if not embedded:
+            raise UsageError("give --num-records or --duration: how much to send is up to you")
+        return None, DEFAULT_DURATION
+    if not 0 < duration <= MAX_DURATION:
+        raise UsageError(
+            f"--duration: {duration:g} is not above 0 and at most {MAX_DURATION:g} seconds"
+        )
+    return None, duration
+
+
+def _in_flight(text: str | None, properties: dict[str, str]) -> tuple[int, ...]:
+    """The runs, from either spelling; the property is taken out of `properties`."""
+    prop = properties.pop(_IN_FLIGHT_PROPERTY, None)
+    if prop is None:
+        return (DEFAULT_IN_FLIGHT,) if text is None else parse_in_flight(text)
+    if text is not None and text != prop:
+        raise UsageError(
+            f"--in-flight {text} contradicts --producer-props {_IN_FLIGHT_PROPERTY}={prop}"
+        )
+    runs = parse_in_flight(prop)
+    if len(runs) != 1:
+        raise UsageError(
+            f"--producer-props: {_IN_FLIGHT_PROPERTY}={prop}: one number; lists go to --in-flight"
+        )
+    return runs
+
+
+def _values(size: int | None, path: Path | None, delimiter: str | None) -> tuple[bytes, ...]:
+    if path is None:
+        if delimiter is not None:
+            raise UsageError("--payload-delimiter: needs --payload-file")
+        return _random_values(
+            _whole("--record-size", size, DEFAULT_RECORD_SIZE, 1, MAX_RECORD_SIZE)
+        )
+    if size is not None:
+        raise UsageError("--record-size and --payload-file exclude each other: give one")
+    if delimiter == "":
+        raise UsageError("--payload-delimiter: cannot be empty")
+    return read_payloads(path, "\n" if delimiter is None else delimiter)
+
+
+def _random_values(size: int) -> tuple[bytes, ...]:
+    """Seeded random capital letters, as Kafka's tool sends: the same bytes in every run."""
+    letters = string.ascii_uppercase.encode()
+    table = bytes(letters[byte % len(letters)] for byte in range(256))
+    source = random.Random(size)  # noqa: S311 (guards nothing)
+    count = max(1, min(_POOL_VALUES, _POOL_BYTES // size))
+    return tuple(source.randbytes(size).translate(table) for _ in range(count))
+
+
+def _throughput(records_per_second: float) -> float:
+    if records_per_second == -1:
+        return math.inf
+    if not 0 < records_per_second < math.inf:
+        raise UsageError(
+            f"--throughput: {records_per_second:g} is not a positive number of records per second;"
+            " -1 means no limit"
+        )
+    return records_per_second
+
+
+def _check_configs(plan: PerfPlan, flag: str) -> None:
+    """Build every run's configuration once, so that a bad property costs no run."""
+    bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
+    try:
+        configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]
+    except ConfigError as error:
+        culprit = flag if plan.properties else "--bootstrap-server"
+        raise UsageError(f"{culprit}: {one_line(error)}") from error
+    largest = max(record_size_bound(None, value, ()) for value in plan.values)
+    for config in configs:
+        limit = min(config.max_request_size, config.buffer_memory)
+        if largest > limit:
+            raise UsageError(
+                f"a record of {largest} bytes is larger than max.request.size"
+                f" ({config.max_request_size}) or buffer.memory ({config.buffer_memory})"
+            )
+        duration = plan.transaction_duration
+        if duration is not None and duration >= config.transaction_timeout:
+            raise UsageError(
+                f"--transaction-duration-ms: the coordinator aborts a transaction after"
+                f" transaction.timeout.ms, {config.transaction_timeout:g} s"
+            )
+
+
+def _check_report_extra(report_file: Path | None) -> None:
+    if report_file is not None and importlib.util.find_spec("plotly") is None:
+        raise UsageError("--report: needs plotly: pip install aioidem[report]")
+
+
+def _output(flag: str, path: Path | None) -> Path | None:
+    """A file that can be written, found out before the run and without creating it."""
+    if path is None:
+        return None
+    if path.is_dir():
+        raise UsageError(f"{flag}: {path} is a directory")
+    parent = path.parent
+    if not parent.is_dir():
+        raise UsageError(f"{flag}: {parent} is not a directory")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise UsageError(f"{flag}: {path} cannot be written")
+    return path
+
+
+def _whole(flag: str, value: int | None, default: int, low: int, high: int) -> int:
+    number = default if value is None else value
+    if not low <= number <= high:
+        raise UsageError(f"{flag}: {number} is not from {low} to {high}")
+    return number
+
+
+def _between(flag: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:  # Also false for NaN.
+        raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
+    return value

@@ -1,0 +1,188 @@
+"""Client properties of a command: from its flags, from a file in Java's format, or from elsewhere.
+
+A password on a command line can be read by every user of the machine for as long as the command
+runs. So a value may stand in a file (`--command-config`), or be named instead of given:
+`sasl.password=env:NAME` takes it from the environment, `sasl.password=file:PATH` from a file.
+
+Invariants: what a flag gives overrides what the file gives, as in Kafka's own tools; no message
+contains a value, nor what may be one (a line that is no property may be a password); a secret that
+other users can read is pointed out, and used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aioidem._config.named_values import NamedValueError, is_named, look_up
+from aioidem._load.usage import UsageError, reason
+
+__all__ = [
+    "Properties",
+    "gather_properties",
+    "parse_properties",
+    "spread_values",
+    "without_values",
+]
+
+_FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
+_SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
+# Kafka's names have a dot, but for two of a producer's.
+_NAME: Final = re.compile(r"acks|retries|[\w-]+(\.[\w-]+)+", re.ASCII)
+_MARK: Final = b"\xef\xbb\xbf"
+_MAX_FILE: Final = 1 << 20
+
+
+class Properties(NamedTuple):
+    """What was gathered.
+
+    Attributes:
+        values: properties by their Java names. They may be passwords: never print them.
+        warnings: a line for each secret that other users of this machine can read.
+    """
+
+    values: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Properties({', '.join(self.values)})"
+
+
+def gather_properties(
+    items: Sequence[str] = (), file: Path | None = None, *, flag: str = "--producer-props"
+) -> Properties:
+    """Read a file of properties, then the flag's, which override it, and look up named values.
+
+    Args:
+        items: `name=value`, as they stood behind the flag.
+        file: a file in Java's properties format, or None.
+        flag: what to call it in messages.
+
+    Raises:
+        UsageError: an item or the file is malformed, or a named value is not there.
+    """
+    given = parse_properties(items, flag)
+    warnings = [_exposed(flag, name) for name, value in given.items() if _is_plain(name, value)]
+    values = {} if file is None else _read_file(file)
+    if file is not None and any(_is_plain(name, value) for name, value in values.items()):
+        warnings += _open_to_others("--command-config", file)
+    values |= given
+    for name, value in values.items():
+        if _SECRET.search(name) and value.startswith("file:"):
+            warnings += _open_to_others(name, Path(value.removeprefix("file:")))
+    return Properties({name: _look_up(name, text) for name, text in values.items()}, (*warnings,))
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    """The properties in a file, as `java.util.Properties` reads them.
+
+    Raises:
+        UsageError: it cannot be read, is larger than 1 MiB, or is malformed.
+    """
+    import javaproperties  # of the extra `cli`
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"--command-config: {path}: {reason(error)}") from error
+    if len(content) > _MAX_FILE:
+        raise UsageError(f"--command-config: {path} is larger than {_MAX_FILE >> 20} MiB")
+    values: dict[str, str] | None = None
+    with suppress(ValueError):  # its text is of the file
+        values = dict(javaproperties.load(BytesIO(content.removeprefix(_MARK))))
+    if values is None:
+        problem = "is no properties file: it has a broken \\u escape"
+    elif not all(map(_NAME.fullmatch, values)):
+        problem = "has a line that is not name=value"
+    else:
+        return values
+    raise UsageError(f"--command-config: {path} {problem}")
+
+
+def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> dict[str, str]:
+    """`["a=1", "b=2"]` as a dictionary; a value may contain `=`.
+
+    Raises:
+        UsageError: an item is not `name=value`, or a name was given two values.
+    """
+    properties: dict[str, str] = {}
+    for place, item in enumerate(items, 1):
+        name, equals, value = item.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(f"{flag}: value {place} is not name=value")
+        if properties.setdefault(name, value) != value:
+            # Without the values: they may be passwords.
+            raise UsageError(f"{flag}: {name} was given twice, with two values")
+    return properties
+
+
+def without_values(message: str, argv: Sequence[str]) -> str:
+    """A parser's message about these words, with what follows an equals sign left out of them."""
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if value:
+            message = message.replace(word, f"{name}{equals}...")
+    return message
+
+
+def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[str]:
+    """Repeat a flag before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
+
+    Kafka's own tool takes several values after one flag, which option parsers that know only
+    one value per flag read as stray arguments. A value ends the list when it starts with a dash.
+    """
+    spread: list[str] = []
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if word == "--":
+            return [*spread, word, *argv[position:]]
+        if word not in flags:
+            spread.append(word)
+            continue
+        first = position
+        while position < len(argv) and not argv[position].startswith("-"):
+            spread += [word, argv[position]]
+            position += 1
+        if position == first:  # Nothing followed: leave it for the parser to refuse.
+            spread.append(word)
+    return spread
+
+
+def _look_up(name: str, text: str) -> str:
+    """A value, or what `env:NAME` and `file:PATH` stand for."""
+    try:
+        return look_up(text)
+    except NamedValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
+def _is_plain(name: str, value: str) -> bool:
+    """Whether this is a secret that is given, and not named."""
+    return bool(value and _SECRET.search(name)) and not is_named(value)
+
+
+def _exposed(flag: str, name: str) -> str:
+    return (
+        f"{flag} {name}: every user of this machine can read the command line; use"
+        f" --command-config FILE, {name}=env:NAME or {name}=file:PATH"
+    )
+
+
+def _open_to_others(label: str, path: Path) -> list[str]:
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return []
+    if os.name != "posix" or not stat.S_IMODE(mode) & 0o077:
+        return []
+    return [f"{label} {path}: it holds a secret and others may read it; chmod 0600"]

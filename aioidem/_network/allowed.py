@@ -1,0 +1,103 @@
+"""Which addresses a cluster may send its clients to (`allowed_brokers`).
+
+A client connects to whatever addresses the brokers advertise, with its credentials. In a network
+where that must not reach everything, the option names what it may reach: hosts, domains and
+networks. The bootstrap servers are the user's own word and always allowed.
+
+Invariants: nothing is sent to an address that is not allowed, not even a TCP handshake; a name that
+is allowed only because of a network is looked up here and connected to by the address that was
+checked, so that a second answer of the name service changes nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+import anyio
+from anyio.abc import ByteStream
+
+from aioidem._config.options import ProducerConfig
+from aioidem._network.transport import Connector, address
+from aioidem._protocol.foreign_text import printable
+from aioidem.errors import BrokerNotAllowedError, KafkaConnectionError
+
+__all__ = ["AllowedConnector", "limited"]
+
+_Network: TypeAlias = IPv4Network | IPv6Network
+
+
+def limited(connector: Connector, config: ProducerConfig) -> Connector:
+    """The connector, kept to `allowed_brokers` where the configuration has them."""
+    if config.allowed_brokers is None:
+        return connector
+    bootstrap = [host for host, _ in config.bootstrap_servers]
+    return AllowedConnector(connector, config.allowed_brokers, bootstrap)
+
+
+class AllowedConnector:
+    """Connects to allowed addresses only.
+
+    Args:
+        inner: what connects.
+        allowed: host names, domains as ``*.example.org``, and networks as ``10.1.0.0/16``.
+        bootstrap: hosts that are allowed beside them.
+    """
+
+    def __init__(self, inner: Connector, allowed: Iterable[str], bootstrap: Iterable[str]) -> None:
+        self._inner = inner
+        self._networks: list[_Network] = []
+        self._names = {name.lower() for name in bootstrap}
+        self._domains: list[str] = []
+        for each in allowed:
+            if each.startswith("*."):
+                self._domains.append(each[1:].lower())
+            elif _is_network(each):
+                self._networks.append(ip_network(each, strict=False))
+            else:
+                self._names.add(each.lower())
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """Open a stream to this address; see `Connector.connect`.
+
+        Raises:
+            BrokerNotAllowedError: the address is not allowed; nothing was sent to it.
+            KafkaConnectionError: it cannot be reached.
+        """
+        name = host.lower()
+        if name in self._names or self._in_a_domain(name):
+            return await self._inner.connect(host, port)
+        for found in await self._addresses(host, port):
+            if any(ip_address(found) in network for network in self._networks):
+                return await self._inner.connect(found, port)
+        raise BrokerNotAllowedError(
+            f"the cluster named a broker at {printable(address(host, port))}, which "
+            "allowed_brokers does not have: it was not connected to"
+        )
+
+    def _in_a_domain(self, name: str) -> bool:
+        # What has a colon or a zone is an address, whatever its zone looks like.
+        return name.isascii() and not {":", "%"} & {*name} and name.endswith((*self._domains,))
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """The address itself, or those of a name."""
+        if not self._networks:
+            return []
+        if _is_network(host):
+            return [host]
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            shown = printable(address(host, port))
+            raise KafkaConnectionError(f"cannot connect to {shown}: {error}") from error
+        return [str(each[4][0]) for each in found]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""Makes the mechanism that the options ask for, with the credentials of the moment.
+
+Invariants: credentials are asked for at each exchange, so that a callable's newest ones, and those
+of `set_credentials`, are the ones used; a user's callable that fails is an authentication failure,
+never a defect of ours; its result is hidden at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+
+from aioidem._config.options import ProducerConfig
+from aioidem._config.secret import Secret, in_utf8
+from aioidem._network.sasl.aws_msk_iam import AwsMskIam
+from aioidem._network.sasl.gssapi import Gssapi, kerberos_context
+from aioidem._network.sasl.mechanism import Mechanism
+from aioidem._network.sasl.oauthbearer import OAuthBearer
+from aioidem._network.sasl.oidc import ClientCredentials
+from aioidem._network.sasl.plain import Plain
+from aioidem._network.sasl.scram import Scram
+from aioidem.errors import AuthenticationFailedError, ConfigError, KafkaError
+
+__all__ = ["SaslClient", "sasl_client"]
+
+_PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+
+
+def sasl_client(config: ProducerConfig) -> SaslClient | None:
+    """What authenticates this configuration's connections; None where no SASL is configured."""
+    return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
+
+
+class SaslClient:
+    """Shared by a producer's connections."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self.name: str = config.sasl_mechanism or ""
+        self._username = config.sasl_username
+        self._password = config.sasl_password
+        self._oidc = _oidc(config)
+
+    def __repr__(self) -> str:
+        return f"<SaslClient {self.name}>"
+
+    def set_credentials(self, username: str, password: str | Secret[str]) -> None:
+        """Use these from the next exchange on.
+
+        :raises ConfigError: the mechanism knows no passwords, or these are no texts.
+        """
+        if self.name not in _PASSWORD or self._config.sasl_credentials is not None:
+            raise ConfigError(
+                f"{self.name}: user name and password are not options of this producer"
+            )
+        if not _usable(username) or not _usable(password):
+            raise ConfigError("user name and password: expected two texts in UTF-8, not empty")
+        self._username, self._password = username, Secret(password)
+
+    async def mechanism(self, host: str) -> Mechanism:
+        """For one exchange with that broker.
+
+        :raises AuthenticationFailedError: there are no credentials.
+        :raises KafkaConnectionError: they cannot be fetched now.
+        """
+        match self.name:
+            case "PLAIN":
+                return Plain(*await self._credentials())
+            case "SCRAM-SHA-256" | "SCRAM-SHA-512":
+                return Scram(self.name, *await self._credentials())
+            case "OAUTHBEARER":
+                return OAuthBearer(*await self._token())
+            case "AWS_MSK_IAM":
+                return AwsMskIam(
+                    host,
+                    session=self._config.sasl_aws_session,
+                    region=self._config.sasl_aws_region,
+                    user_agent=self._config.client_id,
+                )
+            case _:
+                service = self._config.sasl_kerberos_service_name
+                domain = self._config.sasl_kerberos_domain_name or host
+                return Gssapi(lambda: kerberos_context(service, domain))
+
+    async def _credentials(self) -> tuple[str, Secret[str]]:
+        if self._config.sasl_credentials is None:
+            return self._username or "", self._password or Secret("")
+        given = await self._ask(self._config.sasl_credentials, "sasl_credentials")
+        match given:
+            case (str() as username, str() | Secret() as password):
+                return username, Secret(cast("str", password))
+        del given  # it may have a password in it
+        raise AuthenticationFailedError("sasl_credentials did not return (name, password)")
+
+    async def _token(self) -> tuple[Secret[str], Mapping[str, str]]:
+        if self._oidc is not None:
+            return await self._oidc.token(), {}
+        provider: Any = self._config.sasl_oauth_token_provider
+        token = _hidden(
+            await self._ask(getattr(provider, "token", provider), "sasl_oauth_token_provider")
+        )
+        if token is None:
+            raise AuthenticationFailedError("sasl_oauth_token_provider did not return a string")
+        extensions = getattr(provider, "extensions", None)
+        more = await self._ask(extensions, "extensions()") if callable(extensions) else {}
+        return token, cast("Mapping[str, str]", more)
+
+    @staticmethod
+    async def _ask(function: Callable[[], object], name: str) -> object:
+        """Call what the user gave, async or not."""
+        try:
+            given = function()
+            return await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise AuthenticationFailedError(f"{name} raised {type(error).__name__}") from error
+
+
+def _usable(given: object) -> bool:
+    """Whether it is text that has a form in UTF-8."""
+    text = given.reveal() if isinstance(given, Secret) else given
+    return isinstance(text, str) and bool(text) and in_utf8(text)
+
+
+def _hidden(given: object) -> Secret[str] | None:
+    """What was given, hidden at once; None if it is no text."""
+    return Secret(cast("str", given)) if isinstance(given, str | Secret) else None
+
+
+def _oidc(config: ProducerConfig) -> ClientCredentials | None:
+    url, secret = config.sasl_oauthbearer_token_endpoint_url, config.sasl_oauthbearer_client_secret
+    if url is None or secret is None:
+        return None
+    return ClientCredentials(
+        url,
+        config.sasl_oauthbearer_client_id or "",
+        secret,
+        scope=config.sasl_oauthbearer_scope,
+        timeout=config.connection_setup_timeout,
+    )

@@ -1,0 +1,71 @@
+"""OAUTHBEARER (RFC 7628, KIP-255): a bearer token, with extensions (KIP-342).
+
+Whoever reads the token can use it, so the configuration refuses this mechanism without TLS unless
+told otherwise. A broker that refuses a token says why in JSON first, and with an error code once it
+was answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from aioidem._config.secret import Secret
+from aioidem._protocol.messages import printable
+from aioidem.errors import AuthenticationFailedError
+
+__all__ = ["OAuthBearer"]
+
+_SEPARATOR: Final = b"\x01"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
+_EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+
+
+class OAuthBearer:
+    """One exchange.
+
+    :raises AuthenticationFailedError: the token or an extension cannot be sent as it is.
+    """
+
+    name = "OAUTHBEARER"
+    principal = None
+    blocking = False
+
+    def __init__(self, token: Secret[str], extensions: Mapping[str, str] | None = None) -> None:
+        if not _TOKEN.fullmatch(token.reveal()):
+            raise AuthenticationFailedError("OAUTHBEARER: the token is empty or no bearer token")
+        self._token = token
+        if extensions is not None and not _are_texts(extensions):
+            raise AuthenticationFailedError(
+                "OAUTHBEARER: extensions() did not return texts by name"
+            )
+        self._extensions = dict(extensions or {})
+        for name, value in self._extensions.items():
+            legal = _EXTENSION_NAME.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)
+            if not legal or name == "auth":
+                raise AuthenticationFailedError(f"OAUTHBEARER: extension {name!r} is not legal")
+        self._refusal: str | None = None
+
+    def first(self) -> bytes:
+        """The token."""
+        pairs = [f"{name}={value}".encode() for name, value in self._extensions.items()]
+        head = b"n,,", b"auth=Bearer " + self._token.reveal().encode(), *pairs
+        return _SEPARATOR.join([*head, b"", b""])
+
+    def next(self, challenge: bytes) -> bytes | None:
+        """None: the token is taken. Else the broker has said why not, and wants to be answered."""
+        if self._refusal is not None:
+            raise AuthenticationFailedError(f"OAUTHBEARER: the broker refused: {self._refusal}")
+        if not challenge:
+            return None
+        self._refusal = printable(challenge[:2000].decode(errors="replace"))
+        return _SEPARATOR
+
+
+def _are_texts(extensions: object) -> bool:
+    """Whether a user's provider gave what it should."""
+    return isinstance(extensions, Mapping) and all(
+        isinstance(name, str) and isinstance(value, str) for name, value in extensions.items()
+    )

@@ -1,0 +1,82 @@
+"""How a byte stream to a broker is made.
+
+`Connection` asks a `Connector` for a stream and knows nothing else about it. TLS is a connector
+that wraps another one (its host name check needs the advertised host, which is why `connect` is
+given names, not sockets). SASL is Kafka requests on the stream, so it is the business of
+`Connection`, for any connector. The embedded cluster's in-memory transport is a connector too.
+
+Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
+the address and the reason of every attempt; an impossible address is refused before anything is
+looked up, because the empty host would mean this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Protocol
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+from aioidem._network.eager import eager
+from aioidem.errors import KafkaConnectionError
+
+__all__ = ["Connector", "TcpConnector", "address"]
+
+
+class Connector(Protocol):
+    """Opens byte streams to brokers."""
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """Open a stream to this address, given as the cluster advertises it.
+
+        The caller bounds the time by cancelling.
+
+        :raises KafkaConnectionError: it cannot be reached.
+        """
+        ...
+
+
+class TcpConnector:
+    """Plain TCP: tries every address of the host (RFC 8305) and sends small frames at once."""
+
+    __slots__ = ()
+
+    async def connect(self, host: str, port: int) -> ByteStream:
+        """See `Connector.connect`."""
+        if not host or not 0 < port < 65536:
+            raise KafkaConnectionError(f"{address(host, port)} is not an address to connect to")
+        try:
+            stream = await anyio.connect_tcp(host, port)
+        except (OSError, ValueError) as error:
+            # ValueError: a host name that cannot be put into a DNS question.
+            cause = _told_by_the_system(error)
+            raise KafkaConnectionError(
+                f"cannot connect to {address(host, port)}: {_reason(cause)}"
+            ) from cause
+        raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return eager(stream)
+
+
+def address(host: str, port: int) -> str:
+    """``host:port`` for people, with brackets around IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _told_by_the_system(error: BaseException) -> BaseException:
+    """What is below anyio's "All connection attempts failed": an error, or a group of them."""
+    below = error.__cause__
+    return below if isinstance(below, OSError | BaseExceptionGroup) else error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_reason(each) for each in error.exceptions))
+    if isinstance(error, socket.gaierror):  # its numbers are not the system's
+        return error.strerror or "the host name cannot be looked up"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)  # asyncio says "Connect call failed" whatever it was
+    return str(error) or type(error).__name__

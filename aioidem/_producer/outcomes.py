@@ -1,0 +1,116 @@
+"""Outcomes: what the engine has settled, on its way to whom it concerns, some records at a time.
+
+One answer may settle tens of thousands of records, and each has a caller to be told: a future, a
+callback, a line to count. To tell them all at once would hold whoever waits for the event loop. So
+they are told until the turn has had enough, and the rest in the turns that follow.
+
+Invariants:
+
+- Each record is told once, in the order in which the engine settled them.
+- A callback that leads back here tells nothing: whoever called it goes on where he is.
+- If telling one record raises, the others are still there to be told.
+
+Rejected: a pause by the clock, after so many milliseconds. What a turn tells would depend on what
+else the machine does, and no test could say how much that is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from aioidem._engine.accumulator import Settlement
+
+__all__ = ["AT_ONCE", "Outcomes"]
+
+AT_ONCE: Final = 2_000
+"""Records told in one turn of the loop: 3 ms, or 10 ms where each has an error of its own."""
+
+
+class Outcomes:
+    """The outcomes of one producer that have to be told.
+
+    Args:
+        settled: takes what the engine has settled since the last call.
+        announce: called with a settlement before the first of its records is told.
+    """
+
+    __slots__ = (
+        "_all",
+        "_announce",
+        "_left",
+        "_settled",
+        "_telling",
+        "_told",
+        "_untold",
+        "at_once",
+    )
+
+    def __init__(
+        self,
+        settled: Callable[[], list[Settlement]],
+        announce: Callable[[Settlement], None] | None = None,
+    ) -> None:
+        self._settled = settled
+        self._announce = announce
+        self._untold: deque[Settlement] = deque()
+        # Of the first of these: so many records were told in earlier turns.
+        self._told = 0
+        self._telling = self._all = False
+        self.at_once = self._left = AT_ONCE
+
+    def begin_turn(self) -> None:
+        """Another turn of the loop has begun: it may tell `at_once` records."""
+        self._left = self.at_once
+
+    def all_at_once(self) -> None:
+        """There may be no other turn: tell everything from here on."""
+        self._all = True
+
+    @property
+    def pending(self) -> bool:
+        """Whether a turn has left something to the next one."""
+        return bool(self._untold)
+
+    @property
+    def untold(self) -> int:
+        """Records that have an outcome and were not told."""
+        self._untold += self._settled()
+        return sum(len(settlement.records) for settlement in self._untold) - self._told
+
+    def tell(self) -> bool:
+        """Tell what this turn may tell; whether that was all."""
+        if self._telling:
+            return False
+        self._telling = True
+        try:
+            while True:
+                # Callbacks may have settled more.
+                self._untold += self._settled()
+                if not self._untold or (self._left <= 0 and not self._all):
+                    return not self._untold
+                self._tell_first()
+        finally:
+            self._telling = False
+
+    def _tell_first(self) -> None:
+        """Tell of the first settlement, as much as this turn may."""
+        settlement, begin = self._untold[0], self._told
+        records = settlement.records
+        if begin == 0 and self._announce is not None:
+            self._announce(settlement)
+        if begin or (len(records) > self._left and not self._all):
+            end = len(records) if self._all else begin + self._left
+            records = records[begin:end]
+        index = begin
+        try:
+            for index, record in enumerate(records, begin):
+                record.sink.settle(settlement, index)
+        finally:
+            told = index + 1
+            self._left -= told - begin
+            self._told = told
+            if told >= len(settlement.records):
+                self._untold.popleft()
+                self._told = 0

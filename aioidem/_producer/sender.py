@@ -1,0 +1,548 @@
+"""The Sender: the one policy loop that awaits. It asks the engine what to do, does it, and reports
+what happened.
+
+It decides nothing: no error code is looked at here, no retry, no timeout. It turns steps into
+frames, frames into plain answers, and a dead connection into `on_link_lost` with the requests whose
+write never began.
+
+Invariants
+- Outcomes are delivered between polls, never inside one, so a user's callback may call
+  `send_nowait`. Where they are too many for one turn of the loop (`outcomes`), the next poll waits
+  for the last of them, and so does whoever watches the engine's state: `flush` returns when all was
+  told.
+- No answer holds the loop: a long one is read in a thread, and given to the engine in pieces where
+  that takes long too. Later answers of its connection wait for it, so the order stays.
+- If anything here or in the engine raises what it should not, every record is settled before the
+  task ends: a defect of ours must fail loudly, not hang its callers.
+
+Rejected: a task per broker with a queue each; the engine's answer to "what now?" is one list, and
+one loop performing it keeps the order of writes on a connection the order the engine chose.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final, Protocol
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from aioidem import errors
+from aioidem._config.options import ProducerConfig
+from aioidem._engine import ProducerCore, steps
+from aioidem._engine.accumulator import Settlement
+from aioidem._engine.links import Entry
+from aioidem._network.allowed import limited
+from aioidem._network.connection import Connection
+from aioidem._network.sasl.client import sasl_client
+from aioidem._network.tls import secured
+from aioidem._network.transport import Connector
+from aioidem._network.waiting import Signal, Wakeup, new_signal
+from aioidem._producer.outcomes import Outcomes
+from aioidem._producer.questions import Question, question
+from aioidem._producer.unseen import UnseenFailures
+from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
+from aioidem._protocol.frames import FrameLimit
+from aioidem._protocol.messages import encode_request
+from aioidem._protocol.produce import (
+    ProduceAnswer,
+    decode_produce_response,
+    encode_produce_request,
+)
+from aioidem._protocol.versions import ApiKey
+
+__all__ = ["LONG_ANSWER", "Alarm", "Observer", "Sender"]
+
+logger = logging.getLogger("aioidem")
+
+_STALL = 1.0
+"""Seconds by which an alarm must be late for the loop to have been stalled."""
+
+LONG_ANSWER: Final = 1 << 15
+"""Bytes of an answer that is read in a thread: one of this size takes about 10 ms."""
+
+_CATCH_UP_ROUNDS = 10
+"""Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
+
+
+class Observer(Protocol):
+    """Who wants to hear of batches, for metrics. Called between polls; must not block nor raise.
+
+    Times are seconds on the event loop's clock.
+    """
+
+    def on_dispatched(self, entry: Entry) -> None:
+        """A batch was sent, for the first time or again; `entry.batch.attempt` tells when."""
+        ...
+
+    def on_settled(self, settlement: Settlement, now: float) -> None:
+        """Records have their outcome."""
+        ...
+
+    def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
+        """A caller had to wait for room in the buffer, and got it or gave up."""
+        ...
+
+
+class Alarm:
+    """Raises a wakeup at a time. Moving the time later is free: an early alarm is only an early
+    poll.
+    """
+
+    __slots__ = ("_at", "_rearm", "_wakeup")
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
+        self._at: float | None = None
+        self._rearm = Wakeup()
+
+    def set(self, at: float | None) -> None:
+        """Be sure to wake at `at` or before."""
+        if at is not None and (self._at is None or at < self._at):
+            self._at = at
+            self._rearm.set()
+
+    async def run(self) -> None:
+        """Serve for ever; cancel it to end."""
+        while True:
+            at = self._at
+            if at is None:
+                await self._rearm.wait()
+                continue
+            with anyio.CancelScope(deadline=at):  # anyio 4.8 has no move_on_at
+                await self._rearm.wait()
+                continue
+            self._at = None
+            self._wakeup.set()
+
+
+class _Asked:
+    """A request written to a connection: who waits for its answer, and what is done with it.
+
+    `read` turns its frame into plain data and touches nothing else; `take` gives that to the
+    engine, and `take_slowly`, where there is one, does so in pieces. `produced` is the version of a
+    Produce request, None for all others.
+    """
+
+    __slots__ = ("produced", "read", "take", "take_slowly", "token")
+
+    def __init__(
+        self,
+        token: int,
+        read: Callable[[bytes], Any],
+        take: Callable[[Any], None],
+        take_slowly: Callable[[Any], Iterator[int]] | None = None,
+        produced: int | None = None,
+    ) -> None:
+        self.token = token
+        self.read = read
+        self.take = take
+        self.take_slowly = take_slowly
+        self.produced = produced
+
+
+class _Channel:
+    """One open connection, with what was asked on it."""
+
+    __slots__ = ("asked", "connection", "link_id", "refused", "unanswered")
+
+    def __init__(self, link_id: int, connection: Connection) -> None:
+        self.link_id = link_id
+        self.connection = connection
+        self.asked: dict[int, _Asked] = {}
+        # Requests the connection would not take any more: never written.
+        self.refused: list[int] = []
+        # acks=0: (correlation id, token), told apart once they are on their way.
+        self.unanswered: deque[tuple[int, int]] = deque()
+
+    def unwritten(self) -> list[int]:
+        """Tokens of the requests of which no byte can have left."""
+        started = self.connection.started
+        never = [asked.token for cid, asked in self.asked.items() if not started(cid)]
+        return [
+            *never,
+            *(token for cid, token in self.unanswered if not started(cid)),
+            *self.refused,
+        ]
+
+
+class Sender:
+    """Performs the engine's steps.
+
+    Args:
+        core: the engine.
+        config: its options.
+        connector: how to open streams; TLS is put around them where the options have it.
+        wall_clock: seconds since the epoch, the clock that stamps records.
+        observer: who hears of batches.
+    """
+
+    def __init__(
+        self,
+        core: ProducerCore,
+        config: ProducerConfig,
+        connector: Connector,
+        wall_clock: Callable[[], float] = time.time,
+        observer: Observer | None = None,
+    ) -> None:
+        self._wall_clock = wall_clock
+        self._observer = observer
+        if observer is not None:
+            core.dispatched = []
+        self._core = core
+        self._config = config
+        self._connector = secured(limited(connector, config), config)
+        self.sasl = sasl_client(config)
+        self.outcomes = Outcomes(core.take_settled, None if observer is None else self._announce)
+        self.unseen = UnseenFailures(config.client_id)
+        self._channels: dict[int, _Channel] = {}
+        self._opening: dict[int, anyio.CancelScope] = {}
+        self._watchers: list[tuple[Callable[[], bool], Signal]] = []
+        self._tasks: TaskGroup | None = None
+        # One long answer at a time, whoever sends it: this bounds what they take of the machine.
+        self._reading: anyio.CapacityLimiter | None = None
+        self.ended = False
+        # The loop's own, once there is a loop: finding it out anew costs a tenth of a request.
+        self.clock: Callable[[], float] = anyio.current_time
+        self.wakeup = Wakeup()
+        self._alarm = Alarm(self.wakeup)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._alarm.run)
+                while True:
+                    self._turn()
+                    await self.wakeup.wait()
+                    await self._catch_up()
+        except Exception as error:
+            self._core.fatal(errors.InternalError(f"the background task failed: {error!r}"))
+            raise
+        finally:
+            self._tasks = None
+            self.ended = True  # before the last outcomes, so that whoever waits looks again
+            self.shut()
+
+    def _now(self) -> float:
+        # The simulation drives these methods on a clock of its own, without a loop.
+        return self.clock()
+
+    async def _catch_up(self) -> None:
+        """After a stall of the loop (a blocking call, a suspended process), let what the sockets
+        have ready be read before anything is called overdue.
+        """
+        wake_at = None if self.outcomes.pending else self._core.wake_at
+        if wake_at is not None and self._now() - wake_at > _STALL:
+            for _ in range(_CATCH_UP_ROUNDS):
+                await anyio.lowlevel.checkpoint()
+
+    def _turn(self) -> None:
+        if not self._begin_turn():
+            return
+        for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
+            self._perform(step)
+        self._alarm.set(self._core.wake_at)
+        self.deliver()
+        self._alarm.set(self.unseen.due_at)
+
+    def _begin_turn(self) -> bool:
+        """Tell what the last turn has left; False: it is too much for this one too."""
+        self.outcomes.begin_turn()
+        if self.outcomes.pending:
+            self.deliver()
+        return not self.outcomes.pending
+
+    def deliver(self) -> None:
+        """Tell outcomes and events to whom they concern, and wake those who watch the engine's
+        state. What is too much for this turn of the loop is left to the next one.
+        """
+        core = self._core
+        if core.dispatched:
+            self._tell_dispatched(core.dispatched)
+        if not self.outcomes.tell():
+            self.wakeup.set()
+            return
+        if self.unseen.due_at is not None and not core.assigning:
+            self.unseen.report(self._now())
+        for event in core.take_events():
+            logger.warning("%s: %s", self._config.client_id, event)
+        for note in core.take_notes():
+            logger.info("%s: %s", self._config.client_id, note)
+        if self._watchers:
+            self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
+
+    def _announce(self, settlement: Settlement) -> None:
+        if self._observer is not None:
+            self._observer.on_settled(settlement, self._now())
+
+    def _tell_dispatched(self, entries: list[Entry]) -> None:
+        if self._observer is not None:
+            for entry in entries:
+                self._observer.on_dispatched(entry)
+        entries.clear()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition on the engine's state holds, and all outcomes that made it so
+        were told. Bound it from outside.
+        """
+        if condition():
+            if not self.outcomes.untold:
+                await anyio.lowlevel.checkpoint()
+                return
+            self.wakeup.set()
+        watcher = (condition, new_signal())
+        self._watchers.append(watcher)
+        try:
+            await watcher[1].wait()
+        finally:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+    def shut(self) -> None:
+        """End everything: settle what is left, drop the connections. Plain, so that it cannot be
+        cancelled.
+        """
+        self.outcomes.all_at_once()
+        for step in self._core.close(self._now()):
+            self._perform(step)
+        for channel in self._channels.values():
+            channel.connection.close_soon("the producer is closing")
+        self.deliver()
+        self.unseen.report_the_rest()
+
+    def forsake(self) -> None:
+        """End everything although the loop was closed: settle what is left, and touch nothing of
+        the loop's. Its sockets go with it.
+        """
+        self.ended = True
+        self.clock = lambda: 0.0  # the loop's own may be gone with it
+        self._watchers.clear()
+        self.outcomes.all_at_once()
+        self._core.close(0.0)
+        self.deliver()
+        self.unseen.report_the_rest()
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _perform(self, step: steps.Step) -> None:
+        match step:
+            case steps.SendProduce():
+                self._produce(step)
+            case steps.OpenLink():
+                if self._tasks is not None:
+                    self._tasks.start_soon(self._serve, step)
+            case steps.CloseLink(link_id, reason):
+                self._close(link_id, reason)
+            case _:
+                self._ask(step.link_id, step.token, question(step, self._core))
+
+    def _produce(self, step: steps.SendProduce) -> None:
+        channel = self._channels.get(step.link_id)
+        if channel is None:
+            return
+        correlation_id = channel.connection.next_correlation_id()
+        frame = encode_produce_request(
+            step.version,
+            correlation_id=correlation_id,
+            client_id=self._config.client_id,
+            transactional_id=step.transactional_id,
+            acks=step.acks,
+            timeout_ms=step.timeout_ms,
+            topics=[(topic.name, topic.topic_id, topic.partitions) for topic in step.topics],
+        )
+        answered = step.acks != 0
+        if answered:
+            channel.asked[correlation_id] = _Asked(
+                step.token,
+                partial(decode_produce_response, step.version),
+                lambda answer: self._on_produce(channel, step, answer[1]),
+                produced=step.version,
+            )
+        else:
+            channel.unanswered.append((correlation_id, step.token))
+        limit = None
+        if answered:
+            partitions = sum(len(topic.partitions) for topic in step.topics)
+            limit = produce_answer_limit(partitions, step.records, self._config.max_frame_bytes)
+        self._write(channel, frame, correlation_id, step.token, limit)
+
+    def _ask(self, link_id: int, token: int, asked: Question) -> None:
+        channel = self._channels.get(link_id)
+        if channel is None:
+            return
+        try:
+            version = channel.connection.versions.choose(
+                asked.api_key, at_least=asked.at_least, at_most=asked.at_most
+            )
+        except errors.IncompatibleBrokerVersion as error:
+            self._core.on_unsupported(link_id, token, error, self._now())
+            self.wakeup.set()
+            return
+        correlation_id = channel.connection.next_correlation_id()
+        slowly = asked.take_slowly
+        channel.asked[correlation_id] = _Asked(
+            token,
+            asked.reader(version),
+            lambda answer: asked.take(link_id, token, answer, self._now()),
+            None if slowly is None else lambda answer: slowly(link_id, token, answer, self._now),
+        )
+        frame = encode_request(
+            asked.make(version), correlation_id=correlation_id, client_id=self._config.client_id
+        )
+        limit = answer_limit(asked.api_key, self._config.max_frame_bytes)
+        self._write(channel, frame, correlation_id, token, limit)
+
+    def _write(
+        self,
+        channel: _Channel,
+        frame: bytes,
+        correlation_id: int,
+        token: int,
+        limit: FrameLimit | None,
+    ) -> None:
+        """Queue a request whose answer may be so long; None: it gets none."""
+        try:
+            channel.connection.write(
+                frame,
+                correlation_id=correlation_id,
+                expects_response=limit is not None,
+                limit=limit,
+            )
+        except errors.KafkaConnectionError:
+            # It ended a moment ago; `on_link_lost` follows and needs to know that this never left.
+            channel.asked.pop(correlation_id, None)
+            channel.refused.append(token)
+
+    def _on_produce(
+        self, channel: _Channel, step: steps.SendProduce, answer: ProduceAnswer
+    ) -> None:
+        odd = self._core.on_produce_answer(channel.link_id, step.token, answer, self._now())
+        if odd is not None:
+            raise odd
+
+    # -- connections -------------------------------------------------------------------------------
+
+    async def _serve(self, step: steps.OpenLink) -> None:
+        """The life of one connection."""
+        connection: Connection | None = None
+        version = transaction_version = 0
+        with anyio.CancelScope() as scope:
+            self._opening[step.link_id] = scope
+            try:
+                connection = await Connection.open(
+                    self._connector,
+                    step.host,
+                    step.port,
+                    client_id=self._config.client_id,
+                    setup_timeout=self._config.connection_setup_timeout,
+                    max_frame_bytes=self._config.max_frame_bytes,
+                    sasl=self.sasl,
+                )
+                version = connection.versions.choose(ApiKey.PRODUCE)
+                transaction_version = connection.versions.transaction_version
+            except errors.KafkaError as error:
+                self._lost(step.link_id, error, ())
+            finally:
+                del self._opening[step.link_id]
+        if connection is None:
+            return
+        channel = _Channel(step.link_id, connection)
+        self._channels[step.link_id] = channel
+        self._core.on_link_open(step.link_id, version, self._now(), transaction_version)
+        self.wakeup.set()
+        cause: Exception | None = None
+        try:
+            cause = await connection.run(
+                lambda correlation_id, frame: self._on_frame(channel, correlation_id, frame),
+                lambda _written, _read: self._on_progress(channel),
+            )
+        finally:
+            del self._channels[step.link_id]
+            self._lost(step.link_id, cause, channel.unwritten())
+
+    def _on_frame(
+        self, channel: _Channel, correlation_id: int, frame: bytes
+    ) -> Awaitable[None] | None:
+        asked = channel.asked.pop(correlation_id, None)
+        if asked is None:
+            raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
+        # Without a loop, as in the simulation, nobody waits while it is read.
+        if len(frame) > LONG_ANSWER and self._tasks is not None:
+            return self._on_long_frame(channel, asked, frame)
+        try:
+            answer = asked.read(frame)
+        except errors.ProtocolError as error:
+            self._undecodable(channel, asked, error)
+            raise
+        asked.take(answer)
+        self.deliver()
+        self.wakeup.set()
+        return None
+
+    async def _on_long_frame(self, channel: _Channel, asked: _Asked, frame: bytes) -> None:
+        if self._reading is None:
+            self._reading = anyio.CapacityLimiter(1)
+        try:
+            # The thread is given up when the connection ends: it has its bound in the frame's.
+            answer = await anyio.to_thread.run_sync(
+                asked.read, frame, abandon_on_cancel=True, limiter=self._reading
+            )
+        except errors.ProtocolError as error:
+            self._undecodable(channel, asked, error)
+            raise
+        if asked.take_slowly is None:
+            asked.take(answer)
+        else:
+            for _ in asked.take_slowly(answer):
+                await anyio.lowlevel.checkpoint()
+        self.deliver()
+        self.wakeup.set()
+
+    def _undecodable(self, channel: _Channel, asked: _Asked, error: errors.ProtocolError) -> None:
+        if asked.produced is not None:
+            self._core.on_undecodable(channel.link_id, asked.produced, error, self._now())
+
+    def _on_progress(self, channel: _Channel) -> None:
+        now = self._now()
+        self._core.on_progress(channel.link_id, now)
+        while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
+            _, token = channel.unanswered.popleft()
+            self._core.on_written_unanswered(channel.link_id, token, now)
+            self.wakeup.set()
+
+    def _lost(
+        self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
+    ) -> None:
+        if error is not None:
+            # What retrying does not heal is for an operator to see.
+            refused = isinstance(
+                error, errors.AuthenticationFailedError | errors.BrokerNotAllowedError
+            )
+            level = logging.WARNING if refused else logging.INFO
+            logger.log(level, "%s: connection %d: %s", self._config.client_id, link_id, error)
+        self._core.on_link_lost(link_id, error, self._now(), unwritten)
+        self.wakeup.set()
+
+    def _close(self, link_id: int, reason: str) -> None:
+        channel = self._channels.get(link_id)
+        if channel is not None:
+            channel.connection.close_soon(reason)
+        scope = self._opening.get(link_id)
+        if scope is not None:
+            scope.cancel()
+
+
+def _notify(watcher: tuple[Callable[[], bool], Signal]) -> bool:
+    condition, signal = watcher
+    if not condition():
+        return False
+    signal.set()
+    return True

@@ -1,0 +1,50 @@
+"""AddOffsetsToTxn (KIP-98): a consumer group that takes part in a transaction, as plain data.
+
+Needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the group by itself (KIP-890).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.static.protocol import RequestPayload
+
+from aioidem._protocol.messages import request_type, throttle_ms
+from aioidem._protocol.producer_id import TransactionalIdentity
+from aioidem.errors import InternalError
+
+__all__ = ["AddOffsetsAnswer", "add_offsets_answer", "add_offsets_request"]
+
+API_KEY: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsetsAnswer:
+    """What the coordinator said."""
+
+    error_code: int
+    throttle_ms: int = 0
+
+
+def add_offsets_request(version: int, who: TransactionalIdentity, group_id: str) -> RequestPayload:
+    """Let the group take part in the transaction of ``who``.
+
+    Raises:
+        InternalError: the version is not one that kio has.
+    """
+    schema: Any = request_type(API_KEY, version)
+    if schema is None:
+        raise InternalError(f"no AddOffsetsToTxn version {version}")
+    request: RequestPayload = schema(
+        transactional_id=who.transactional_id,
+        producer_id=who.producer_id,
+        producer_epoch=who.producer_epoch,
+        group_id=group_id,
+    )
+    return request
+
+
+def add_offsets_answer(response: Any) -> AddOffsetsAnswer:
+    """The answer of any version."""
+    return AddOffsetsAnswer(int(response.error_code), throttle_ms(response.throttle_time))

@@ -1,0 +1,69 @@
+"""How long an answer may be, by the API that was asked.
+
+Most answers say one thing and have a fixed size; some grow with what was asked; Metadata, Fetch and
+Produce grow most. A broker that announces more than its kind of answer can need is not a broker to
+wait for: its frame is refused before anything of it is kept.
+
+Invariants: no limit is above the user's `max_frame_bytes`; whoever raises that option raises the
+limits of the answers that grow with the cluster, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from aioidem._protocol.frames import FrameLimit
+from aioidem._protocol.versions import ApiKey
+
+__all__ = ["answer_limit", "produce_answer_limit"]
+
+_FIXED: Final = 1 << 16
+_PER_PARTITION: Final = 1 << 10
+_PER_RECORD: Final = 1 << 9
+
+_GROWING: Final[Mapping[int, int | None]] = MappingProxyType(
+    {
+        # With the cluster, or with what is stored there: as long as the user allows.
+        ApiKey.FETCH: None,
+        ApiKey.METADATA: None,
+        # A partition has an entry for each producer that wrote to it of late.
+        ApiKey.DESCRIBE_PRODUCERS: 8 << 20,
+        # With the partitions or the names in the request.
+        ApiKey.ADD_PARTITIONS_TO_TXN: 1 << 20,
+        ApiKey.TXN_OFFSET_COMMIT: 1 << 20,
+        ApiKey.DESCRIBE_CONFIGS: 1 << 20,
+    }
+)
+"""Bytes of the answers that have no fixed size; None: `max_frame_bytes`."""
+
+
+@cache
+def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
+    """How long an answer of that API may be.
+
+    :param max_frame_bytes: the user's bound on all of them.
+    """
+    own = _GROWING.get(api_key, _FIXED)
+    return _limit(api_key, max_frame_bytes if own is None else own, max_frame_bytes)
+
+
+def produce_answer_limit(partitions: int, records: int, max_frame_bytes: int) -> FrameLimit:
+    """How long the answer to a Produce request may be.
+
+    It has an entry for each partition, and at most an error for each record (KIP-467).
+    """
+    most = _FIXED + _PER_PARTITION * partitions + _PER_RECORD * records
+    return _limit(ApiKey.PRODUCE, most, max_frame_bytes)
+
+
+def _limit(api_key: ApiKey, most: int, max_frame_bytes: int) -> FrameLimit:
+    cure = "" if most < max_frame_bytes else " (the option max_frame_bytes)"
+    return FrameLimit(min(most, max_frame_bytes), _NAMES[api_key], cure)
+
+
+_NAMES: Final[Mapping[int, str]] = {
+    key: f"{''.join(part.title() for part in key.name.split('_'))} answer" for key in ApiKey
+}

@@ -1,0 +1,502 @@
+"""Bytes to Kafka messages and back, for every schema kio knows and for our own.
+
+Writing is kio's (`kio.serial.entity_writer`). Reading is ours, over the same generated
+dataclasses, because a client reads what a stranger sends: kio's native reader aborts the process
+on a hostile array count, and raises KeyError, ValueError or worse on unknown tags, error codes
+and odd timestamps.
+
+Invariants:
+
+- Only `ProtocolError` escapes `decode`, whatever the bytes are.
+- Nothing is allocated for a count before the bytes that could hold that many items are there: it
+  is at most (bytes left) / (the least an item can take).
+- All arrays of one message together have at most `MAX_ITEMS` items, those in tagged fields too: an
+  item takes a hundred times the memory and the time of the byte that announced it. A tagged field
+  is an item as well, known or not: each is walked over.
+- The depth of recursion is that of the schema, never of the input.
+- Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
+  come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
+  as absent instead when its value is malformed.
+- Text that cannot be shown as it is becomes a `ForeignText`, which escapes and cuts itself.
+- What a newer broker may rightly say stays readable: an error code kio does not list becomes a
+  `RawErrorCode`, which is an int.
+
+Rejected: generating source text instead of closures. It is about twice as fast, but a produce
+answer takes 6 us as it is, and closures can be read and stepped through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import struct
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from types import UnionType
+from typing import Any, Final, Literal, TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.static.protocol import Entity
+
+from aioidem._protocol.foreign_text import foreign_text
+from aioidem.errors import InternalError, ProtocolError
+
+__all__ = [
+    "MAX_ITEMS",
+    "RawErrorCode",
+    "decode",
+    "decode_prefix",
+    "encode",
+    "epoch_ms",
+    "uuid_of",
+]
+
+E = TypeVar("E", bound=Entity)
+
+MAX_ITEMS: Final = 500_000
+"""No message has more: the topics of one producer stay far below it, in partitions."""
+
+
+class _Budget:
+    """The items that a message may still have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_ITEMS
+
+    def spend(self, count: int, kind: str, at: int) -> None:
+        """Take so many; raises ProtocolError if that is too many."""
+        self.left -= count
+        if self.left < 0:
+            raise ProtocolError(
+                f"{kind} of {count} items at byte {at}: a message may have {MAX_ITEMS} in all"
+            )
+
+
+class _Message(bytes):
+    """The bytes of a message, or of a tagged field in it, with the budget they share."""
+
+    budget: _Budget
+
+
+Read = Callable[[_Message, int], tuple[Any, int]]
+"""Reads one value at an offset; returns it with the offset behind it."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_ZERO_UUID: Final = bytes(16)
+
+
+class RawErrorCode(int):
+    """An error code kio has no name for: a number that can be encoded like an `ErrorCode`."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> int:
+        """The number, under the name kio's writer asks for."""
+        return int(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Field:
+    """How to read one kind of value, and the fewest bytes it takes (this bounds an array of it)."""
+
+    read: Read
+    least: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tag:
+    """A known tagged field of a struct."""
+
+    name: str
+    read: Read
+    lenient: bool
+
+
+def encode(entity: Entity) -> bytes:
+    """The wire form of `entity`, without header and length.
+
+    :raises InternalError: a value does not fit its field; arguments are validated long before this.
+    """
+    buffer = io.BytesIO()
+    try:
+        entity_writer(type(entity))(buffer, entity)
+    except Exception as error:
+        raise InternalError(f"cannot encode {_label(type(entity))}: {error}") from error
+    return buffer.getvalue()
+
+
+def decode(
+    entity_type: type[E],
+    data: bytes | bytearray | memoryview,
+    *,
+    trailing: Literal["error", "ignore"] = "error",
+) -> E:
+    """Read one `entity_type` from the start of `data`.
+
+    Integers come as int, durations as `timedelta`, timestamps as UTC `datetime` with milliseconds.
+
+    :param trailing: what to do with bytes left over.
+    :raises ProtocolError: the bytes are not such a message.
+    """
+    raw = data if type(data) is bytes else bytes(data)
+    entity, end = decode_prefix(entity_type, raw, 0)
+    if end != len(raw) and trailing == "error":
+        raise ProtocolError(f"{_label(entity_type)}: {len(raw) - end} bytes follow the message")
+    return entity
+
+
+def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, int]:
+    """Read one `entity_type` at `offset`; returns it with the offset behind it.
+
+    :raises ProtocolError: the bytes there are not such a message.
+    """
+    message = _Message(data)
+    message.budget = _Budget()
+    try:
+        return _struct(entity_type).read(message, offset)
+    except ProtocolError as error:
+        raise ProtocolError(f"{_label(entity_type)}: {error.args[0]}") from None
+    except (struct.error, IndexError):
+        raise ProtocolError(f"{_label(entity_type)}: ends in the middle of a field") from None
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{_label(entity_type)}: text is not UTF-8 ({error.reason})") from None
+
+
+def epoch_ms(moment: datetime | None) -> int:
+    """Milliseconds since the epoch of a decoded timestamp, exactly; -1 for None."""
+    return -1 if moment is None else (moment - _EPOCH) // _MILLISECOND
+
+
+def _label(entity_type: type[Entity]) -> str:
+    return f"{entity_type.__name__} v{entity_type.__version__}"
+
+
+def _number(layout: str) -> _Field:
+    fixed = struct.Struct(layout)
+    unpack, size = fixed.unpack_from, fixed.size
+
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        return unpack(data, at)[0], at + size
+
+    return _Field(read, size)
+
+
+_NUMBERS: Final[Mapping[str, _Field]] = {
+    "bool": _number(">?"),
+    "int8": _number(">b"),
+    "int16": _number(">h"),
+    "int32": _number(">i"),
+    "int64": _number(">q"),
+    "uint8": _number(">B"),
+    "uint16": _number(">H"),
+    "uint32": _number(">I"),
+    "uint64": _number(">Q"),
+    "float64": _number(">d"),
+}
+_read_int8: Final = _NUMBERS["int8"].read
+_read_int16: Final = _NUMBERS["int16"].read
+_read_int32: Final = _NUMBERS["int32"].read
+_read_int64: Final = _NUMBERS["int64"].read
+
+
+def _read_uvarint(data: _Message, at: int) -> tuple[int, int]:
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at + 1
+    raise ProtocolError(f"varint at byte {at} does not fit 32 bits")
+
+
+def _read_compact_length(data: _Message, at: int) -> tuple[int, int]:
+    value, at = _read_uvarint(data, at)
+    return value - 1, at
+
+
+def _sized(read_length: Read, least: int, *, text: bool, nullable: bool) -> _Field:
+    """A string or a byte string behind its length; -1 is null."""
+
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        length, at = read_length(data, at)
+        if length < 0:
+            if length == -1 and nullable:
+                return None, at
+            raise ProtocolError(f"length {length} at byte {at}")
+        end = at + length
+        if end > len(data):
+            raise ProtocolError(f"length {length} at byte {at}, but {len(data) - at} are left")
+        raw = data[at:end]
+        return (foreign_text(raw.decode()) if text else raw), end
+
+    return _Field(read, least)
+
+
+_error_codes: Final[Mapping[int, ErrorCode]] = {code.value: code for code in ErrorCode}
+
+
+def _read_error_code(data: _Message, at: int) -> tuple[int, int]:
+    value, at = _read_int16(data, at)
+    code = _error_codes.get(value)
+    return (RawErrorCode(value) if code is None else code), at
+
+
+def _duration(read_ms: Read, least: int) -> _Field:
+    def read(data: _Message, at: int) -> tuple[timedelta, int]:
+        value, end = read_ms(data, at)
+        try:
+            return timedelta(milliseconds=value), end
+        except OverflowError:
+            raise ProtocolError(f"duration of {value} ms at byte {at}") from None
+
+    return _Field(read, least)
+
+
+def _timestamp(nullable: bool) -> _Field:
+    def read(data: _Message, at: int) -> tuple[datetime | None, int]:
+        value, end = _read_int64(data, at)
+        if value == -1 and nullable:
+            return None, end
+        if value < 0:
+            raise ProtocolError(f"timestamp {value} ms at byte {at}")
+        try:
+            return _EPOCH + timedelta(milliseconds=value), end
+        except OverflowError:
+            raise ProtocolError(f"timestamp {value} ms at byte {at}") from None
+
+    return _Field(read, 8)
+
+
+@lru_cache(maxsize=1024)
+def uuid_of(raw: bytes) -> uuid.UUID | None:
+    """A UUID's 16 bytes; None for zeros."""
+    # The same few topic ids come in every answer, and uuid.UUID() is slower than all else in it.
+    return None if raw == _ZERO_UUID else uuid.UUID(bytes=raw)
+
+
+def _read_uuid(data: _Message, at: int) -> tuple[uuid.UUID | None, int]:
+    raw = data[at : at + 16]
+    if len(raw) != 16:
+        raise IndexError
+    return uuid_of(raw), at + 16
+
+
+def _value(kafka_type: str, *, flexible: bool, nullable: bool) -> _Field:
+    """The reader of a primitive, by kio's name of the type."""
+    if kafka_type in _NUMBERS:
+        return _NUMBERS[kafka_type]
+    match kafka_type:
+        case "string" | "bytes" | "records" if flexible:
+            return _sized(_read_compact_length, 1, text=kafka_type == "string", nullable=nullable)
+        case "string":
+            return _sized(_read_int16, 2, text=True, nullable=nullable)
+        case "bytes" | "records":
+            return _sized(_read_int32, 4, text=False, nullable=nullable)
+        case "uuid":
+            return _Field(_read_uuid, 16)
+        case "error_code":
+            return _Field(_read_error_code, 2)
+        case "timedelta_i32":
+            return _duration(_read_int32, 4)
+        case "timedelta_i64":
+            return _duration(_read_int64, 8)
+        case "datetime_i64":
+            return _timestamp(nullable)
+    raise InternalError(f"no reader for the schema type {kafka_type!r}")
+
+
+def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
+    read_count = _read_compact_length if flexible else _read_int32
+    read_item, least = item.read, item.least
+
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        count, at = read_count(data, at)
+        if count == 0:
+            return (), at
+        if count < 0:
+            if count == -1 and nullable:
+                return None, at
+            raise ProtocolError(f"array of {count} items at byte {at}")
+        if count * least > len(data) - at:
+            raise ProtocolError(f"array of {count} items at byte {at} of {len(data)}")
+        data.budget.spend(count, "array", at)
+        items = []
+        for _ in range(count):
+            value, at = read_item(data, at)
+            items.append(value)
+        return tuple(items), at
+
+    return _Field(read, 1 if flexible else 4)
+
+
+def _nullable_struct(inner: _Field) -> _Field:
+    # KIP-893: one byte says whether the struct follows; as in Kafka, any negative one means null.
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        marker, at = _read_int8(data, at)
+        return (None, at) if marker < 0 else inner.read(data, at)
+
+    return _Field(read, 1)
+
+
+@cache
+def _struct(entity_type: type[Entity]) -> _Field:
+    """Compile the reader of a dataclass."""
+    flexible = entity_type.__flexible__
+    plain: list[tuple[str, Read]] = []
+    known: dict[int, _Tag] = {}
+    implied: dict[str, Any] = {}
+    least = 0
+    for field in dataclasses.fields(entity_type):
+        reader = _field(entity_type, field)
+        tag = field.metadata.get("tag")
+        if tag is None:
+            plain.append((field.name, reader.read))
+            least += reader.least
+            continue
+        known[tag] = _Tag(field.name, reader.read, field.metadata.get("lenient", False))
+        if field.default is dataclasses.MISSING:
+            implied[field.name] = _implied_default(field)
+    if flexible:
+        read = _flexible_reader(entity_type, plain, known, implied)
+    else:
+        read = _plain_reader(entity_type, plain)
+    # A struct without fields would let a count stand for any number of items of no bytes.
+    return _Field(read, max(least + flexible, 1))
+
+
+def _plain_reader(entity_type: type[Entity], plain: list[tuple[str, Read]]) -> Read:
+    fields = tuple(plain)
+
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
+        for name, read_field in fields:
+            values[name], at = read_field(data, at)
+        return entity_type(**values), at
+
+    return read
+
+
+def _flexible_reader(
+    entity_type: type[Entity],
+    plain: list[tuple[str, Read]],
+    known: Mapping[int, _Tag],
+    implied: Mapping[str, Any],
+) -> Read:
+    fields = tuple(plain)
+
+    def read(data: _Message, at: int) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
+        for name, read_field in fields:
+            values[name], at = read_field(data, at)
+        if data[at] == 0:
+            at += 1
+        else:
+            at = _read_tags(known, values, data, at)
+        if implied:
+            values = {**implied, **values}
+        return entity_type(**values), at
+
+    return read
+
+
+def _read_tags(known: Mapping[int, _Tag], values: dict[str, Any], data: _Message, at: int) -> int:
+    count, at = _read_uvarint(data, at)
+    if count * 2 > len(data) - at:
+        raise ProtocolError(f"{count} tagged fields at byte {at} of {len(data)}")
+    data.budget.spend(count, "tags", at)
+    for _ in range(count):
+        tag, at = _read_uvarint(data, at)
+        size, at = _read_uvarint(data, at)
+        end = at + size
+        if end > len(data):
+            raise ProtocolError(f"tagged field {tag} of {size} bytes at byte {at} of {len(data)}")
+        field = known.get(tag)
+        if field is not None:
+            _read_tag(field, tag, values, data[at:end], data.budget)
+        at = end
+    return at
+
+
+def _read_tag(field: _Tag, tag: int, values: dict[str, Any], raw: bytes, budget: _Budget) -> None:
+    if field.name in values:
+        raise ProtocolError(f"tagged field {tag} ({field.name}) comes twice")
+    try:
+        message = _Message(raw)
+        message.budget = budget
+        value, used = field.read(message, 0)
+    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):
+        if field.lenient:
+            return
+        raise
+    if used == len(raw):
+        values[field.name] = value
+    elif not field.lenient:
+        raise ProtocolError(f"tagged field {tag} ({field.name}) is {len(raw) - used} bytes longer")
+
+
+def _field(entity_type: type[Entity], field: dataclasses.Field[Any]) -> _Field:
+    """The reader of one field, from its annotation and kio's metadata."""
+    flexible = entity_type.__flexible__
+    kind, nullable = _without_none(field.type)
+    is_array = typing.get_origin(kind) is tuple
+    item, item_nullable = _without_none(typing.get_args(kind)[0]) if is_array else (kind, nullable)
+    if entity_type.__name__ == "RequestHeader" and field.name == "client_id":
+        # Kafka keeps the old string form here in every header version: any broker can read it.
+        return _value("string", flexible=False, nullable=True)
+    if dataclasses.is_dataclass(item):
+        reader = _struct(typing.cast("type[Entity]", item))
+        if item_nullable:
+            reader = _nullable_struct(reader)
+    else:
+        reader = _value(field.metadata["kafka_type"], flexible=flexible, nullable=item_nullable)
+    return _array(reader, flexible=flexible, nullable=nullable) if is_array else reader
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """`X | None` as (X, True), anything else as (itself, False)."""
+    if isinstance(annotation, UnionType) or typing.get_origin(annotation) is typing.Union:
+        rest = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
+        return rest[0], True
+    return annotation, False
+
+
+_ZEROES: Final[Mapping[str, Any]] = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "uuid": None,
+    "error_code": ErrorCode.none,
+    "timedelta_i32": timedelta(0),
+    "timedelta_i64": timedelta(0),
+}
+
+
+def _implied_default(field: dataclasses.Field[Any]) -> Any:
+    """What an absent tagged field means where kio names no default: zero or a struct of zeroes."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    kind, nullable = _without_none(field.type)
+    if nullable:
+        return None
+    if typing.get_origin(kind) is tuple:
+        return ()
+    if dataclasses.is_dataclass(kind):
+        struct_type = typing.cast("type[Any]", kind)
+        inner = dataclasses.fields(struct_type)
+        return struct_type(**{each.name: _implied_default(each) for each in inner})
+    return _ZEROES.get(field.metadata["kafka_type"], 0)

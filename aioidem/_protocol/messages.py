@@ -1,0 +1,201 @@
+"""Requests and responses as frames: header, then body, of any API at any version.
+
+Invariants:
+
+- Which header a body has is kio's knowledge (`__header_schema__`), including that the ApiVersions
+  response always has the oldest one, so that a client can read the answer to a version too new.
+- A request of an API or version nobody here knows still gives its header
+  (`UnsupportedRequestError`): a broker must be able to answer it.
+- The schemas are kio's, but for Produce v14, which is ours.
+
+Headers are packed by hand rather than through kio: every request has one, they are twelve bytes,
+and tests compare them with kio's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, lru_cache
+from struct import Struct
+from typing import Final, TypeVar, cast
+
+from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.schema.request_header.v1 import RequestHeader as RequestHeaderV1
+from kio.static.protocol import Payload, RequestPayload, ResponsePayload
+
+from aioidem._protocol.codec import decode_prefix, encode
+from aioidem._protocol.foreign_text import printable
+from aioidem._protocol.produce_v14 import ProduceRequestV14, ProduceResponseV14
+from aioidem.errors import ProtocolError
+
+__all__ = [
+    "MAX_THROTTLE_MS",
+    "RequestHeader",
+    "UnsupportedRequestError",
+    "correlation_id_of",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "printable",
+    "request_head",
+    "request_type",
+    "response_type",
+    "throttle_ms",
+]
+
+R = TypeVar("R", bound=ResponsePayload)
+
+MAX_THROTTLE_MS: Final = 300_000
+"""The longest throttle believed. Quotas ask for seconds; an absurd value must not silence us."""
+
+_LENGTH: Final = Struct(">i")
+_HEAD: Final = Struct(">hhi")
+_NO_TAGS: Final = b"\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """What every request begins with."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class UnsupportedRequestError(ProtocolError):
+    """A request of an API or a version without a schema; `header` is what could be read of it."""
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"no schema for API {header.api_key} version {header.api_version}")
+        self.header = header
+
+    def __reduce__(self) -> tuple[type[UnsupportedRequestError], tuple[RequestHeader]]:
+        return type(self), (self.header,)
+
+
+@cache
+def request_type(api_key: int, version: int) -> type[RequestPayload] | None:
+    """The schema of a request, or None if there is none."""
+    if (api_key, version) == (0, 14):
+        return ProduceRequestV14
+    try:
+        return load_request_schema(api_key, version)
+    except KioIndexError:
+        return None
+
+
+@cache
+def response_type(api_key: int, version: int) -> type[ResponsePayload] | None:
+    """The schema of a response, or None if there is none."""
+    if (api_key, version) == (0, 14):
+        return ProduceResponseV14
+    try:
+        return load_response_schema(api_key, version)
+    except KioIndexError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _client_id(client_id: str | None, flexible: bool) -> bytes:
+    tags = _NO_TAGS if flexible else b""
+    if client_id is None:
+        return b"\xff\xff" + tags
+    raw = client_id.encode()
+    return len(raw).to_bytes(2, "big", signed=True) + raw + tags
+
+
+def request_head(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool
+) -> bytes:
+    """A request header: version 2 (with tagged fields, none set) if `flexible`, else version 1."""
+    return _HEAD.pack(api_key, version, correlation_id) + _client_id(client_id, flexible)
+
+
+def encode_request(
+    entity: RequestPayload,
+    *,
+    correlation_id: int,
+    client_id: str | None,
+    version: int | None = None,
+) -> bytes:
+    """A request as a frame, length included.
+
+    :param version: what the header shall say, if not the entity's own version.
+    :raises InternalError: a value does not fit its field.
+    """
+    schema = type(entity)
+    head = request_head(
+        schema.__api_key__,
+        schema.__version__ if version is None else version,
+        correlation_id,
+        client_id,
+        flexible=schema.__header_schema__.__version__ >= 2,
+    )
+    body = encode(entity)
+    return b"".join((_LENGTH.pack(len(head) + len(body)), head, body))
+
+
+def decode_request(frame: bytes) -> tuple[RequestHeader, RequestPayload]:
+    """Read a request of any API.
+
+    :param frame: without its length.
+    :raises UnsupportedRequestError: there is no schema for it; its header is attached.
+    :raises ProtocolError: it is malformed.
+    """
+    start, at = decode_prefix(RequestHeaderV1, frame, 0)
+    header = RequestHeader(
+        start.request_api_key, start.request_api_version, start.correlation_id, start.client_id
+    )
+    schema = request_type(header.api_key, header.api_version)
+    if schema is None:
+        raise UnsupportedRequestError(header)
+    if schema.__header_schema__.__version__ >= 2:
+        _, at = decode_prefix(schema.__header_schema__, frame, 0)
+    entity, end = decode_prefix(schema, frame, at)
+    _refuse_trailing(schema, frame, end)
+    return header, entity
+
+
+def encode_response(entity: ResponsePayload, correlation_id: int) -> bytes:
+    """A response as a frame, length included."""
+    tags = _NO_TAGS if type(entity).__header_schema__.__flexible__ else b""
+    body = encode(entity)
+    length = _LENGTH.pack(4 + len(tags) + len(body))
+    return b"".join((length, _LENGTH.pack(correlation_id), tags, body))
+
+
+def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
+    """Read a response; returns its correlation id and itself.
+
+    :param frame: without its length.
+    :raises ProtocolError: it is not such a response, or bytes follow it.
+    """
+    header, at = decode_prefix(entity_type.__header_schema__, frame, 0)
+    entity, end = decode_prefix(entity_type, frame, at)
+    _refuse_trailing(entity_type, frame, end)
+    return header.correlation_id, entity
+
+
+def correlation_id_of(frame: bytes | memoryview) -> int:
+    """The correlation id every response begins with.
+
+    :raises ProtocolError: the frame is shorter than that.
+    """
+    if len(frame) < 4:
+        raise ProtocolError(f"response of {len(frame)} bytes")
+    return cast("int", _LENGTH.unpack_from(frame)[0])
+
+
+def throttle_ms(asked: timedelta | int) -> int:
+    """Milliseconds of a response's throttle time, between 0 and `MAX_THROTTLE_MS`."""
+    value = asked if isinstance(asked, int) else asked // timedelta(milliseconds=1)
+    return min(max(value, 0), MAX_THROTTLE_MS)
+
+
+def _refuse_trailing(schema: type[Payload], frame: bytes, end: int) -> None:
+    if end != len(frame):
+        label = f"{schema.__name__} v{schema.__version__}"
+        raise ProtocolError(f"{label}: {len(frame) - end} bytes follow the message")

@@ -1,0 +1,191 @@
+"""Metadata, as plain data: the question a producer asks, and the answer without kio's types.
+
+v4 to v13. An empty list of topics asks for the brokers alone; `allow_auto_create` is heeded by
+brokers since v4. A broker whose address cannot be one (see `BrokerAddress.possible`) is left out
+rather than connected to, and so is a partition that no topic has room for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, overload
+from uuid import UUID
+
+from kio.static.protocol import RequestPayload
+
+from aioidem._protocol.codec import MAX_ITEMS
+from aioidem._protocol.messages import request_type, throttle_ms
+from aioidem.errors import InternalError
+
+__all__ = [
+    "BrokerAddress",
+    "MetadataUpdate",
+    "PartitionColumns",
+    "PartitionUpdate",
+    "TopicUpdate",
+    "metadata_request",
+    "metadata_update",
+]
+
+API_KEY = 3
+_NO_ID = UUID(int=0)
+_LONGEST_HOST: Final = 255
+# Names in ASCII (others travel in their IDNA form), and addresses with a zone.
+_HOST: Final = re.compile(r"[A-Za-z0-9_:%-][A-Za-z0-9._:%-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def possible(self) -> bool:
+        """Whether a broker can have it; one that cannot is not shown in logs either."""
+        return (
+            self.node_id >= 0
+            and 0 < self.port < 65536
+            and 0 < len(self.host) <= _LONGEST_HOST
+            and _HOST.fullmatch(self.host) is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUpdate:
+    """One partition of a Metadata answer; -1 where there is no leader or no epoch."""
+
+    index: int
+    leader_id: int
+    leader_epoch: int
+    error_code: int = 0
+
+
+class PartitionColumns(Sequence[PartitionUpdate]):
+    """Many partitions, each made when it is looked at.
+
+    Half a million objects would take ten times the memory, and hold up every garbage collection.
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers = array("i")
+
+    def append(self, index: int, leader_id: int, leader_epoch: int, error_code: int) -> None:
+        """Add one."""
+        self._numbers.extend((index, leader_id, leader_epoch, error_code))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 4
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, place: int) -> PartitionUpdate: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[PartitionUpdate]: ...
+    def __getitem__(self, place: int | slice) -> PartitionUpdate | Sequence[PartitionUpdate]:
+        """One of them, or some."""
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        at = 4 * range(len(self))[place]
+        return PartitionUpdate(*self._numbers[at : at + 4])
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUpdate:
+    """One topic of a Metadata answer. `topic_id` is None before v10."""
+
+    name: str
+    topic_id: UUID | None
+    error_code: int
+    partitions: Sequence[PartitionUpdate]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdate:
+    """A Metadata answer as plain data."""
+
+    cluster_id: str | None
+    brokers: tuple[BrokerAddress, ...]
+    topics: tuple[TopicUpdate, ...]
+    throttle_ms: int = 0
+
+
+def metadata_request(
+    version: int, topics: Sequence[str], *, allow_auto_create: bool
+) -> RequestPayload:
+    """Ask for these topics by name.
+
+    Raises:
+        InternalError: the version is not one that kio has.
+    """
+    schema = request_type(API_KEY, version)
+    if schema is None:
+        raise InternalError(f"no Metadata version {version}")
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    topic_type = _item_type(schema)
+    with_id = any(field.name == "topic_id" for field in dataclasses.fields(topic_type))
+    values: dict[str, Any] = {
+        "topics": tuple(
+            topic_type(topic_id=None, name=name) if with_id else topic_type(name=name)
+            for name in topics
+        ),
+        "allow_auto_topic_creation": allow_auto_create,
+    }
+    for flag in ("include_cluster_authorized_operations", "include_topic_authorized_operations"):
+        if flag in fields:
+            values[flag] = False
+    return schema(**values)
+
+
+def _item_type(schema: type[RequestPayload]) -> Any:
+    module = importlib.import_module(schema.__module__)
+    return module.MetadataRequestTopic
+
+
+def metadata_update(response: Any) -> MetadataUpdate:
+    """The answer of any version, as plain data. `read_metadata` is the same without schemas."""
+    return MetadataUpdate(
+        cluster_id=getattr(response, "cluster_id", None),
+        brokers=tuple(
+            address
+            for broker in response.brokers
+            if (
+                address := BrokerAddress(int(broker.node_id), broker.host, broker.port, broker.rack)
+            ).possible
+        ),
+        topics=tuple(_topic(topic) for topic in response.topics if topic.name is not None),
+        throttle_ms=throttle_ms(getattr(response, "throttle_time", 0)),
+    )
+
+
+def _topic(topic: Any) -> TopicUpdate:
+    topic_id = getattr(topic, "topic_id", None)
+    return TopicUpdate(
+        name=topic.name,
+        topic_id=None if topic_id is None or topic_id == _NO_ID else topic_id,
+        error_code=int(topic.error_code),
+        partitions=tuple(
+            PartitionUpdate(
+                index=partition.partition_index,
+                leader_id=int(partition.leader_id),
+                leader_epoch=getattr(partition, "leader_epoch", -1),
+                error_code=int(partition.error_code),
+            )
+            for partition in topic.partitions
+            if 0 <= partition.partition_index < MAX_ITEMS
+        ),
+    )

@@ -1,0 +1,98 @@
+"""Fetch for one purpose: read back which of our batches are in a partition's committed log.
+
+v13 names the topic by id, so a topic that was deleted and made
+anew can not answer for its predecessor; older brokers are asked by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from dataclasses import dataclass
+from datetime import timedelta
+from struct import Struct
+from typing import Any, Final
+from uuid import UUID
+
+from kio.static.protocol import RequestPayload
+
+from aioidem._protocol.messages import request_type, throttle_ms
+from aioidem.errors import InternalError
+
+__all__ = ["MAX_VERSION", "ReadBackAnswer", "read_back_answer", "read_back_request"]
+
+API_KEY = 1
+MAX_VERSION: Final = 13
+"""What is asked needs nothing that later versions have."""
+
+_WITH_TOPIC_IDS: Final = 13
+# Of the smallest batches, which take longest: some 3,000, or 15 ms.
+_PAGE_BYTES: Final = 1 << 18
+_INT32: Final = Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBackAnswer:
+    """One page; `high_watermark` is where the committed log ends."""
+
+    error_code: int
+    high_watermark: int
+    records: bytes
+    throttle_ms: int = 0
+
+
+def read_back_request(
+    version: int, topic: str, topic_id: UUID | None, partition: int, offset: int
+) -> RequestPayload:
+    """Ask for a page from `offset` on, without waiting for more to be written.
+
+    :raises InternalError: the version is not one that kio has, or names topics by an id not known.
+    """
+    schema = request_type(API_KEY, version)
+    if schema is None or (version >= _WITH_TOPIC_IDS and topic_id is None):
+        raise InternalError(f"no Fetch v{version} for {topic!r}")
+    module = importlib.import_module(schema.__module__)
+    part = _make(
+        module.FetchPartition,
+        partition=partition,
+        fetch_offset=offset,
+        partition_max_bytes=_PAGE_BYTES,
+    )
+    wanted = _make(module.FetchTopic, topic=topic, topic_id=topic_id, partitions=(part,))
+    request: RequestPayload = _make(
+        schema,
+        replica_id=-1,
+        max_wait=timedelta(0),
+        min_bytes=0,
+        max_bytes=_PAGE_BYTES,
+        isolation_level=0,
+        topics=(wanted,),
+        forgotten_topics_data=(),
+    )
+    return request
+
+
+def _make(schema: Any, **values: Any) -> Any:
+    known = {field.name for field in dataclasses.fields(schema)}
+    return schema(**{name: value for name, value in values.items() if name in known})
+
+
+def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
+    """The page; an answer without the partition counts as UNKNOWN_SERVER_ERROR."""
+    throttle = throttle_ms(getattr(response, "throttle_time", 0))
+    top = int(getattr(response, "error_code", 0))
+    parts = [part for topic in response.responses for part in topic.partitions]
+    part = next((part for part in parts if part.partition_index == partition), None)
+    if top or part is None:
+        return ReadBackAnswer(top or -1, -1, b"", throttle)
+    return ReadBackAnswer(
+        int(part.error_code), int(part.high_watermark), _page(bytes(part.records or b"")), throttle
+    )
+
+
+def _page(records: bytes) -> bytes:
+    """As much as was asked for: more has only a broker that has to send a whole batch, which comes
+    first.
+    """
+    first = 12 + _INT32.unpack_from(records, 8)[0] if len(records) >= _PAGE_BYTES else 0
+    return records[: max(first, _PAGE_BYTES)]

@@ -1,0 +1,244 @@
+"""Which version of each API a connection speaks, by what both sides offer (KIP-35, KIP-511).
+
+Invariants:
+
+- What we speak is one table (`SPOKEN`); what a broker offers is kept per connection and never
+  shared, because brokers of one cluster differ during an upgrade.
+- `VersionNegotiation` ends after at most one question per ApiVersions version: each further
+  question is about a lower version, whatever the answers say.
+- A range a broker cannot mean (negative, lowest above highest) counts as not offered.
+- A peer without a Produce version in common is refused here, before anything is queued for it.
+
+Rejected: remembering versions by the broker's address (a broker is upgraded behind its address).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from types import MappingProxyType
+from typing import Any, Final
+
+from aioidem._protocol.messages import (
+    decode_response,
+    encode_request,
+    request_type,
+    response_type,
+)
+from aioidem.errors import IncompatibleBrokerVersion, ProtocolError, broker_error
+
+__all__ = ["SPOKEN", "ApiKey", "ApiVersionTable", "VersionNegotiation"]
+
+
+class ApiKey(IntEnum):
+    """The APIs a producer and its tools use, under Kafka's names."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+
+
+SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
+    {
+        # Produce v3 is the first with record batches v2; v14 is KIP-1269's.
+        ApiKey.PRODUCE: (3, 14),
+        ApiKey.FETCH: (4, 17),
+        ApiKey.LIST_OFFSETS: (1, 9),
+        # v4 is the first that can say whether a topic may be created, and as old as Produce v3.
+        ApiKey.METADATA: (4, 13),
+        ApiKey.FIND_COORDINATOR: (0, 6),
+        # v0 is followed by bare SASL frames outside the protocol.
+        ApiKey.SASL_HANDSHAKE: (1, 1),
+        ApiKey.API_VERSIONS: (0, 4),
+        ApiKey.CREATE_TOPICS: (2, 7),
+        ApiKey.DELETE_TOPICS: (1, 6),
+        # v6 only adds two-phase commit by others (KIP-939).
+        ApiKey.INIT_PRODUCER_ID: (0, 5),
+        # v4 and up are for brokers among themselves (KIP-890).
+        ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+        ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+        ApiKey.END_TXN: (0, 5),
+        ApiKey.TXN_OFFSET_COMMIT: (0, 5),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
+        ApiKey.SASL_AUTHENTICATE: (0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+        ApiKey.DESCRIBE_CLUSTER: (0, 2),
+        ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    }
+)
+"""Lowest and highest version of each API that we speak."""
+
+_TRANSACTIONS: Final = "transaction.version"
+# The first versions that have KIP-890's second part in them.
+_OF_TRANSACTIONS_V2: Final = (
+    (ApiKey.PRODUCE, 12),
+    (ApiKey.END_TXN, 5),
+    (ApiKey.TXN_OFFSET_COMMIT, 5),
+)
+_UNSUPPORTED_VERSION: Final = 35
+_ERROR_CODE: Final = Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionTable:
+    """What the broker at the other end of one connection offers.
+
+    ``offered``: lowest and highest version by API key. ``features``: finalized level by name, for
+    example ``transaction.version`` (KIP-584).
+    """
+
+    offered: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_response(cls, response: Any) -> ApiVersionTable:
+        """Read an ApiVersions response of any version.
+
+        :raises IncompatibleBrokerVersion: it offers no version of Produce that we speak.
+        """
+        table = cls(
+            MappingProxyType(dict(_ranges(response.api_keys))),
+            MappingProxyType(dict(_features(response))),
+        )
+        table.choose(ApiKey.PRODUCE)
+        return table
+
+    @property
+    def transaction_version(self) -> int:
+        """The cluster's finalised ``transaction.version``: 2 is KIP-890's, less is before it.
+
+        Not more than what the broker offers the requests for: a feature is the cluster's, and a
+        broker that is being upgraded may not have them yet.
+        """
+        level = self.features.get(_TRANSACTIONS, 0)
+        whole = all(self.supports(key, version) for key, version in _OF_TRANSACTIONS_V2)
+        return level if whole else min(level, 1)
+
+    def supports(self, api_key: int, version: int | None = None) -> bool:
+        """Whether we share this version of the API, or any if none is given."""
+        lowest, highest = self._common(api_key)
+        return lowest <= highest if version is None else lowest <= version <= highest
+
+    def choose(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """The highest version of the API that both sides speak.
+
+        :param at_least: speak no lower one.
+        :param at_most: speak no higher one.
+        :raises IncompatibleBrokerVersion: there is none.
+        """
+        lowest, highest = self._common(api_key)
+        if at_most is not None:
+            highest = min(highest, at_most)
+        if max(lowest, at_least) > highest:
+            raise IncompatibleBrokerVersion(self._no_common_version(api_key, at_least, at_most))
+        return highest
+
+    def _common(self, api_key: int) -> tuple[int, int]:
+        ours, theirs = SPOKEN.get(api_key), self.offered.get(api_key)
+        if ours is None or theirs is None:
+            return 0, -1
+        return max(ours[0], theirs[0]), min(ours[1], theirs[1])
+
+    def _no_common_version(self, api_key: int, at_least: int, at_most: int | None) -> str:
+        name = ApiKey(api_key).name if api_key in ApiKey.__members__.values() else str(api_key)
+        limit = "" if at_most is None else f", but at most {at_most} was asked for"
+        limit += f", but at least {at_least} is needed" if at_least else ""
+        return (
+            f"no common version of {name}: the broker offers {_span(self.offered.get(api_key))}, "
+            f"aioidem speaks {_span(SPOKEN.get(api_key))}{limit}"
+        )
+
+
+class VersionNegotiation:
+    """The conversation every connection begins with; no IO.
+
+    Send `request`, give the answer to `answer`; ask again while that returns None.
+    """
+
+    __slots__ = ("_client_id", "_software", "_version")
+
+    def __init__(self, client_id: str | None, software: tuple[str, str]) -> None:
+        self._client_id = client_id
+        self._software = software
+        self._version = SPOKEN[ApiKey.API_VERSIONS][1]
+
+    @property
+    def version(self) -> int:
+        """The version of ApiVersions that is asked for at present."""
+        return self._version
+
+    def request(self, correlation_id: int) -> bytes:
+        """The question, as a frame."""
+        schema: Any = request_type(ApiKey.API_VERSIONS, self._version)
+        name, version = self._software
+        entity = (
+            schema(client_software_name=name, client_software_version=version)
+            if self._version >= 3
+            else schema()
+        )
+        return encode_request(entity, correlation_id=correlation_id, client_id=self._client_id)
+
+    def answer(self, frame: bytes) -> ApiVersionTable | None:
+        """Take the answer. None: ask again, the broker knows only older versions.
+
+        :raises IncompatibleBrokerVersion: there is no version to go on with.
+        :raises BrokerResponseError: the broker answered with another error.
+        :raises ProtocolError: the answer is malformed.
+        """
+        error = _peek_error(frame)
+        # A broker that does not know the version asked for answers in the oldest one (KIP-511).
+        version = 0 if error == _UNSUPPORTED_VERSION else self._version
+        schema: Any = response_type(ApiKey.API_VERSIONS, version)
+        _, response = decode_response(schema, frame)
+        if error == _UNSUPPORTED_VERSION:
+            self._go_lower(response)
+            return None
+        if error:
+            raise broker_error(error, "the broker refused ApiVersions")
+        return ApiVersionTable.from_response(response)
+
+    def _go_lower(self, response: Any) -> None:
+        if self._version == 0:
+            raise IncompatibleBrokerVersion("the broker supports no version of ApiVersions")
+        _, highest = dict(_ranges(response.api_keys)).get(ApiKey.API_VERSIONS, (0, 0))
+        self._version = highest if highest < self._version else 0
+
+
+def _peek_error(frame: bytes) -> int:
+    if len(frame) < 6:
+        raise ProtocolError(f"ApiVersions response of {len(frame)} bytes")
+    error: int = _ERROR_CODE.unpack_from(frame, 4)[0]
+    return error
+
+
+def _ranges(api_keys: Iterable[Any]) -> Iterable[tuple[int, tuple[int, int]]]:
+    for each in api_keys:
+        if 0 <= each.min_version <= each.max_version:
+            yield each.api_key, (each.min_version, each.max_version)
+
+
+def _features(response: Any) -> Iterable[tuple[str, int]]:
+    for each in getattr(response, "finalized_features", ()):
+        yield each.name, each.max_version_level
+
+
+def _span(versions: tuple[int, int] | None) -> str:
+    return "none" if versions is None else f"{versions[0]} to {versions[1]}"

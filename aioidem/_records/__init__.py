@@ -1,0 +1,54 @@
+"""Record batches, magic 2: build, change, read, compress, estimate.
+
+Pure: no socket, no clock, no event loop. The hot loops are chosen by `_select`: compiled when the
+extension modules are installed, else the pure ones, kept as fallback; ``IMPLEMENTATION`` says
+which. Everything public is named here; the modules behind it may move.
+"""
+
+from __future__ import annotations
+
+from aioidem._records._encode import NewRecord
+from aioidem._records._select import IMPLEMENTATION, ReadRecord, payload_size, record_size
+from aioidem._records.builder import (
+    BuiltBatch,
+    assign_offsets,
+    build_batch,
+    record_size_bound,
+    restamp,
+)
+from aioidem._records.compression import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    LEVELS,
+    Codec,
+    compress,
+    decompress,
+    require,
+)
+from aioidem._records.estimator import ESTIMATION_FACTOR, CompressionRatioEstimator
+from aioidem._records.layout import BATCH_OVERHEAD
+from aioidem._records.reader import DEFAULT_MAX_ITEMS, RecordBatch, read_batches
+
+__all__ = [
+    "BATCH_OVERHEAD",
+    "DEFAULT_MAX_DECOMPRESSED_BYTES",
+    "DEFAULT_MAX_ITEMS",
+    "ESTIMATION_FACTOR",
+    "IMPLEMENTATION",
+    "LEVELS",
+    "BuiltBatch",
+    "Codec",
+    "CompressionRatioEstimator",
+    "NewRecord",
+    "ReadRecord",
+    "RecordBatch",
+    "assign_offsets",
+    "build_batch",
+    "compress",
+    "decompress",
+    "payload_size",
+    "read_batches",
+    "record_size",
+    "record_size_bound",
+    "require",
+    "restamp",
+]

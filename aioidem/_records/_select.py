@@ -1,0 +1,39 @@
+"""Chooses the hot loops: compiled where the extension modules are installed, pure Python otherwise.
+
+``AIOIDEM_NO_EXTENSIONS=1`` keeps the pure code, for comparison and for hunting bugs. Both offer the
+same functions, so nobody else asks which one runs, and `IMPLEMENTATION` says it to who wants to
+know.
+Rejected: choosing per call (a branch in the hot path), and replacing entries of ``sys.modules``
+(breaks pickles and type checkers).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or os.environ.get("AIOIDEM_NO_EXTENSIONS"):
+    from aioidem._records._decode import ReadRecord, iter_records
+    from aioidem._records._encode import encode_records, payload_size, record_size
+
+    IMPLEMENTATION = "pure"
+else:
+    try:
+        from aioidem._records._decode_compiled import ReadRecord, iter_records
+        from aioidem._records._encode_compiled import encode_records, payload_size, record_size
+
+        IMPLEMENTATION = "compiled"
+    except ImportError:
+        from aioidem._records._decode import ReadRecord, iter_records
+        from aioidem._records._encode import encode_records, payload_size, record_size
+
+        IMPLEMENTATION = "pure"
+
+__all__ = [
+    "IMPLEMENTATION",
+    "ReadRecord",
+    "encode_records",
+    "iter_records",
+    "payload_size",
+    "record_size",
+]

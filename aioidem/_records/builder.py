@@ -1,0 +1,165 @@
+"""Builds record batches, and changes what may change of a built one.
+
+Invariants: the same arguments give the same bytes (a retry is byte-identical); a batch's records
+never depend on its identity, so ``restamp(build_batch(x, id1), id2) == build_batch(x, id2)``; the
+requested codec is the one in the batch.
+Rejected: an incremental builder with ``append`` (the engine keeps records as records until it seals
+a batch, because late sealing, splitting and renumbering need them), and keeping batches as mutable
+buffers (aliasing with writes).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from aioidem._records import layout
+from aioidem._records._encode import MAX_RECORD_OVERHEAD, NewRecord
+from aioidem._records._select import encode_records, payload_size
+from aioidem._records.compression import Codec, compress
+from aioidem.errors import InternalError, ProtocolError, RecordError
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltBatch:
+    """A sealed batch. Times are milliseconds since the epoch, sizes bytes.
+
+    ``uncompressed_size`` is what ``len(data)`` would be with ``Codec.NONE``.
+    """
+
+    data: bytes
+    count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    uncompressed_size: int
+
+    @property
+    def compression_ratio(self) -> float:
+        """Compressed over uncompressed bytes of the records alone: what the estimator observes."""
+        records = self.uncompressed_size - layout.BATCH_OVERHEAD
+        return (len(self.data) - layout.BATCH_OVERHEAD) / records
+
+
+def record_size_bound(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
+    """The most bytes that this record can take in a batch, uncompressed.
+
+    The batch adds BATCH_OVERHEAD. Raises RecordError when key, value or headers are not of their
+    types or a header key has no UTF-8 form.
+    """
+    try:
+        return MAX_RECORD_OVERHEAD + payload_size(key, value, headers)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"a record cannot be encoded: {error}") from error
+
+
+def build_batch(
+    records: Iterable[NewRecord],
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time_ms: int | None = None,
+) -> BuiltBatch:
+    """One batch of the records, base offset 0, no leader epoch.
+
+    ``log_append_time_ms`` makes the batch one that a broker stamped. Raises RecordError when there
+    is no record or one cannot be encoded, UnsupportedCodecError, ConfigError (level), InternalError
+    when a number that only the library can have chosen (identity, append time) does not fit its
+    field.
+    """
+    try:
+        plain, count, first, maximum = encode_records(records)
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise RecordError(f"a record cannot be encoded: {error}") from error
+    if count == 0:
+        raise RecordError("a batch needs at least one record")
+    attributes = int(codec)
+    if transactional:
+        attributes |= layout.TRANSACTIONAL
+    if control:
+        attributes |= layout.CONTROL
+    stamp = maximum
+    if log_append_time_ms is not None:
+        attributes |= layout.LOG_APPEND_TIME
+        stamp = log_append_time_ms
+    body = plain if codec == 0 else compress(codec, plain, level)
+    try:
+        tail = layout.TAIL.pack(
+            attributes, count - 1, first, stamp, producer_id, producer_epoch, base_sequence, count
+        )
+    except struct.error as error:
+        raise InternalError(f"a batch's header cannot be encoded: {error}") from error
+    lead = layout.LEAD.pack(
+        0,
+        layout.BATCH_OVERHEAD - layout.PREAMBLE.size + len(body),
+        layout.NO_LEADER_EPOCH,
+        layout.MAGIC,
+        crc32c(body, crc32c(tail)),
+    )
+    return BuiltBatch(
+        data=b"".join((lead, tail, body)),
+        count=count,
+        first_timestamp_ms=first,
+        max_timestamp_ms=stamp,
+        uncompressed_size=layout.BATCH_OVERHEAD + len(plain),
+    )
+
+
+def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The same records under another identity; everything else stays.
+
+    ``data`` is one batch of `build_batch`. Raises InternalError when it is not, or when a number
+    does not fit its field.
+    """
+    if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
+        raise InternalError("restamp needs one whole batch of magic 2")
+    batch = bytearray(data)
+    try:
+        layout.IDENTITY.pack_into(
+            batch, layout.IDENTITY_AT, producer_id, producer_epoch, base_sequence
+        )
+    except struct.error as error:
+        raise InternalError(f"a batch's identity cannot be encoded: {error}") from error
+    return _sealed(batch)
+
+
+def assign_offsets(
+    data: bytes, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
+) -> bytes:
+    """What a broker does to a batch it appends.
+
+    It sets offset, leader epoch and, if the topic says so, its own time. The CRC covers only the
+    time, so without one it stays as it was, right or wrong: check it before. Raises ProtocolError
+    when ``data`` is not exactly one batch of magic 2, InternalError when a number does not fit.
+    """
+    if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
+        raise ProtocolError("not a record batch of magic 2")
+    batch = bytearray(data)
+    _, length = layout.PREAMBLE.unpack_from(batch)
+    if length != len(batch) - layout.PREAMBLE.size:
+        raise ProtocolError(f"a batch of {len(batch)} bytes has the length {length}")
+    try:
+        layout.BASE_OFFSET.pack_into(batch, 0, base_offset)
+        layout.LEADER_EPOCH.pack_into(batch, layout.LEADER_EPOCH_AT, leader_epoch)
+        if log_append_time_ms is None:
+            return bytes(batch)
+        layout.TIMESTAMP.pack_into(batch, layout.MAX_TIMESTAMP_AT, log_append_time_ms)
+    except struct.error as error:
+        raise InternalError(f"a batch's place cannot be encoded: {error}") from error
+    batch[layout.ATTRIBUTES_AT + 1] |= layout.LOG_APPEND_TIME
+    return _sealed(batch)
+
+
+def _sealed(batch: bytearray) -> bytes:
+    with memoryview(batch) as view, view[layout.ATTRIBUTES_AT :] as covered:
+        layout.CRC.pack_into(batch, layout.CRC_AT, crc32c(covered))
+    return bytes(batch)

@@ -1,0 +1,3 @@
+"""The inside of `aioidem.spark`, which is what users import."""
+
+from __future__ import annotations

@@ -1,0 +1,438 @@
+"""The audit: what ledgers say of each record, held against the topic, however many there are.
+
+What `aioidem.testing.check_history` does in memory, as DataFrames: the records of the topic say who
+sent them as which call, a ledger says what became of that call, and the two are put together by one
+shuffle. A second one looks at the order. What comes of it is written as Parquet: `records` (each
+with its findings), `anomalies` and `latency`.
+
+Invariants:
+
+* Plain DataFrame code: expressions and window functions that run in the JVM, and spill. No row is
+  collected but sums, a row per partition and window size, and a handful of examples.
+* Verdicts are on what a reader with `read_committed` sees. What was aborted counts as absent, and
+  is told apart from what is lost.
+* A value says its own identity under a CRC, so bytes in the wrong place are seen as such.
+* Order is call order per producer and partition. A value found twice counts where it is first.
+
+Rejected: Python functions on rows (ten times slower, and memory outside of Spark's account), and a
+join of ledger and topic (a duplicate would multiply rows; grouping counts it).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.window import Window
+
+from aioidem._spark.examples import example
+from aioidem._spark.ledger import LEDGER_SCHEMA
+from aioidem.structs import DeliveryStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    "AuditPlan",
+    "Finding",
+    "aborted_copies",
+    "audit",
+    "copies_of",
+    "entries_of",
+    "grouped",
+    "judged",
+    "latencies",
+    "out_of_order",
+    "read_ledger",
+    "read_topic",
+    "report",
+    "summary_of",
+]
+
+
+class Finding(enum.StrEnum):
+    """What can be wrong with a record."""
+
+    LOST = "lost"
+    """Acknowledged, and not in the topic."""
+    ABORTED = "aborted"
+    """Acknowledged, and in the topic within an aborted transaction only."""
+    DUPLICATE = "duplicate"
+    """In the topic more than once."""
+    REORDERED = "reordered"
+    """After a later call of its producer, in the same partition."""
+    WRONG_OFFSET = "wrong_offset"
+    """Acknowledged at a place where it is not."""
+    NOT_ABSENT = "not_absent"
+    """Said to be not written, and in the topic."""
+    UNSETTLED = "unsettled"
+    """In the ledger without an outcome."""
+    ENTERED_TWICE = "entered_twice"
+    """In the ledger more than once."""
+    FOREIGN = "foreign"
+    """In the topic, and in no ledger."""
+    MISPLACED = "misplaced"
+    """In another topic or partition than its value says it was sent to."""
+    TORN = "torn"
+    """A value that nobody can have sent: cut, changed, or of another kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPlan:
+    """What `aioidem audit` was asked to do.
+
+    Attributes:
+        ledger: the folder of ledgers, a path or URI that Spark knows.
+        out: the folder for what comes of it; what an audit before left there is replaced.
+        options: for Spark's Kafka source, by its names (`kafka.security.protocol` and so on).
+        bucket: seconds of each step of time in `latency`.
+    """
+
+    ledger: str
+    bootstrap: str
+    topic: str
+    out: str
+    options: Mapping[str, str]
+    bucket: int = 10
+
+
+_ACKED: Final = DeliveryStatus.ACKED.value
+_NOT_WRITTEN: Final = DeliveryStatus.NOT_WRITTEN.value
+_UNKNOWN: Final = DeliveryStatus.UNKNOWN.value
+_EXAMPLES: Final = 3
+_PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_ACCURACY: Final = 1000  # of `percentile_approx`: a rank is off by its thousandth at most
+
+# A value's fields, see aioidem.testing.make_value: magic, CRC32 of what follows it, partition,
+# call, lengths of the two names, names.
+_FIELDS: Final = {
+    "crc": "try_cast(conv(hex(substring(value, 5, 4)), 16, 10) AS bigint)",
+    "own_partition": "try_cast(conv(hex(substring(value, 9, 4)), 16, 10) AS bigint)",
+    "own_call": "try_cast(conv(hex(substring(value, 13, 8)), 16, 10) AS bigint)",
+    "producer_size": "try_cast(conv(hex(substring(value, 21, 2)), 16, 10) AS int)",
+    "topic_size": "try_cast(conv(hex(substring(value, 23, 2)), 16, 10) AS int)",
+}
+_WHOLE: Final = (
+    "coalesce(substring(value, 1, 4) = X'61697631' AND crc = crc32(substring(value, 9))"
+    " AND length(value) >= 24 + producer_size + topic_size"
+    " AND is_valid_utf8(cast(substring(value, 25, producer_size) AS string))"
+    " AND is_valid_utf8(cast(substring(value, 25 + producer_size, topic_size) AS string)), false)"
+)
+_ANY_PARTITION: Final = 2**32 - 1  # -1 as an unsigned number
+
+_COMMON: Final = {
+    "producer": "string",
+    "call": "bigint",
+    "stray": "string",  # where it is, of what cannot be grouped by who sent it
+    "strayed": "string",  # and the finding
+    "entry": "int",
+    "status": "string",
+    "in_flight": "int",
+    "partition": "int",
+    "offset": "bigint",
+    "sent_at": "timestamp",
+    "ended_at": "timestamp",
+    "copy": "int",
+    "aborted": "int",
+    "place": "struct<partition:int,offset:bigint>",
+    "size": "int",
+}
+
+
+def read_topic(
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    *,
+    committed: bool,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The whole topic as Spark's own Kafka source reads it."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+    isolation = "read_committed" if committed else "read_uncommitted"
+    reader = reader.option("subscribe", topic).option("kafka.isolation.level", isolation)
+    return reader.options(**dict(options or {})).load()
+
+
+def read_ledger(spark: SparkSession, folder: str) -> DataFrame:
+    """All ledgers of a folder."""
+    return spark.read.schema(LEDGER_SCHEMA).parquet(folder)
+
+
+def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
+    """A topic's ledger rows, in the shape that is grouped."""
+    rows = ledger.filter(F.col("topic") == topic)
+    return _shaped(rows.withColumn("entry", F.lit(1)))
+
+
+def copies_of(
+    records: DataFrame, topic: str, *, aborted: bool = False, keep: Sequence[str] = ()
+) -> DataFrame:
+    """The records of a topic, in the shape that is grouped: parsed, and found whole and in place.
+
+    Args:
+        records: as Spark's Kafka source has them.
+        topic: whose they are.
+        aborted: of aborted transactions; they say that a record was tried, and nothing else.
+        keep: further columns of `records`.
+    """
+    parsed = records.select(
+        "value",
+        "partition",
+        "offset",
+        *keep,
+        *(F.expr(how).alias(name) for name, how in _FIELDS.items()),
+    )
+    parsed = parsed.withColumn("whole", F.expr(_WHOLE))
+    own_topic = F.expr("cast(substring(value, 25 + producer_size, topic_size) AS string)")
+    own_place = F.col("own_partition").isin(_ANY_PARTITION) | (
+        F.col("own_partition") == F.col("partition")
+    )
+    strayed = F.when(~F.col("whole"), Finding.TORN.value).when(
+        (own_topic != topic) | ~own_place, Finding.MISPLACED.value
+    )
+    rows = parsed.withColumn("strayed", strayed)
+    if aborted:
+        rows = rows.filter(F.col("strayed").isNull())
+    known = F.col("strayed").isNull()
+    return _shaped(
+        rows.select(
+            F.when(known, F.expr("cast(substring(value, 25, producer_size) AS string)")).alias(
+                "producer"
+            ),
+            F.when(known, F.col("own_call")).alias("call"),
+            F.when(~known, F.concat_ws("@", "partition", "offset")).alias("stray"),
+            "strayed",
+            F.lit(int(not aborted)).alias("copy"),
+            F.lit(int(aborted)).alias("aborted"),
+            *([] if aborted else [F.struct("partition", "offset").alias("place")]),
+            F.length("value").alias("size"),
+            *keep,
+        ),
+        keep,
+    )
+
+
+def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
+    """The common columns, in order, null where the rows have none."""
+    return rows.select(
+        *(
+            (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
+            for name, kind in _COMMON.items()
+        ),
+        *keep,
+    )
+
+
+def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> DataFrame | None:
+    """What only a reader with `read_uncommitted` sees; None where both see the same number.
+
+    Counting first is cheap: most topics have no transactions, and no second shuffle is needed.
+    """
+    if committed.count() == uncommitted.count():
+        return None
+    only = uncommitted.join(
+        committed.select("partition", "offset"), ["partition", "offset"], "left_anti"
+    )
+    return copies_of(only, topic, aborted=True)
+
+
+def grouped(rows: DataFrame, *also: Column) -> DataFrame:
+    """One row per record: what ledgers say of it, and what of it is in the topic.
+
+    Args:
+        rows: entries and copies, of `entries_of` and `copies_of`, in one DataFrame.
+        also: what else to group by.
+    """
+    return (
+        rows.groupBy("producer", "call", "stray", *also)
+        .agg(
+            F.max("strayed").alias("strayed"),
+            F.sum("entry").alias("entries"),
+            F.max("status").alias("status"),
+            F.max("in_flight").alias("in_flight"),
+            F.max(F.struct("partition", "offset")).alias("told"),
+            F.max("sent_at").alias("sent_at"),
+            F.max("ended_at").alias("ended_at"),
+            F.sum("copy").alias("copies"),
+            F.sum("aborted").alias("aborted"),
+            F.min("place").alias("found"),
+            F.max("place").alias("last"),
+            F.max("size").alias("size"),
+        )
+        .na.fill(0, ["entries", "copies", "aborted"])
+    )
+
+
+def out_of_order(records: DataFrame) -> DataFrame:
+    """Adds `late`: whether a later call of the same producer is ahead of it in its partition."""
+    before = (
+        Window.partitionBy("producer", "found.partition")
+        .orderBy("found.offset")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    placed = (F.col("copies") > 0) & F.col("stray").isNull()
+    late = placed & (F.max("call").over(before) > F.col("call"))
+    return records.withColumn("late", F.coalesce(late, F.lit(False)))
+
+
+def judged(records: DataFrame) -> DataFrame:
+    """Adds `findings`: what is wrong with each record, an empty array where nothing is.
+
+    Args:
+        records: of `grouped`, with `late` of `out_of_order`.
+    """
+    entered, acked = F.col("entries") > 0, F.col("status") == _ACKED
+    absent, present = F.col("copies") == 0, F.col("copies") > 0
+    # Of more than two copies the middle ones are not remembered: that they are too many is told.
+    elsewhere = (
+        acked
+        & (F.col("told.offset") >= 0)
+        & present
+        & (F.col("copies") <= 2)
+        & (F.col("told") != F.col("found"))
+        & (F.col("told") != F.col("last"))
+    )
+    own = F.col("stray").isNull()
+    unsettled = entered & ~F.col("status").isin(_ACKED, _NOT_WRITTEN, _UNKNOWN)
+    conditions = {
+        Finding.LOST: acked & absent & (F.col("aborted") == 0),
+        Finding.ABORTED: acked & absent & (F.col("aborted") > 0),
+        Finding.DUPLICATE: own & (F.col("copies") > 1),
+        Finding.REORDERED: F.col("late"),
+        Finding.WRONG_OFFSET: elsewhere,
+        Finding.NOT_ABSENT: (F.col("status") == _NOT_WRITTEN) & present,
+        Finding.UNSETTLED: unsettled,
+        Finding.ENTERED_TWICE: F.col("entries") > 1,
+        Finding.FOREIGN: own & ~entered & present,
+        Finding.MISPLACED: F.col("strayed") == Finding.MISPLACED.value,
+        Finding.TORN: F.col("strayed") == Finding.TORN.value,
+    }
+    found = F.array(*(F.when(when, F.lit(kind.value)) for kind, when in conditions.items()))
+    return records.withColumn("findings", F.array_compact(found))
+
+
+def summary_of(records: DataFrame) -> DataFrame:
+    """One row of sums over judged records."""
+
+    def count(condition: Column) -> Column:
+        return F.count(F.when(condition, 1))
+
+    entered, status = F.col("entries") > 0, F.col("status")
+    return records.agg(
+        count(entered).alias("records"),
+        count(status == _ACKED).alias("acked"),
+        count(status == _NOT_WRITTEN).alias("not_written"),
+        count(status == _UNKNOWN).alias("unknown"),
+        count((status == _UNKNOWN) & (F.col("copies") > 0)).alias("unknown_found"),
+        count((status == _UNKNOWN) & (F.col("copies") == 0)).alias("unknown_absent"),
+        F.coalesce(F.sum("copies"), F.lit(0)).alias("log_records"),
+        F.coalesce(F.sum("aborted"), F.lit(0)).alias("aborted_records"),
+        *(count(F.array_contains("findings", kind.value)).alias(kind.value) for kind in Finding),
+    )
+
+
+def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
+    """Throughput, and latency in milliseconds, of acknowledged records that were found.
+
+    A row per partition and window size (the limit of requests in flight), and per `bucket` seconds
+    in which they were acknowledged; None makes one bucket of all.
+    """
+    acked = records.filter((F.col("status") == _ACKED) & (F.col("copies") > 0))
+    took = (F.unix_micros("ended_at") - F.unix_micros("sent_at")) / 1000
+    by = [F.col("found.partition").alias("partition"), F.col("in_flight")]
+    if bucket is not None:
+        second = F.floor(F.unix_micros("ended_at") / (bucket * 1_000_000)) * bucket
+        by.append(F.timestamp_seconds(second).alias("bucket"))
+    rows = acked.withColumn("took", took).groupBy(*by)
+    sums = rows.agg(
+        F.count("*").alias("records"),
+        F.sum("size").alias("bytes"),
+        ((F.max(F.unix_micros("ended_at")) - F.min(F.unix_micros("sent_at"))) / 1e6).alias(
+            "seconds"
+        ),
+        F.avg("took").alias("avg"),
+        F.percentile_approx("took", list(_PERCENTILES.values()), _ACCURACY).alias("percentiles"),
+        F.max("took").alias("max"),
+    )
+    for index, name in enumerate(_PERCENTILES):
+        sums = sums.withColumn(name, F.col("percentiles")[index])
+    length = F.col("seconds") if bucket is None else F.lit(float(bucket))
+    # Nobody waited no time: a bucket of one record has a rate all the same.
+    rate = F.col("records") / F.greatest(length, F.lit(1e-6))
+    return sums.withColumn("records_per_sec", rate).drop("percentiles")
+
+
+def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
+    """Audit a topic; writes `records`, `anomalies` and `latency` below `plan.out`.
+
+    Returns:
+        What `--json` writes: sums, anomalies by kind with a few examples, and figures per
+        partition and window size.
+    """
+    committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
+    uncommitted = read_topic(
+        spark, plan.bootstrap, plan.topic, committed=False, options=plan.options
+    )
+    rows = entries_of(read_ledger(spark, plan.ledger), plan.topic).unionByName(
+        copies_of(committed, plan.topic)
+    )
+    aborted = aborted_copies(committed, uncommitted, plan.topic)
+    if aborted is not None:
+        rows = rows.unionByName(aborted)
+    return report(spark, judged(out_of_order(grouped(rows))), plan)
+
+
+def report(spark: SparkSession, records: DataFrame, plan: AuditPlan) -> dict[str, Any]:
+    """Write judged records and what comes of them, and sum it up."""
+    # Written first and read again: everything below would else be worked out once more each time.
+    records.drop("last", "late", "stray").write.mode("overwrite").parquet(f"{plan.out}/records")
+    records = spark.read.parquet(f"{plan.out}/records")
+    anomalies = records.filter(F.size("findings") > 0).withColumn("finding", F.explode("findings"))
+    anomalies = anomalies.drop("findings", "strayed")
+    anomalies.write.mode("overwrite").parquet(f"{plan.out}/anomalies")
+    latencies(records, plan.bucket).write.mode("overwrite").parquet(f"{plan.out}/latency")
+    [sums] = summary_of(records).collect()
+    counts = sums.asDict()
+    return {
+        "topic": plan.topic,
+        **{name: counts[name] for name in counts if name not in set(Finding)},
+        "anomalies": {kind.value: counts[kind.value] for kind in Finding},
+        "examples": _examples(spark.read.parquet(f"{plan.out}/anomalies")),
+        "partitions": [_figures(row.asDict()) for row in _overall(records).collect()],
+    }
+
+
+def _overall(records: DataFrame) -> DataFrame:
+    return latencies(records, None).orderBy("partition", "in_flight")
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    named = ("avg", *_PERCENTILES, "max")
+    return {
+        "partition": row["partition"],
+        "in_flight": row["in_flight"],
+        "records": row["records"],
+        "bytes": row["bytes"],
+        "seconds": round(row["seconds"], 6),
+        "records_per_sec": round(row["records_per_sec"], 3),
+        "latency_ms": {name: round(row[name], 3) for name in named},
+    }
+
+
+def _examples(anomalies: DataFrame) -> dict[str, list[str]]:
+    """A few of each kind, the first by producer and call."""
+    first = Window.partitionBy("finding").orderBy("producer", "call", "found")
+    rows = (
+        anomalies.withColumn("nth", F.row_number().over(first))
+        .filter(F.col("nth") <= _EXAMPLES)
+        .orderBy("finding", "nth")
+        .collect()
+    )
+    examples: dict[str, list[str]] = {}
+    for row in rows:
+        examples.setdefault(row.finding, []).append(example(row))
+    return examples

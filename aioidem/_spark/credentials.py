@@ -1,0 +1,96 @@
+"""Credentials that only the executors know: options whose value is `env:NAME` or `file:PATH`.
+
+The option travels to the tasks as it was given, and each task looks its value up where it runs. So
+a password stands in no plan, event log or pickle, and no process of the driver ever has it.
+
+Invariants:
+
+* Nothing is looked up while options are checked; `stand_ins` take the places of what is unknown.
+* No message contains a value.
+
+Rejected: a name for any option (a number that only the executors know cannot be checked before a
+task starts); `kafka.sasl.password.file` and the like (two options for one value, which may
+contradict each other).
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Final
+
+from aioidem._config.named_values import NamedValueError, is_named, look_up
+from aioidem.errors import ConfigError
+
+__all__ = ["look_up_named", "stand_ins", "take_named"]
+
+_JAAS: Final = "sasl.jaas.config"
+_CLIENT: Final = "sasl.oauthbearer.client.credentials.client"
+_PASSWORD: Final = ("sasl.username", "sasl.password")
+_NAMEABLE: Final = (
+    *_PASSWORD,
+    _JAAS,
+    f"{_CLIENT}.id",
+    f"{_CLIENT}.secret",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.truststore.certificates",
+)
+_IN_JAAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "PLAIN": _PASSWORD,
+    "SCRAM-SHA-256": _PASSWORD,
+    "SCRAM-SHA-512": _PASSWORD,
+    "OAUTHBEARER": (f"{_CLIENT}.id", f"{_CLIENT}.secret"),
+}
+"""What a login configuration holds, by mechanism."""
+
+
+def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the properties that are given, and those that are only named.
+
+    Raises:
+        ConfigError: one is named that cannot be.
+    """
+    # What is no text is no name: it is refused where the properties are checked.
+    named = {n: text for n, text in properties.items() if is_named(text)}
+    given = {name: text for name, text in properties.items() if name not in named}
+    for name in named:
+        if name not in _NAMEABLE:
+            raise ConfigError(
+                f"kafka.{name}: a value can only be named for credentials (env:NAME, file:PATH):"
+                f" {', '.join(_NAMEABLE)}"
+            )
+    return given, named
+
+
+def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
+    """Return properties that can be checked: something in the place of each that is only named."""
+    unknown = dict.fromkeys(named, "unknown")
+    if unknown.pop(_JAAS, None) is not None:
+        inside = _IN_JAAS.get(given.get("sasl.mechanism", "").strip(), ())
+        unknown |= dict.fromkeys(inside, "unknown")
+    return {**unknown, **given}
+
+
+def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
+    """Return the values, from this process's environment and this machine's files. Blocks.
+
+    Raises:
+        ConfigError: one is not there, cannot be read, or is empty.
+    """
+    return {name: _looked_up(name, text) for name, text in named.items()}
+
+
+def _looked_up(name: str, text: str) -> str:
+    try:
+        value = look_up(text)
+    except NamedValueError as error:
+        raise ConfigError(f"kafka.{name}: {error}{_where()}") from error
+    if not value:
+        raise ConfigError(f"kafka.{name}: {text} is empty{_where()}")
+    return value
+
+
+def _where() -> str:
+    return f", on {platform.node()}: every executor needs it where its tasks run"

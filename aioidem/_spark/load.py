@@ -1,0 +1,257 @@
+"""`aioidem perf --spark`: the load loop in many tasks at once, one result of all.
+
+Each task is a process with a producer of its own, made and measured by `aioidem._load.perf`; its
+records go into a ledger (`ledger.py`). What the tasks counted comes back as their results, a few
+kilobytes each, and is merged on the driver: counts and timelines added, histograms too.
+
+Invariants:
+
+* The records and the throughput asked for are those of the whole run; each task has its share.
+* A task that Spark repeats is a producer of another name: its records are nobody's duplicates.
+* Times are seconds since the epoch, read once per task and then counted by a clock that is never
+  set back. Between machines they are as true as those machines' clocks.
+
+Rejected: Spark's barrier mode, which starts all tasks at once or none (a cluster with fewer slots
+would refuse the run; here later tasks start late, and the timeline shows it).
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from aioidem import __version__
+from aioidem._config.options import ProducerConfig
+from aioidem._load.load import Clock
+from aioidem._load.measure import RunLabel, RunResult, Tally
+from aioidem._load.perf import (
+    Interrupt,
+    PerfOutcome,
+    PerfProducer,
+    Target,
+    loop_options,
+    run_tallied,
+    write_files,
+)
+from aioidem._load.plan import PerfPlan
+from aioidem._load.render import failures
+from aioidem._load.screen import PlainScreen, Screen, choose_screen
+from aioidem._load.usage import UsageError, one_line
+from aioidem._network.transport import Connector
+from aioidem._producer.native import Producer
+from aioidem._spark.ledger import Ledger, LedgerProducer, smallest_value
+from aioidem._spark.session import SparkUnavailableError, job_failure, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "MAX_TASKS",
+    "SparkLoad",
+    "merge",
+    "perf_on_spark",
+    "plan_spark",
+    "run_load_on_spark",
+    "share",
+]
+
+MAX_TASKS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkLoad:
+    """What `aioidem perf --spark` was asked to do, checked.
+
+    Attributes:
+        plan: the load as a whole.
+        tasks: among how many it is shared.
+        ledger: folder for the ledgers, seen under this name by every task; None keeps none.
+        master: Spark's master URL; None for so many threads of this machine as there are tasks.
+        run: what the producers' names begin with.
+    """
+
+    plan: PerfPlan
+    tasks: int
+    ledger: str | None
+    master: str | None
+    run: str
+
+    def producer_name(self, in_flight: int, task: int, attempt: int) -> str:
+        """A name that no other producer of this ledger folder has."""
+        return f"{self.run}-{in_flight}-{task:05}.{attempt}"
+
+
+def plan_spark(
+    plan: PerfPlan, *, tasks: int, ledger: Path | str | None, master: str | None
+) -> SparkLoad:
+    """Check what only a run on Spark asks for.
+
+    Raises:
+        UsageError: a flag is out of range, or the plan cannot be made by many tasks.
+    """
+    if plan.bootstrap is None:
+        raise UsageError("--spark: needs --bootstrap-server: its tasks are processes of their own")
+    if not 1 <= tasks <= MAX_TASKS:
+        raise UsageError(f"--tasks: {tasks} is not from 1 to {MAX_TASKS}")
+    if plan.num_records is not None and plan.num_records < tasks:
+        raise UsageError(f"--num-records: {plan.num_records} are too few for {tasks} tasks")
+    where = None if ledger is None else _absolute(str(ledger))
+    load = SparkLoad(
+        # A mapping proxy cannot be sent to another process.
+        plan=replace(plan, properties=dict(plan.properties)),
+        tasks=tasks,
+        ledger=where,
+        master=master,
+        run=secrets.token_hex(4),
+    )
+    needed = smallest_value(load.producer_name(max(plan.in_flight), MAX_TASKS, 99), plan.topic)
+    if plan.record_size < needed:
+        raise UsageError(
+            f"--record-size: {plan.record_size} is less than the {needed} bytes that a value needs"
+            " to say where it comes from"
+        )
+    return load
+
+
+def _absolute(folder: str) -> str:
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def perf_on_spark(load: SparkLoad) -> int:
+    """Run the load, show it, write its files.
+
+    Returns:
+        The exit status, as of `aioidem perf`.
+    """
+    from py4j.protocol import Py4JError
+
+    with choose_screen() as screen:
+        try:
+            with open_session(
+                "aioidem perf", master=load.master or f"local[{load.tasks}]"
+            ) as spark:
+                results = run_load_on_spark(spark, load, screen)
+        except SparkUnavailableError as error:
+            screen.trouble(f"aioidem perf: {one_line(error)}")
+            return 1
+        except Py4JError as error:
+            screen.trouble(f"aioidem perf: {job_failure(error)}")
+            return 1
+        screen.table(results)
+        written = write_files(load.plan, results, screen)
+    status = PerfOutcome(tuple(results)).exit_status
+    return status if written else status or 1
+
+
+def run_load_on_spark(spark: SparkSession, load: SparkLoad, screen: Screen) -> list[RunResult]:
+    """One run per entry of the plan's `in_flight`, each by all tasks."""
+    results = []
+    for in_flight in load.plan.in_flight:
+        name = f"{in_flight} in flight, {load.tasks} tasks"
+        screen.begin(name, None)
+        numbers = spark.sparkContext.parallelize(range(load.tasks), load.tasks)
+        told = numbers.map(partial(_run_task, load, in_flight)).collect()
+        result = merge(load, in_flight, told)
+        screen.end(name, result)
+        for line in failures(name, result):
+            screen.trouble(f"aioidem perf: {line}")
+        results.append(result)
+    return results
+
+
+def merge(load: SparkLoad, in_flight: int, told: list[dict[str, Any]]) -> RunResult:
+    """The whole run, from what each task tells."""
+    label = RunLabel(
+        client="aioidem",
+        version=__version__,
+        in_flight=in_flight,
+        record_size=load.plan.record_size,
+    )
+    return Tally.merged(part["tally"] for part in told).result(
+        label,
+        window=_highest(part["window"] for part in told),
+        rtt_ms=_highest(part["rtt_ms"] for part in told),
+        max_span=_highest(part["max_span"] for part in told),
+    )
+
+
+def _highest(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _run_task(load: SparkLoad, in_flight: int, task: int) -> dict[str, Any]:
+    """In a task: run its share, and tell what came of it."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.attemptNumber()
+    name = load.producer_name(in_flight, task, attempt)
+    tally, result = anyio.run(
+        _task, share(load, task), load.ledger, name, in_flight, backend_options=loop_options()
+    )
+    return {
+        "tally": tally.state(),
+        "window": result.window,
+        "rtt_ms": result.rtt_ms,
+        "max_span": result.max_span,
+    }
+
+
+def share(load: SparkLoad, task: int) -> PerfPlan:
+    """A task's part of the plan: no record too many, none too few."""
+    plan = load.plan
+    count = plan.num_records
+    if count is not None:
+        count = count // load.tasks + (task < count % load.tasks)
+    rate = plan.throughput if plan.throughput == math.inf else plan.throughput / load.tasks
+    return replace(plan, num_records=count, throughput=rate, print_metrics=False)
+
+
+async def _task(
+    plan: PerfPlan, folder: str | None, name: str, in_flight: int
+) -> tuple[Tally, RunResult]:
+    clock = _wall_clock()
+    target = Target(plan.bootstrap or "", (plan.topic,))
+    ledger = Ledger(folder, name, plan.topic, in_flight) if folder is not None else None
+
+    def make_producer(config: ProducerConfig, connector: Connector | None) -> PerfProducer:
+        producer = Producer(config=config, connector=connector)
+        if ledger is None:
+            return producer
+        return LedgerProducer(producer, ledger, plan.record_size, clock)
+
+    async def run() -> tuple[Tally, RunResult]:
+        return await run_tallied(
+            plan,
+            target,
+            plan.topic,
+            in_flight,
+            _quiet_screen(),
+            Interrupt(),
+            make_producer=make_producer,
+            clock=clock,
+        )
+
+    return await run() if ledger is None else await ledger.kept_while(run)
+
+
+def _wall_clock() -> Clock:
+    started = time.time() - time.perf_counter()
+    return lambda: started + time.perf_counter()
+
+
+def _quiet_screen() -> Screen:
+    """A task has no terminal: its trouble goes to the executor's log, by standard error."""
+    from rich.console import Console
+
+    quiet = PlainScreen(Console(quiet=True), Console(stderr=True, highlight=False))
+    quiet.interval = 86_400.0
+    return quiet

@@ -1,0 +1,131 @@
+"""Transactions that a killed query left open, ended before it is started again.
+
+Readers of committed data wait at an open transaction. The task that left it ends it when it runs
+again; but a restarted query may run that task late, or not at all (it needs fewer tasks), and then
+readers wait for the transaction's timeout. The driver knows neither how many tasks the last batch
+had nor when a query is restarted (Spark's Python API tells neither), so this is a call of its own,
+for before `start()`: it asks the coordinators themselves (ListTransactions, KIP-664) for what is
+open under the query's prefix, and fences each.
+
+Invariants:
+
+* Nothing but open transactions of that query is touched, and nothing is committed or written.
+* Safe whenever it is called: an attempt that still runs is fenced, and Spark tries it again.
+* Bounded: by `_ASK_SECONDS` for asking, by `max.block.ms` for each transaction that is ended.
+
+Rejected: fencing in each batch's planning (a connection to every broker for each batch, for what
+happens once in a restart), the number of tasks in the marker (a task is not told it).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from aioidem import errors
+from aioidem._admin.asking import Place, ask, until_known
+from aioidem._config.options import ProducerConfig
+from aioidem._network.connection import Connection
+from aioidem._producer.native import Producer
+from aioidem._protocol.messages import request_type
+from aioidem._protocol.metadata import metadata_request, metadata_update
+from aioidem._spark.marker import PREFIX
+from aioidem._spark.options import EXACTLY_ONCE, SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["end_open_transactions", "end_transactions_of", "query_id"]
+
+_METADATA: Final = 3
+_LIST_TRANSACTIONS: Final = 66
+_ONGOING: Final = "Ongoing"
+_ASK_SECONDS: Final = 60.0
+
+logger = logging.getLogger("aioidem.spark")
+
+
+def end_open_transactions(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str]
+) -> tuple[str, ...]:
+    """See `aioidem.spark.end_open_transactions`, which is this where the extra is installed."""
+    sink = SinkOptions.read(options, streaming=True)
+    if sink.mode != EXACTLY_ONCE:
+        raise errors.ConfigError(f"mode: {sink.mode} has no transactions")
+    query = query_id(spark, checkpoint)
+    return () if query is None else anyio.run(end_transactions_of, sink.looked_up(), query)
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id that Spark keeps in a checkpoint; None if it has not written one yet.
+
+    Raises:
+        ConfigError: what is there is none.
+    """
+    from pyspark.errors import AnalysisException
+
+    path = f"{checkpoint.rstrip('/')}/metadata"
+    try:
+        text = "".join(row.value for row in spark.read.text(path).collect())
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return None
+        raise
+    try:
+        found: Any = json.loads(text)["id"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not isinstance(found, str) or not found:
+        raise errors.ConfigError(f"{path}: not the metadata of a query's checkpoint")
+    return found
+
+
+async def end_transactions_of(options: SinkOptions, query: str) -> tuple[str, ...]:
+    """The same, with the query's id."""
+    config = options.config(f"{PREFIX}.{query}")
+    names = await _open(config, f"{PREFIX}.{query}.")
+    for name in names:
+        # Getting the id fences whoever has it, and ends what he left.
+        async with Producer(config=options.config(name)):
+            logger.info("ended the transaction that %s left open", name)
+    return names
+
+
+async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
+    """Transactional ids with that prefix that have an open transaction, of all coordinators."""
+
+    async def find(server: Place) -> set[str]:
+        brokers = await _brokers(config, server)
+        return {name for broker in brokers async for name in _listed(config, broker)}
+
+    found = await until_known(config, "open transactions", _ASK_SECONDS, find)
+    # Our own ids end with the number of a task; what else a broker may name is not asked for.
+    return tuple(sorted(name for name in found if name.removeprefix(prefix).isdecimal()))
+
+
+async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:
+    def make(connection: Connection) -> Any:
+        version = connection.versions.choose(_METADATA)
+        return metadata_request(version, (), allow_auto_create=False)
+
+    update = metadata_update(await ask(config, server, _METADATA, make))
+    return [Place(each.host, each.port) for each in update.brokers]
+
+
+async def _listed(config: ProducerConfig, broker: Place) -> AsyncIterator[str]:
+    def make(connection: Connection) -> Any:
+        schema: Any = request_type(_LIST_TRANSACTIONS, 0)
+        if schema is None or _LIST_TRANSACTIONS not in connection.versions.offered:
+            raise errors.IncompatibleBrokerVersion("no ListTransactions: Kafka has it since 3.0")
+        return schema(state_filters=(_ONGOING,))
+
+    answer = await ask(config, broker, _LIST_TRANSACTIONS, make)
+    if answer.error_code:
+        raise errors.broker_error(int(answer.error_code), "open transactions")
+    for each in answer.transaction_states:
+        if each.transaction_state == _ONGOING:
+            yield each.transactional_id

@@ -1,0 +1,238 @@
+"""What the sink was asked to do: Spark's options in, one frozen `SinkOptions` out.
+
+Invariants:
+
+* Everything that can be wrong with options and columns is found on the driver, before a task
+  starts, and raised as `ConfigError` with the option's or the column's name. What a credential's
+  name stands for (`credentials.py`) only the executors know.
+* Names are those of Spark's own Kafka sink: `kafka.bootstrap.servers`, `kafka.*` (producer
+  properties by their Java names), `topic`, and the columns key, value, topic, partition, headers.
+  `timestamp` is a column of ours.
+* Nothing here needs Spark.
+
+Rejected: passing unknown options on in silence, as Spark's sink does: a misspelt one costs data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from aioidem._config.options import ProducerConfig, validate_topic
+from aioidem._config.secret import without_frames
+from aioidem._spark.credentials import look_up_named, stand_ins, take_named
+from aioidem.errors import ConfigError, RecordError
+
+__all__ = ["COLUMNS", "Mode", "SinkOptions", "check_columns"]
+
+Mode = Literal["at-least-once", "exactly-once"]
+
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
+
+_KAFKA: Final = "kafka."
+_OWN: Final = (
+    "topic",
+    "mode",
+    "identity",
+    "marker",
+    "marker.topic",
+    "offsets.retention.minutes",
+    "adaptive",
+    "speculation",
+)
+_TIMEOUT: Final = "transaction.timeout.ms"
+_DEFAULT_TIMEOUT: Final = "900000"  # the most that brokers allow, unless told otherwise
+_RETENTION_MINUTES: Final = 7 * 24 * 60  # Kafka's default
+_IDENTITY: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+# Spark adds these by itself.
+_IGNORED: Final = frozenset({"path", "checkpointlocation"})
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": ("string", "binary"),
+    "value": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
+"""What a column may be, by Spark's simple names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What every task of a write does.
+
+    Attributes:
+        properties: the producer's, by their Java names.
+        topic: for all rows; None where each names its own.
+        mode: see `writing.py`.
+        identity: of a batch write that is to be exactly once.
+        marker_topic: whose partition 0 the markers are offsets of.
+        missing_ok: write where a marker should be and is not.
+        retention: seconds that the cluster keeps the offsets of groups.
+        adaptive, speculation: allowed, whatever they may do to exactly-once.
+        named: more of the producer's properties, whose values are `env:NAME` or `file:PATH`.
+        by_tasks: the driver cannot ask whether the identity was used: each task does.
+    """
+
+    properties: Mapping[str, str] = field(repr=False)  # with passwords
+    topic: str | None
+    mode: Mode = AT_LEAST_ONCE
+    identity: str | None = None
+    marker_topic: str = ""
+    missing_ok: bool = False
+    retention: float = _RETENTION_MINUTES * 60.0
+    adaptive: bool = False
+    speculation: bool = False
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    by_tasks: bool = False
+
+    @classmethod
+    @without_frames
+    def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
+        """Take Spark's options.
+
+        Args:
+            options: all that were given.
+            streaming: the default is exactly-once; else it is so with an identity.
+
+        Raises:
+            ConfigError: one is unknown, missing or illegal.
+        """
+        kafka = {
+            name.lower().removeprefix(_KAFKA): value
+            for name, value in options.items()
+            if name.lower().startswith(_KAFKA)
+        }
+        own = {name.lower(): value for name, value in options.items()}
+        for name in own:
+            if not name.startswith(_KAFKA) and name not in _OWN and name not in _IGNORED:
+                known = ", ".join(_OWN)
+                raise ConfigError(f"{name}: not an option of this sink: {known} or {_KAFKA}*")
+        if "bootstrap.servers" not in kafka:
+            raise ConfigError(f"{_KAFKA}bootstrap.servers: needed")
+        if "transactional.id" in kafka:
+            raise ConfigError(f"{_KAFKA}transactional.id: this sink chooses them, one per task")
+        topic = _topic("topic", own.get("topic"))
+        given, named = take_named(kafka)
+        read = cls(
+            properties=given,
+            topic=topic,
+            mode=_mode(own, streaming=streaming),
+            identity=_identity(own.get("identity"), streaming=streaming),
+            marker_topic=_topic("marker.topic", own.get("marker.topic")) or topic or "",
+            missing_ok=_word(own, "marker", "missing-ok"),
+            retention=_minutes(own.get("offsets.retention.minutes")) * 60.0,
+            adaptive=_word(own, "adaptive", "allow"),
+            speculation=_word(own, "speculation", "allow"),
+            named=named,
+            by_tasks=bool(named) and "identity" in own,
+        )
+        if read.mode == EXACTLY_ONCE:
+            _check_exactly_once(read, streaming=streaming)
+        replace(read, properties=stand_ins(given, named)).config("checked")
+        return read
+
+    @without_frames
+    def looked_up(self) -> SinkOptions:
+        """Return the same with the values of what is named, as this process finds them. Blocks.
+
+        Raises:
+            ConfigError: a value is not there or illegal; the message names its option.
+        """
+        values = {**self.properties, **look_up_named(self.named)}
+        known = replace(self, properties=values, named={})
+        known.config("checked")
+        return known
+
+    def config(self, transactional_id: str | None = None) -> ProducerConfig:
+        """The configuration of a task's producer; an id is for the mode exactly-once."""
+        if self.mode == AT_LEAST_ONCE or transactional_id is None:
+            return ProducerConfig.from_properties(self.properties)
+        timeout = self.properties.get(_TIMEOUT, _DEFAULT_TIMEOUT)
+        return ProducerConfig.from_properties(
+            {
+                # A twin's transaction may have to be ended first.
+                "max.block.ms": timeout,
+                **self.properties,
+                _TIMEOUT: timeout,
+                "transactional.id": transactional_id,
+            }
+        )
+
+
+def _topic(option: str, topic: str | None) -> str | None:
+    if topic is not None:
+        try:
+            validate_topic(topic)
+        except RecordError as error:
+            raise ConfigError(f"{option}: {error}") from error
+    return topic
+
+
+def _mode(own: Mapping[str, str], *, streaming: bool) -> Mode:
+    mode = own.get("mode")
+    if mode is None:
+        return EXACTLY_ONCE if streaming or "identity" in own else AT_LEAST_ONCE
+    if mode == EXACTLY_ONCE:
+        return EXACTLY_ONCE
+    if mode != AT_LEAST_ONCE:
+        raise ConfigError(f"mode: {mode!r} is neither {AT_LEAST_ONCE} nor {EXACTLY_ONCE}")
+    return AT_LEAST_ONCE
+
+
+def _identity(identity: str | None, *, streaming: bool) -> str | None:
+    if identity is None:
+        return None
+    if streaming:
+        raise ConfigError("identity: for batch writes; a stream has its checkpoint's")
+    if not _IDENTITY.fullmatch(identity):
+        raise ConfigError(f"identity: {identity!r} is not 1 to 200 of the characters of a topic")
+    return identity
+
+
+def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
+    if not streaming and options.identity is None:
+        raise ConfigError(f"identity: needed for a batch write that is {EXACTLY_ONCE}")
+    if not options.marker_topic:
+        raise ConfigError("marker.topic: needed where each row names its topic")
+
+
+def _word(own: Mapping[str, str], option: str, word: str) -> bool:
+    """Whether an option was given its only word."""
+    if own.get(option, word) != word:
+        raise ConfigError(f"{option}: {own[option]!r} is not {word!r}")
+    return option in own
+
+
+def _minutes(text: str | None) -> int:
+    if text is None:
+        return _RETENTION_MINUTES
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**31):
+        raise ConfigError(f"offsets.retention.minutes: {text!r} is not a number of minutes")
+    return int(text)
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check the columns to be written.
+
+    Args:
+        columns: names and types, by Spark's simple names.
+        options: a topic there takes the place of the column's.
+
+    Raises:
+        ConfigError: one is missing, unknown, or of a type it cannot have.
+    """
+    for name, kind in columns.items():
+        allowed = COLUMNS.get(name)
+        if allowed is None:
+            raise ConfigError(f"column {name}: not a column of this sink: {', '.join(COLUMNS)}")
+        if kind not in allowed:
+            raise ConfigError(f"column {name}: of type {kind}, not {' or '.join(allowed)}")
+    if "value" not in columns:
+        raise ConfigError("column value: needed")
+    if options.topic is None and "topic" not in columns:
+        raise ConfigError("topic: needed, as an option or as a column")

@@ -1,0 +1,239 @@
+"""A Spark session for the command line, and what is missing for one, said in one line.
+
+Invariants:
+
+* Nothing of Spark is imported before `require_extra` has found it.
+* The versions of pyspark, of the Spark it starts (`SPARK_HOME` may name another) and of its Kafka
+  connector are one: the connector is named by the version of pyspark that is installed.
+* The connector's jars are found by `aioidem._jars` before a JVM starts, and handed over; what Spark
+  has of them itself is left out.
+* Java is the one that Spark itself would take (`JAVA_HOME`, else the `PATH`), and it is tried with
+  the module that Spark needs, which a JRE cut down to size may lack.
+
+Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); having
+Spark resolve the connector (`spark.jars.packages`), which asks Maven's local repository first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aioidem._jars import JarsUnavailableError, resolve_jars
+from aioidem.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "SparkUnavailableError",
+    "job_failure",
+    "kafka_jars",
+    "open_session",
+    "require_extra",
+    "require_java",
+    "require_one_spark",
+]
+
+MINIMUM_JAVA: Final = 17
+
+_NEEDED: Final = ("pyspark", "pyarrow")
+_JAVA_SECONDS: Final = 30.0
+# Spark starts its own with this module added; without it, it does not start.
+_MODULE: Final = "jdk.incubator.vector"
+_JARS: Final = "spark.jars"
+_PACKAGES: Final = "spark.jars.packages"
+_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
+_TRACEBACK: Final = "Traceback (most recent call last):"
+
+
+class SparkUnavailableError(KafkaError):
+    """Spark cannot be used here: its extra is not installed, or no fitting Java is found."""
+
+
+def require_extra() -> None:
+    """Return if the extra `spark` is installed.
+
+    Raises:
+        SparkUnavailableError: it is not.
+    """
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise SparkUnavailableError(f"needs {name}: pip install aioidem[spark]")
+
+
+def require_java() -> Path:
+    """The Java that Spark would start.
+
+    Raises:
+        SparkUnavailableError: there is none, it is older than 17, or lacks a module.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home) / "bin" / "java" if home else shutil.which("java")
+    wanted = f"Spark needs a JDK of version {MINIMUM_JAVA} or newer in JAVA_HOME or on the PATH"
+    if found is None:
+        raise SparkUnavailableError(f"{wanted}: none was found")
+    java = Path(found)
+    try:
+        tried = subprocess.run(  # noqa: S603 - the Java that Spark will start
+            [java, "--add-modules", _MODULE, "-version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_JAVA_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkUnavailableError(f"{wanted}: {java} does not run") from error
+    told = tried.stderr + tried.stdout
+    if tried.returncode != 0:
+        first = " ".join(told.split())[:200]
+        raise SparkUnavailableError(f"{wanted}, with the module {_MODULE}: {java} says: {first}")
+    if _major(told) < MINIMUM_JAVA:
+        raise SparkUnavailableError(f"{wanted}: {java} is of version {_major(told)}")
+    return java
+
+
+def job_failure(error: Exception) -> str:
+    """Why a job failed, in one line: what its task raised, where it was Python that did.
+
+    Spark reports a task's failure as pages of Java stack traces with the reason in the middle.
+    """
+    _, traceback, told = str(error).rpartition(_TRACEBACK)
+    # Behind a traceback's indented lines comes what was raised.
+    lines = (line for line in told.splitlines() if line.strip())
+    raised = (line for line in lines if not (traceback and line[0].isspace()))
+    return " ".join(next(raised, type(error).__name__).split())
+
+
+def _major(told: str) -> int:
+    """The version a Java names itself; 0 if it does not."""
+    _, _, rest = told.partition('version "')
+    number = rest.partition(".")[0].partition('"')[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def kafka_jars() -> tuple[Path, ...]:
+    """The jars of Spark's own Kafka source that Spark lacks, downloaded on first use.
+
+    Raises:
+        SparkUnavailableError: see `require_extra`; or they cannot be had for this version.
+    """
+    require_extra()
+    import pyspark
+
+    version = pyspark.__version__
+    theirs = [each.name for each in require_one_spark().glob("*.jar")]
+
+    def present(artifact: str) -> bool:
+        start = f"{artifact}-"
+        return any(each.startswith(start) and each[len(start)].isdigit() for each in theirs)
+
+    try:
+        return resolve_jars([_CONNECTOR.format(version)], present=present)
+    except JarsUnavailableError as error:
+        raise SparkUnavailableError(
+            f"Spark's Kafka source for pyspark {version}: {error.args[0]}"
+            f" (or install a pyspark that has one, or name jars of your own as {_JARS})"
+        ) from error
+
+
+def require_one_spark() -> Path:
+    """The folder of the jars of the Spark that pyspark starts.
+
+    Raises:
+        SparkUnavailableError: `SPARK_HOME` names a Spark of another version than pyspark's.
+    """
+    import pyspark
+
+    told = os.environ.get("SPARK_HOME")
+    if not told:
+        return Path(pyspark.__file__).parent / "jars"
+    jars = Path(told) / "jars"
+    core = next((each.stem for each in jars.glob("spark-core_2.13-*.jar")), None)
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    if core is None or not core.startswith(f"spark-core_2.13-{minor}."):
+        theirs = "no Spark of Scala 2.13" if core is None else f"Spark {core.split('-', 2)[2]}"
+        raise SparkUnavailableError(
+            f"SPARK_HOME is {told}, where there is {theirs}, and pyspark is of version"
+            f" {pyspark.__version__}: unset SPARK_HOME, or install the pyspark that belongs to it"
+        )
+    return jars
+
+
+@contextmanager
+def open_session(
+    name: str,
+    *,
+    master: str | None = None,
+    kafka: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session with little to say, for a command or a test; one that is active is taken as it is.
+
+    Args:
+        name: of the application.
+        master: Spark's master URL; None for what the environment says, or this machine.
+        kafka: with Spark's Kafka source, resolved from Maven Central on first use. Left out where
+            `settings` name packages or jars of their own.
+        settings: Spark properties, over the ones chosen here.
+
+    Raises:
+        SparkUnavailableError: the extra is missing, or Java, or the jars of the Kafka source.
+    """
+    require_extra()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        active = SparkSession.active()
+    except PySparkRuntimeError:
+        active = None
+    if active is not None:
+        yield active
+        return
+    require_java()
+    require_one_spark()
+    spark = _start(_chosen(name, master, kafka, settings or {}))
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _chosen(
+    name: str, master: str | None, kafka: bool, settings: Mapping[str, str]
+) -> dict[str, str]:
+    chosen = {
+        "spark.app.name": name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        **({"spark.master": master} if master is not None else {}),
+        **settings,
+    }
+    if kafka and _PACKAGES not in chosen and _JARS not in chosen:
+        chosen[_JARS] = ",".join(each.as_uri() for each in kafka_jars())
+    return chosen
+
+
+def _start(chosen: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    # Unless told, workers start whatever `python3` is: not that of a virtual environment.
+    if chosen.get("spark.master", "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    # Why a job failed is told by who ran it; Spark tells it too, in pages.
+    spark.sparkContext.setLogLevel("FATAL")
+    return spark

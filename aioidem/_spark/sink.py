@@ -1,0 +1,266 @@
+"""The data source `aioidem`, as Spark's Python API wants it; `writing.py` does the work.
+
+    aioidem.spark.register(spark)
+    writer = df.write.format("aioidem").mode("append")
+    writer.option("kafka.bootstrap.servers", ...).option("topic", ...).save()
+    df.writeStream.format("aioidem")...start()
+
+Invariants:
+
+* Options and columns are checked on the driver, when the write is planned.
+* A write is atomic per task at most: Spark's commit comes after the tasks'. `abort` says how many
+  tasks had written when one failed for good.
+* Exactly-once: who a task is comes from Spark's local properties, whose names are internal: what is
+  missing is an error. Plans that may give a task other rows when it is repeated are refused.
+* What goes to the executors is plain data; nobody's password is in a representation.
+
+Batch writes take Arrow's record batches (this Spark has no such writer for streams), streams take
+rows; both become `SinkRow`s here.
+
+Rejected: a data source that reads, too. Spark has one.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+
+from aioidem._spark.marker import TaskIdentity
+from aioidem._spark.options import EXACTLY_ONCE, SinkOptions, check_columns
+from aioidem._spark.writing import SinkRow, Written, check_identity, chunked, write_rows
+from aioidem.errors import ConfigError, KafkaError, RecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "AioidemArrowWriter",
+    "AioidemDataSource",
+    "AioidemStreamWriter",
+    "TaskDone",
+    "UnsafePlanError",
+]
+
+# Internal names of Spark's.
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_ADAPTIVE: Final = "spark.sql.adaptive.enabled"
+_SPECULATION: Final = "spark.speculation"
+
+logger = logging.getLogger("aioidem.spark")
+
+
+@dataclass(frozen=True)
+class TaskDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+    skipped: bool = False
+
+
+class UnsafePlanError(KafkaError):
+    """Exactly-once is not possible as this Spark or this query is set up; the message says why."""
+
+
+class AioidemDataSource(DataSource):
+    """`format("aioidem")`: writes to Kafka with aioidem's producer."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What it is called."""
+        return "aioidem"
+
+    def writer(self, schema: StructType, overwrite: bool) -> AioidemArrowWriter:
+        """For `df.write`.
+
+        Raises:
+            ConfigError: an option or a column is missing, unknown or illegal.
+            IdentityUsedError: the identity was used before.
+        """
+        if overwrite:
+            raise ConfigError('mode("overwrite"): a topic is appended to: mode("append")')
+        options = self._checked(schema, streaming=False)
+        if options.mode == EXACTLY_ONCE:
+            check_identity(options)
+        return AioidemArrowWriter(options)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002 - "complete": each batch is the whole result, appended
+    ) -> AioidemStreamWriter:
+        """For `df.writeStream`.
+
+        Raises:
+            ConfigError: an option or a column is missing, unknown or illegal.
+        """
+        return AioidemStreamWriter(self._checked(schema, streaming=True))
+
+    def _checked(self, schema: StructType, *, streaming: bool) -> SinkOptions:
+        options = SinkOptions.read(dict(self.options), streaming=streaming)
+        check_columns({field.name: field.dataType.simpleString() for field in schema}, options)
+        return options
+
+
+class AioidemArrowWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        """In a task: write its rows."""
+        topic = self._options.topic
+        chunks = (
+            _rows(names, zip(*columns, strict=True), topic)
+            for names, columns in map(_columns, iterator)
+        )
+        task = None
+        if self._options.mode == EXACTLY_ONCE:
+            context = _task_context(self._options)
+            query = self._options.identity or ""
+            task = TaskIdentity(query, 0, context.partitionId(), self._run)
+        return _done(write_rows(self._options, chunks, task))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: tell what cannot be taken back."""
+        _tell_abort("a write", messages)
+
+
+class AioidemStreamWriter(DataSourceStreamWriter):
+    """A streaming write."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Row]) -> TaskDone:
+        """In a task: write its rows."""
+        topic = self._options.topic
+        rows = (row for each in iterator for row in _rows(each.__fields__, [each], topic))
+        task = None
+        if self._options.mode == EXACTLY_ONCE:
+            context = _task_context(self._options)
+            query, batch = _property(context, _QUERY_ID), _property(context, _BATCH_ID)
+            task = TaskIdentity(query, int(batch), context.partitionId())
+        return _done(write_rows(self._options, chunked(rows), task))
+
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
+        """On the driver: tell what cannot be taken back."""
+        _tell_abort(f"batch {batchId}", messages)
+
+
+def _done(written: Written) -> TaskDone:
+    return TaskDone(written.rows, written.skipped)
+
+
+def _task_context(options: SinkOptions) -> TaskContext:
+    """The task, in a plan that repeats it with the same rows.
+
+    Raises:
+        UnsafePlanError: the plan may not.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise UnsafePlanError("there is no task here: exactly-once needs Spark's")
+    if not options.speculation and context.getLocalProperty(_SPECULATION) == "true":
+        raise UnsafePlanError(
+            f"{_SPECULATION} is on: of two attempts at once each fences the other; turn it off,"
+            " or pass speculation=allow"
+        )
+    # On by default, and then no property says so; streams turn it off by themselves.
+    if not options.adaptive and context.getLocalProperty(_ADAPTIVE) != "false":
+        raise UnsafePlanError(
+            f"{_ADAPTIVE} is on: a repeated batch may be cut into other tasks, and rows that move"
+            " from one to another are lost or written twice; turn it off, or pass adaptive=allow"
+        )
+    return context
+
+
+def _property(context: TaskContext, name: str) -> str:
+    value = context.getLocalProperty(name)
+    if not value:
+        raise UnsafePlanError(
+            f"this Spark does not tell its tasks {name}, without which exactly-once is not possible"
+        )
+    return value
+
+
+def _tell_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = [message for message in messages if isinstance(message, TaskDone)]
+    logger.warning(
+        "%s failed: %d of %d tasks had written %d rows, which stay in the topic",
+        what,
+        len(done),
+        len(messages),
+        sum(message.rows for message in done),
+    )
+
+
+def _columns(batch: pa.RecordBatch) -> tuple[Sequence[str], list[list[Any]]]:
+    return batch.schema.names, [column.to_pylist() for column in batch.columns]
+
+
+def _rows(names: Sequence[str], rows: Iterable[Sequence[Any]], topic: str | None) -> list[SinkRow]:
+    """Rows as the producer takes them.
+
+    Raises:
+        RecordError: a row has no topic.
+    """
+    at = {name: index for index, name in enumerate(names)}
+    taken = []
+    for row in rows:
+        cells = {name: row[index] for name, index in at.items()}
+        where = topic if topic is not None else cells.get("topic")
+        if where is None:
+            raise RecordError("a row's topic is null, and there is no option topic")
+        taken.append(
+            SinkRow(
+                where,
+                _bytes(cells.get("value")),
+                _bytes(cells.get("key")),
+                [_header(each) for each in cells.get("headers") or ()],
+                cells.get("partition"),
+                _seconds(cells.get("timestamp")),
+            )
+        )
+    return taken
+
+
+def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _header(header: Any) -> tuple[str, bytes | None]:
+    """A pair from Arrow (a dict) or from a row (a tuple)."""
+    name, value = (
+        (header["key"], header["value"]) if isinstance(header, Mapping) else (header[0], header[1])
+    )
+    return name, _bytes(value)
+
+
+def _seconds(when: datetime | None) -> float | None:
+    if when is None:
+        return None
+    # A row's has no zone and is local time, Arrow's has one.
+    return when.timestamp() if when.tzinfo is None else when.astimezone(UTC).timestamp()

