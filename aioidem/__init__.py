@@ -7,7 +7,7 @@ effects: no event loop, no socket, and no optional dependency is touched before 
 from __future__ import annotations
 
 from aioidem._aiokafka import AIOKafkaProducer
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._producer.delivery import Deliveries, Delivery
 from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem._producer.native import Producer

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._admin.asking import Place, ask, until_known
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._protocol.find_coordinator import (
     CoordinatorKey,

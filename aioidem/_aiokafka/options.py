@@ -28,15 +28,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from aioidem._config.options import (
+from aioidem._config import (
     BrokerDedup,
     InDoubt,
     OnClusterChange,
     ProducerConfig,
+    Secret,
+    SecurityProtocol,
     WindowDiscovery,
+    add_section,
+    keyword_help,
 )
-from aioidem._config.secret import Secret
-from aioidem._config.security import SecurityProtocol
 from aioidem.errors import ConfigError
 
 __all__ = ["OMITTED", "MoreOptions", "Omitted", "check_serializer", "config_from"]
@@ -55,7 +57,10 @@ _SASL: Final = (
 
 
 class MoreOptions(TypedDict, total=False):
-    """The arguments that aiokafka does not have; see `ProducerConfig`. Times in milliseconds."""
+    """The arguments of `AIOKafkaProducer` that aiokafka does not have. Times are in milliseconds.
+
+    The texts call other options by the names that they have in `ProducerConfig`.
+    """
 
     max_in_flight_requests_per_connection: int
     delivery_timeout_ms: float
@@ -93,6 +98,20 @@ class MoreOptions(TypedDict, total=False):
     sasl_oauthbearer_scope: str | None
     sasl_aws_region: str | None
     sasl_aws_session: object | None
+
+
+_OWN_DEFAULTS: Final = {
+    "max_in_flight_requests_per_connection": "5, or 1 without idempotence",
+    "delivery_timeout_ms": "120000, or linger_ms + request_timeout_ms if that is more",
+    "max_block_ms": "the value of request_timeout_ms",
+    "retry_backoff_max_ms": "1000, or retry_backoff_ms if that is more",
+    "sasl_allow_plaintext": (
+        "True for PLAIN and OAUTHBEARER if SASL_PLAINTEXT is passed, with a warning; else False"
+    ),
+}
+"""What the drop-in does without an argument, where `ProducerConfig` does something else."""
+
+add_section(MoreOptions, "Arguments", keyword_help(MoreOptions.__annotations__, _OWN_DEFAULTS))
 
 
 class Omitted:

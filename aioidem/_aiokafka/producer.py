@@ -27,8 +27,8 @@ from aioidem._aiokafka.futures import DeliveryFuture, batch_future, done_future,
 from aioidem._aiokafka.offsets import Offsets, Place, checked_group, checked_offsets
 from aioidem._aiokafka.options import OMITTED, MoreOptions, Omitted, check_serializer, config_from
 from aioidem._aiokafka.translation import OWN, Translation
+from aioidem._config import SecurityProtocol, TokenProvider
 from aioidem._config.secret import without_frames
-from aioidem._config.security import SecurityProtocol, TokenProvider
 from aioidem._producer.native import Producer
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (

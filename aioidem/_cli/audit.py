@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from aioidem._config.options import validate_topic
+from aioidem._config import validate_topic
 from aioidem._load.properties import gather_properties
 from aioidem._load.render import write_whole
 from aioidem._load.usage import UsageError, one_line, terminal_line

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import anyio
 
 from aioidem._broker.server import EmbeddedCluster
-from aioidem._config.options import validate_topic
+from aioidem._config import validate_topic
 from aioidem._load.plan import (
     DEFAULT_RETAIN,
     MAX_BROKERS,

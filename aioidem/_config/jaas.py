@@ -1,11 +1,11 @@
-"""Java's ``sasl.jaas.config``: one entry, as text, turned into option names and values.
+"""Java's ``sasl.jaas.config``: one entry, as text, read into options by native names.
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
 
-Only Kafka's own login modules are known, and only the options of theirs that have a counterpart
-here. What cannot be read is refused without being quoted: it holds a password.
+Only Kafka's own login modules are known, and only those of their options that have a counterpart
+here. Other text is refused, and never quoted because it holds a password.
 
-Rejected: entries of several modules (Kafka refuses them too).
+Rejected: entries with several modules (Kafka refuses them too).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ _JAVAS: Final = frozenset(
     | {"debug", "doNotPrompt", "keyTab", "principal", "refreshKrb5Config", "renewTGT", "storeKey"}
     | {"ticketCache", "tokenauth", "useKeyTab", "useTicketCache"}
 )
-"""Names of options that Java's login modules have: the only ones that are repeated."""
+"""The options of Java's login modules. Messages repeat these names and no others."""
 
 
 class JaasError(ValueError):
-    """The text cannot be read. The message quotes no value of it."""
+    """The text cannot be read; the message quotes no value of it."""
 
 
 def read_jaas(text: str) -> dict[str, str]:
-    """Options by native names.
+    """Return the options in a JAAS entry by native name.
 
     Raises:
-        JaasError: not one entry, a login module or an option of it that is not known here.
+        JaasError: The text is not one entry, or its login module or an option is unknown.
     """
     entry = _ENTRY.fullmatch(text)
     if entry is None:

@@ -1,10 +1,10 @@
-"""Values that are named instead of given: `env:NAME` and `file:PATH`.
+"""Option values given by reference: `env:NAME` and `file:PATH`.
 
-Whoever gives a password as `env:NAME` or `file:PATH` gives the name of a variable of the
-environment or of a file. The value is looked up where it is used, and stands in no command line,
-plan or log.
+A password given as `env:NAME` or `file:PATH` is the name of an environment variable or the path of
+a file. The value is looked up where it is used, so that it appears in no command line, query plan
+or log.
 
-Invariants: no message contains a value; no frame of an error holds one.
+Invariants: no message and no frame of an error contains a value.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _MAX_VALUE: Final = 1 << 16
 
 
 class NamedValueError(ValueError):
-    """A named value is not there, or cannot be read; the message says where it should be."""
+    """The variable or file does not exist or cannot be read; the message names it."""
 
 
 def is_named(value: object) -> bool:
-    """Whether a value is the name of another one: `env:NAME` or `file:PATH`."""
+    """Return whether a value refers to another one, as `env:NAME` or `file:PATH`."""
     return isinstance(value, str) and value.startswith(_SOURCES)
 
 
 @without_frames
 def look_up(text: str) -> str:
-    """Return what `env:NAME` or `file:PATH` stands for; any other text as it is. Blocks.
+    """Return the value that `env:NAME` or `file:PATH` refers to, or any other text unchanged.
 
-    A line end at the end of a file is not part of the value.
+    It blocks while it reads a file. A line end at the end of the file is not part of the value.
 
     Raises:
-        NamedValueError: no such variable; or the file cannot be read, is not UTF-8, or is larger
-            than 64 KiB.
+        NamedValueError: The variable does not exist; or the file cannot be read, is not UTF-8, or
+            is larger than 64 KiB.
     """
     if not is_named(text):
         return text
     source, _, where = text.partition(":")
     if source == "file":
         return _content(Path(where))
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair is in nobody's environment
+    with suppress(UnicodeEncodeError):  # a lone surrogate is no name of a variable
         if where in os.environ:
             return os.environ[where]
     raise NamedValueError(f"the environment has no variable {_shown(where)}")

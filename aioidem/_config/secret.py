@@ -1,14 +1,15 @@
-"""Secret: a password, token or key that cannot be shown by accident, and errors without frames.
+"""Secret: a password, token or key that is not shown by accident, and errors without frames.
 
-Options, mechanisms and messages with credentials in them carry one of these from the caller to the
-socket. Whoever prints, logs, formats or pickles what holds it gets three stars or a TypeError; a
-debugger or an error reporter that shows local variables gets its repr. Functions that take a
-password as the plain string a user has are decorated with `without_frames`.
+Options, SASL mechanisms and messages hold credentials as a `Secret` from the caller to the socket.
+Printing, logging or formatting one shows three stars, pickling one raises TypeError, and a debugger
+or error reporter that shows local variables shows its repr. Functions whose arguments are passwords
+as plain strings are decorated with `without_frames`.
 
-Invariants: only `reveal` gives the value; comparing takes the same time wherever two differ.
+Invariants: only `reveal` returns the value; a comparison takes the same time wherever two values
+differ.
 
-Rejected: wiping memory (Python's strings cannot be); a subclass of str (everything that takes a
-string would print it).
+Rejected: overwriting the memory (Python's strings are immutable); a subclass of str (everything
+that takes a string would print it).
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _SHOWN = "***"
 
 
 class Secret(Generic[AnyStr]):
-    """Text or bytes that are not to be shown.
+    """Text or bytes that printing, logging and pickling do not show.
 
     Args:
-        value: what to hide; a `Secret` is taken over.
+        value: The text or bytes to hide, or a `Secret` of them.
     """
 
     __slots__ = ("_value",)
@@ -39,7 +40,10 @@ class Secret(Generic[AnyStr]):
         self._value: AnyStr = value.reveal() if isinstance(value, Secret) else value
 
     def reveal(self) -> AnyStr:
-        """The value. Do not keep it in a variable: it would show in a traceback with locals."""
+        """Return the value.
+
+        Do not keep it in a variable: a traceback with local variables would show it.
+        """
         return self._value
 
     def __repr__(self) -> str:
@@ -69,26 +73,26 @@ class Secret(Generic[AnyStr]):
         return self
 
     def __getstate__(self) -> NoReturn:
-        """Refuse to hand the value to a copier or pickler that asks for it.
+        """Refuse to give the value to code that copies or pickles.
 
         Raises:
-            TypeError: always.
+            TypeError: Always.
         """
         raise TypeError("a Secret has no state to be copied: pass the Secret itself on")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """A pickle is a file or a message, and neither may hold a secret.
+        """Refuse to be pickled: a pickle becomes a file or a message, which must hold no secret.
 
         Raises:
-            TypeError: always.
+            TypeError: Always.
         """
         raise TypeError("a Secret is not pickled: give a callable that fetches it where it is used")
 
 
 def in_utf8(text: str) -> bool:
-    """Whether text has a form in UTF-8, as all but a lone surrogate has.
+    """Return whether text can be encoded in UTF-8: whether it has no lone surrogate.
 
-    Asked without an error: `UnicodeEncodeError` holds the text, which may be a password.
+    This raises nothing, because a `UnicodeEncodeError` holds the text, which may be a password.
     """
     return text.encode(errors="ignore").decode() == text
 
@@ -98,10 +102,10 @@ def _raw(value: str | bytes) -> bytes:
 
 
 def without_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function whose arguments may be plain passwords.
+    """Decorate a function whose arguments may be passwords as plain strings.
 
-    What it raises comes without the frames below the caller's: an error reporter sends the local
-    variables of every frame, and those of the function and of what it calls hold the password.
+    Its exceptions lose the frames below the caller's. Error reporters send the local variables of
+    every frame, and those of the function and of its callees would hold the password.
     """
 
     @functools.wraps(function)
@@ -118,7 +122,7 @@ def without_frames(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Take the traceback from an exception and from all that it is chained to."""
+    """Remove the traceback from an exception and from all exceptions chained to it."""
     seen: set[int] = set()
     chained: list[BaseException | None] = [error]
     while chained:

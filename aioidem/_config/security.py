@@ -1,8 +1,8 @@
-"""What must hold between the security options: plain functions from a configuration to complaints.
+"""The rules between the security options: functions from a configuration to complaints.
 
-The rule behind them: what was asked for is done or refused. Credentials are never dropped in
-silence because a protocol was forgotten, TLS is never left out, and nothing that whoever listens
-could use is sent in plaintext unless an option says so.
+The principle: what the options ask for is done or refused. Credentials are never ignored because
+``security_protocol`` was forgotten, TLS is never left out, and no credentials that an eavesdropper
+could use are sent in plaintext unless an option allows it.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _LIBRARIES: Final = {"AWS_MSK_IAM": ("botocore", "aws"), "GSSAPI": ("gssapi", "g
 
 
 class TokenProvider(Protocol):
-    """Gives bearer tokens: aiokafka's interface, or a callable instead. See `aioidem.abc`."""
+    """An object that gives bearer tokens, as `aioidem.abc.AbstractTokenProvider` does."""
 
     @property
     def token(self) -> Callable[[], object]:
-        """Called for each exchange; async or not."""
+        """A method, async or not, that is called each time a connection authenticates."""
         ...
 
 
 def complaints(config: ProducerConfig) -> Iterator[str]:
-    """What contradicts what, in words; secrets are not quoted."""
+    """Yield, in words, what contradicts what; secrets are not quoted."""
     yield from _about_tls(config)
     if not config.security_protocol.startswith("SASL_"):
         given = _given(config, ("sasl_mechanism", *_PASSWORD, *_OAUTH, *_AWS, *_KERBEROS))

@@ -16,7 +16,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
 from aioidem._engine.links import (

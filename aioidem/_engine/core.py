@@ -26,7 +26,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.accumulator import ByteBudget, PendingRecord, Settlement
 from aioidem._engine.backoff import Backoff

@@ -33,7 +33,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.lifecycle import transition
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch
 from aioidem._engine.batch_limits import BatchLimit, BatchLimits

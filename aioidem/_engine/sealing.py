@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence

@@ -6,7 +6,7 @@ user who sees a window of 5 where 20 was expected is told what to change.
 
 from __future__ import annotations
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.discovery import DiscoveryState
 from aioidem._engine.links import Link
 from aioidem._engine.partition import PartitionState

@@ -28,7 +28,7 @@ import anyio.abc
 
 from aioidem import __version__
 from aioidem._broker.server import EmbeddedCluster
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._load import render
 from aioidem._load.load import Clock, LoadProducer, Workload, run_load
 from aioidem._load.measure import RunLabel, RunResult, Tally

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
-from aioidem._config.options import ProducerConfig, validate_topic
+from aioidem._config import ProducerConfig, validate_topic
 from aioidem._load.properties import gather_properties
 from aioidem._load.usage import UsageError, one_line, reason, shown
 from aioidem._records import BATCH_OVERHEAD, payload_size, record_size, record_size_bound

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import anyio
 from anyio.abc import ByteStream
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.transport import Connector, address
 from aioidem._protocol.foreign_text import printable
 from aioidem.errors import BrokerNotAllowedError, KafkaConnectionError

@@ -29,7 +29,7 @@ import anyio.to_thread
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.tls_probe import answers_plaintext
 from aioidem._network.transport import Connector, address
 from aioidem.errors import (

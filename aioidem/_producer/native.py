@@ -29,7 +29,14 @@ import anyio
 import anyio.lowlevel
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig, ProducerOptions, validate_topic
+from aioidem._config import (
+    OPTIONS,
+    ProducerConfig,
+    ProducerOptions,
+    add_section,
+    native_help,
+    validate_topic,
+)
 from aioidem._config.secret import Secret, without_frames
 from aioidem._engine import ProducerCore
 from aioidem._engine.accumulator import PendingRecord, RecordGroup
@@ -77,10 +84,10 @@ class Producer(TransactionCalls):
         connector: how to open connections; None for TCP.
         config: ready-made options, instead of `options`.
         observer: who hears of batches, for metrics.
-        options: the fields of `ProducerConfig`, times in seconds.
+        options: the options below, by name; times are in seconds, sizes in bytes.
 
     Raises:
-        ConfigError: an option is unknown, illegal or contradicts another one.
+        ConfigError: An option is unknown, illegal or contradicts another one.
     """
 
     # The finaliser runs also after arguments that no constructor takes.
@@ -764,6 +771,11 @@ class Producer(TransactionCalls):
             raise errors.ForkedProducerError(
                 f"this producer belongs to process {self._pid}; make a new one after fork()"
             )
+
+
+add_section(
+    Producer, "Options", native_help(name for name in OPTIONS if name != "bootstrap_servers")
+)
 
 
 def _crash_handler(core: ProducerCore) -> Callable[[Exception], None]:

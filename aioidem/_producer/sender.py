@@ -34,7 +34,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.accumulator import Settlement
 from aioidem._engine.links import Entry

@@ -25,7 +25,7 @@ import anyio
 import anyio.lowlevel
 
 from aioidem import errors
-from aioidem._config.options import ProducerConfig, validate_topic
+from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._producer.arguments import check_partition

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from aioidem import __version__
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._load.load import Clock
 from aioidem._load.measure import RunLabel, RunResult, Tally
 from aioidem._load.perf import (

@@ -28,7 +28,7 @@ import anyio
 
 from aioidem import errors
 from aioidem._admin.asking import Place, ask, until_known
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._producer.native import Producer
 from aioidem._protocol.messages import request_type

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from aioidem._config.options import ProducerConfig, validate_topic
+from aioidem._config import ProducerConfig, validate_topic
 from aioidem._config.secret import without_frames
 from aioidem._spark.credentials import look_up_named, stand_ins, take_named
 from aioidem.errors import ConfigError, RecordError

@@ -42,7 +42,7 @@ import anyio.lowlevel
 from anyio.from_thread import start_blocking_portal
 
 from aioidem._admin.committed import committed_offsets
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.native import Producer
 from aioidem._spark.marker import (

@@ -12,7 +12,7 @@ import pytest
 
 from aioidem import AIOKafkaProducer, errors
 from aioidem._aiokafka.options import config_from
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem.abc import AbstractTokenProvider
 from aioidem.helpers import create_ssl_context
 from aioidem.partitioner import DefaultPartitioner

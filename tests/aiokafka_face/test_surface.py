@@ -19,7 +19,7 @@ import aioidem
 from aioidem import abc, errors, helpers, integrations, partitioner, structs
 from aioidem._aiokafka import AIOKafkaProducer, BatchBuilder, TransactionContext
 from aioidem._aiokafka.options import OMITTED, MoreOptions
-from aioidem._config.options import _BY_KEYWORD
+from aioidem._config.names import BY_KEYWORD
 from aioidem._producer import metrics
 
 THEIRS = aiokafka.AIOKafkaProducer
@@ -184,8 +184,8 @@ def test_the_default_partitioner_is_theirs() -> None:
 
 def test_every_option_of_the_configuration_has_an_argument() -> None:
     arguments = set(parameters(AIOKafkaProducer.__init__)) | set(MoreOptions.__annotations__)
-    assert set(_BY_KEYWORD) <= arguments
-    assert not set(MoreOptions.__annotations__) - set(_BY_KEYWORD)
+    assert set(BY_KEYWORD) <= arguments
+    assert not set(MoreOptions.__annotations__) - set(BY_KEYWORD)
 
 
 def test_collectors_are_where_aiokafka_will_have_them() -> None:

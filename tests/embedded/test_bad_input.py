@@ -20,7 +20,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from aioidem import DeliveryStatus, Producer, errors
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem.broker import EmbeddedCluster
 
 from .tools import (

@@ -17,7 +17,7 @@ import pytest
 
 from aioidem import Producer
 from aioidem._broker.intercept import Action, RequestSeen
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import InvalidConfigurationError
 

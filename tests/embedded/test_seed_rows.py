@@ -16,7 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.intercept import Action, AfterAppend, CloseConnection, RequestSeen, Rewrite
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem._protocol.produce import encode_produce_request
 from aioidem._records import ReadRecord, build_batch

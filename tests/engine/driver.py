@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID, uuid5
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.accumulator import PendingRecord, Settlement
 from aioidem._engine.discovery import Discovery

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch

@@ -15,7 +15,7 @@ import re
 
 import pytest
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.idempotence import SEQUENCE_MODULUS
 from aioidem._engine.recovery import Rung

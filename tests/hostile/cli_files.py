@@ -22,7 +22,7 @@ import javaproperties
 import typer.main
 
 from aioidem._cli.app import run
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.tls import secured
 from aioidem._network.transport import TcpConnector

@@ -18,7 +18,7 @@ import anyio.lowlevel
 from anyio.abc import ByteStream
 
 from aioidem import Delivery, Producer
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.transport import Connector

@@ -21,7 +21,7 @@ from anyio.abc import ByteStream
 
 from aioidem import Producer, errors
 from aioidem._aiokafka import AIOKafkaProducer
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._config.secret import Secret
 from aioidem._engine import steps
 from aioidem._engine.connections import Connections

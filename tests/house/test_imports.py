@@ -31,7 +31,7 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
     # kio imports hypothesis where it is installed, and hypothesis whatever has a plugin for it.
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"
-        "import aioidem, aioidem._config.options, aioidem.errors, aioidem.structs\n"
+        "import aioidem, aioidem._config, aioidem.errors, aioidem.structs\n"
         "print([name for name in sys.argv[1:] if name in sys.modules])"
     )
     done = subprocess.run(

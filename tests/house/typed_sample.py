@@ -11,7 +11,7 @@ from typing import assert_type
 
 import aioidem
 from aioidem import errors
-from aioidem._config.options import ProducerConfig, ProducerOptions
+from aioidem._config import ProducerConfig, ProducerOptions
 from aioidem.partitioner import DefaultPartitioner, Partitioner, murmur2
 from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
 

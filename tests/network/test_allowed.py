@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 
 from aioidem import Producer
 from aioidem._broker.intercept import Action, RequestSeen, Rewrite
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.allowed import AllowedConnector, limited
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import BrokerNotAllowedError, ConfigError, KafkaError

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._broker.entities import respond
 from aioidem._broker.memory import MemoryConnector, MemoryStream, stream_pair
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import SaslClient
 from aioidem._protocol.frames import FrameSplitter, frame

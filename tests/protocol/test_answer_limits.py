@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
 from aioidem._protocol.frames import FrameSplitter, frame
 from aioidem._protocol.versions import ApiKey

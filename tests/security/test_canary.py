@@ -35,7 +35,8 @@ from aioidem import AIOKafkaProducer, Producer
 from aioidem._broker.entities import ZERO_MS, respond
 from aioidem._broker.intercept import Action, CloseConnection, RequestSeen, Respond, RespondRaw
 from aioidem._broker.security import MECHANISMS, BrokerSecurity
-from aioidem._config.options import _BY_KEYWORD, _BY_PROPERTY, ProducerConfig
+from aioidem._config import ProducerConfig
+from aioidem._config.names import BY_KEYWORD, BY_PROPERTY
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.sasl.gssapi import Gssapi
@@ -401,12 +402,12 @@ def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"build {each.name}", partial(ProducerConfig.build, **wrong)
         yield f"constructor {each.name}", partial(ProducerConfig, **wrong)
         yield f"Producer {each.name}", partial(Producer, **wrong)
-    for name in [*_BY_PROPERTY, "sasl.jaas.config", "no.such.property"]:
+    for name in [*BY_PROPERTY, "sasl.jaas.config", "no.such.property"]:
         properties = _wrong(JAVA, name, NoValue())
         yield f"from_properties {name}", partial(ProducerConfig.from_properties, properties)
         wrong = _wrong(SINK, f"kafka.{name}", NoValue())
         yield f"SinkOptions {name}", partial(SinkOptions.read, wrong)
-    for name in [*_BY_KEYWORD, "no_such_argument"]:
+    for name in [*BY_KEYWORD, "no_such_argument"]:
         wrong = _wrong(DROP_IN, name, NoValue())
         yield f"drop-in {name}", partial(AIOKafkaProducer, **wrong)
         yield f"from_keywords {name}", partial(ProducerConfig.from_keywords, wrong)

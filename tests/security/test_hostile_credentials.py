@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from aioidem import Producer
 from aioidem._broker.security import MECHANISMS, BrokerSecurity
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import AuthenticationFailedError, ConfigError
 

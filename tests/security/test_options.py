@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioidem._config import ProducerConfig
 from aioidem._config.jaas import JaasError, read_jaas
-from aioidem._config.options import ProducerConfig
 from aioidem._config.secret import Secret
 from aioidem.errors import ConfigError
 

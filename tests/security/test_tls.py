@@ -20,7 +20,7 @@ from anyio.streams.tls import TLSStream
 from aioidem import AIOKafkaProducer, Producer
 from aioidem._broker.memory import MemoryStream, stream_pair
 from aioidem._broker.security import BrokerSecurity
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.tls import OneAtATime, TlsConnector, client_context
 from aioidem._network.transport import Connector, TcpConnector
 from aioidem.broker import EmbeddedCluster

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.transport import Connector

@@ -32,7 +32,7 @@ from aioidem._broker.intercept import (
     RequestSeen,
     Rewrite,
 )
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine.accumulator import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery

@@ -31,7 +31,7 @@ from anyio.abc import ByteStream, TaskGroup
 
 from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.accumulator import Settlement
 from aioidem._network.transport import Connector

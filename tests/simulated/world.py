@@ -26,7 +26,7 @@ from aioidem import errors
 from aioidem._broker.requests import Connection as BrokerConnection
 from aioidem._broker.requests import Delivery
 from aioidem._broker.state import ClusterState
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.accumulator import PendingRecord, Settlement
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger

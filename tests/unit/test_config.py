@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import math
 import pickle
 import sys
@@ -16,8 +17,12 @@ from aiokafka import AIOKafkaProducer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem._config import options as config_module
-from aioidem._config.options import ProducerConfig, ProducerOptions, validate_topic
+from aioidem import Producer
+from aioidem._aiokafka.options import MoreOptions
+from aioidem._config import ProducerConfig, ProducerOptions, validate_topic
+from aioidem._config.kinds import Seconds
+from aioidem._config.names import BY_KEYWORD, BY_PROPERTY
+from aioidem._config.options import OPTIONS
 from aioidem.errors import ConfigError, RecordError
 from aioidem.partitioner import DefaultPartitioner
 
@@ -495,14 +500,14 @@ def test_any_properties_are_taken_or_refused_with_config_error(properties: dict[
         ProducerConfig.from_properties({"bootstrap.servers": "h", **properties})
     except ConfigError:
         return
-    assert set(properties) <= set(config_module._BY_PROPERTY)
+    assert set(properties) <= set(BY_PROPERTY)
 
 
 @given(st.data())
 def test_any_text_for_any_property_is_taken_or_refused_with_config_error(
     data: st.DataObject,
 ) -> None:
-    name = data.draw(st.sampled_from(sorted(config_module._BY_PROPERTY)))
+    name = data.draw(st.sampled_from(sorted(BY_PROPERTY)))
     text = data.draw(st.one_of(st.text(), st.integers().map(str), st.sampled_from(["true", "all"])))
     with contextlib.suppress(ConfigError):
         _properties({name: text})
@@ -528,27 +533,74 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
 
 
 def test_property_names_are_unique_and_java_styled() -> None:
-    names = [option.java for option in config_module._OPTIONS.values() if option.java]
+    names = [option.java for option in OPTIONS.values() if option.java]
     assert len(set(names)) == len(names) == len(_FIELDS) - 6  # objects, and a name of aiokafka's
     assert all(name == name.lower() and "_" not in name for name in names)
 
 
 def test_aiokafka_names_are_arguments_of_its_producer() -> None:
     theirs = set(inspect.signature(AIOKafkaProducer).parameters)
-    names = [option.aiokafka for option in config_module._OPTIONS.values() if option.aiokafka]
+    names = [option.aiokafka for option in OPTIONS.values() if option.aiokafka]
     assert len(set(names)) == len(names)
     assert set(names) <= theirs
 
 
-def test_every_option_has_a_line_of_documentation() -> None:
-    source = inspect.getsource(ProducerConfig)
-    for name in _FIELDS:
-        declaration = source.index(f"\n    {name}: ")
-        documentation = source.index('"""', declaration)
-        following = [
-            at for other in _FIELDS if (at := source.find(f"\n    {other}: ", declaration + 1)) > 0
-        ]
-        assert documentation < min(following, default=len(source)), name
+def test_the_table_has_the_fields_in_their_order() -> None:
+    """Options are documented in the order in which the configuration has them."""
+    assert list(OPTIONS) == list(_FIELDS)
+
+
+@pytest.mark.parametrize("documented", [ProducerConfig, Producer], ids=lambda cls: cls.__name__)
+def test_help_shows_every_option_with_its_values_default_and_javas_name(
+    documented: type,
+) -> None:
+    """`help(ProducerConfig)` and `help(Producer)` say all about an option in one place."""
+    text = inspect.getdoc(documented) or ""
+    for name, option in OPTIONS.items():
+        if documented is Producer and name == "bootstrap_servers":
+            continue  # an argument of its own
+        entry = _entry(text, name)
+        assert _flat(option.text) in entry, name
+        assert f"Allowed: {option.kind.allowed}." in entry, name
+        field = _FIELDS[name]
+        if field.default is not dataclasses.MISSING:
+            assert f"Default: {field.default!r}." in entry, name
+        assert option.java is None or f": {option.java}" in entry, name
+
+
+def test_help_of_the_drop_ins_own_arguments_shows_each_in_milliseconds() -> None:
+    """`help(MoreOptions)` has the drop-in's names, units and defaults."""
+    text = inspect.getdoc(MoreOptions) or ""
+    for name in MoreOptions.__annotations__:
+        entry = _entry(text, name)
+        assert "Allowed: " in entry, name
+        assert "Default: " in entry, name
+        assert f"In ProducerConfig: {BY_KEYWORD[name]}." in entry, name
+        assert ("milliseconds" in entry) == name.endswith("_ms"), name
+        assert "in seconds" not in entry, name
+    assert "Default: the value of request_timeout_ms." in _entry(text, "max_block_ms")
+    assert "Default: 50." in _entry(text, "reconnect_backoff_ms")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_options_text_is_sentences_that_name_the_unit(name: str) -> None:
+    """An option's text is complete by itself; a time says that it is in seconds."""
+    option = OPTIONS[name]
+    assert option.text[0].isupper()
+    assert option.text.endswith(".")
+    assert len(option.text.split()) >= 8
+    assert isinstance(option.kind, Seconds) == ("in seconds" in option.text)
+
+
+def _entry(text: str, name: str) -> str:
+    """Return what a docstring says of an option, on one line."""
+    body = text.split(f"\n    {name}:\n", 1)[1]
+    lines = itertools.takewhile(lambda line: line.startswith(" " * 8), body.splitlines())
+    return _flat("\n".join(lines))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 # --- as a value -----------------------------------------------------------------------------------

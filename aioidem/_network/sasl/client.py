@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
-from aioidem._config.options import ProducerConfig
+from aioidem._config import ProducerConfig
 from aioidem._config.secret import Secret, in_utf8
 from aioidem._network.sasl.aws_msk_iam import AwsMskIam
 from aioidem._network.sasl.gssapi import Gssapi, kerberos_context

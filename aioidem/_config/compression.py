@@ -1,0 +1,42 @@
+"""What Kafka's compression codecs need: a library, and a level within the codec's bounds."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from aioidem._config.producer_config import ProducerConfig
+
+__all__ = ["LEVELS", "compression_complaints"]
+
+# Java's limits, so that a level moves over with its property. Codecs not named here have no levels.
+LEVELS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
+)
+# The module each codec needs, and what to install for it.
+_LIBRARIES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "snappy": ("cramjam", "aioidem[snappy]"),
+        "lz4": ("lz4", "lz4"),
+        "zstd": ("zstandard", "zstandard"),
+    }
+)
+
+
+def compression_complaints(config: ProducerConfig) -> Iterator[str]:
+    """Yield what is wrong with the codec and its level, in words."""
+    codec, level = config.compression_type, config.compression_level
+    library, install = _LIBRARIES.get(codec, (None, None))
+    if library is not None and importlib.util.find_spec(library) is None:
+        yield f"compression_type={codec!r} needs the package {library}: pip install '{install}'"
+    if level is None:
+        return
+    if codec not in LEVELS:
+        yield f"compression_level={level}: expected None, {codec} has no levels"
+        return
+    low, high = LEVELS[codec]
+    if not low <= level <= high:
+        yield f"compression_level={level}: expected {low} to {high} for {codec}"

@@ -1,0 +1,105 @@
+"""Options as documentation: the text of `help()` and of docs/options.md, from the table.
+
+Every rendering takes the meaning, the legal values and the names from `OPTIONS` and the default
+from `ProducerConfig`, so none of them can differ from what the code does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+
+from aioidem._config.kinds import Seconds
+from aioidem._config.names import BY_KEYWORD
+from aioidem._config.options import OPTIONS, SECTIONS
+from aioidem._config.producer_config import ProducerConfig
+
+__all__ = ["add_section", "keyword_help", "native_help", "option_tables"]
+
+_WIDTH = 92
+_FIELDS = {field.name: field for field in dataclasses.fields(ProducerConfig)}
+
+
+def add_section(documented: type, heading: str, body: str) -> None:
+    """Append a section to a class's docstring, unless Python runs without docstrings (-OO)."""
+    if documented.__doc__ is not None:
+        documented.__doc__ = f"{inspect.cleandoc(documented.__doc__)}\n\n{heading}:\n{body}\n"
+
+
+def native_help(names: Iterable[str] = OPTIONS) -> str:
+    """Describe options under their native names, as the body of a docstring's section."""
+    return "\n".join(line for name in names for line in _native(name))
+
+
+def keyword_help(names: Iterable[str], defaults: Mapping[str, str]) -> str:
+    """Describe options under the drop-in's names, as the body of a docstring's section.
+
+    Args:
+        names: The drop-in's names.
+        defaults: In words, the defaults that are not those of `ProducerConfig`.
+    """
+    return "\n".join(line for name in names for line in _keyword(name, defaults))
+
+
+def option_tables() -> str:
+    """Describe all options as Markdown: one table for each section, for docs/options.md."""
+    lines: list[str] = []
+    for heading, section in SECTIONS.items():
+        lines += [f"## {heading}", "", "| option | default | property | what it means |"]
+        lines += ["|---|---|---|---|", *map(_row, section), ""]
+    return "\n".join(lines)
+
+
+def _row(name: str) -> str:
+    option = OPTIONS[name]
+    java = "" if option.java is None else f"`{option.java}`{' *' if option.own else ''}"
+    text = f"{option.text} Legal: {option.kind.allowed}."
+    return f"| `{name}` | {_default(name)} | {java} | {text} |".replace("*", r"\*")
+
+
+def _native(name: str) -> Iterator[str]:
+    option = OPTIONS[name]
+    facts = f"Allowed: {option.kind.allowed}. Default: {_default(name)}."
+    if option.java is not None:
+        milliseconds = " (milliseconds)" if isinstance(option.kind, Seconds) else ""
+        whose = "Property, which Java lacks" if option.own else "Java"
+        facts += f" {whose}: {option.java}{milliseconds}."
+    yield from _entry(name, option.text, facts)
+
+
+def _keyword(name: str, defaults: Mapping[str, str]) -> Iterator[str]:
+    native = BY_KEYWORD[name]
+    option = OPTIONS[native]
+    times = isinstance(option.kind, Seconds)
+    text = option.text.replace("in seconds", "in milliseconds")
+    default = _FIELDS[native].default
+    shown = f"{default * 1000:g}" if times and isinstance(default, float) else _default(native)
+    allowed = option.kind.allowed_text.replace("a whole number", "a number")
+    allowed = allowed.replace(", or -1 for none", " or None")
+    facts = (
+        f"Allowed: {allowed if times else option.kind.allowed}. "
+        f"Default: {defaults.get(name, shown)}. In ProducerConfig: {native}."
+    )
+    yield from _entry(name, text, facts)
+
+
+def _default(name: str) -> str:
+    field = _FIELDS[name]
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    return "none, it is required" if name == "bootstrap_servers" else "a name of its own"
+
+
+def _entry(name: str, *paragraphs: str) -> Iterator[str]:
+    yield f"    {name}:"
+    for paragraph in paragraphs:
+        yield textwrap.fill(
+            paragraph,
+            _WIDTH,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 8,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )

@@ -1,0 +1,92 @@
+"""The names of options in each family, and the error messages that are about names and values.
+
+An option has a native name, and where Java and aiokafka have the option, theirs. Messages name an
+option in the family in which the caller wrote it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from aioidem._config.kinds import Hidden
+from aioidem._config.options import OPTIONS, Option
+from aioidem.errors import ConfigError
+
+__all__ = ["BY_KEYWORD", "BY_PROPERTY", "both_names", "illegal", "keyword", "unknown"]
+
+
+def keyword(name: str) -> str:
+    """Return the name that an option has among the drop-in's arguments.
+
+    That is aiokafka's name, or Java's in snake_case where aiokafka lacks the option.
+    """
+    option = OPTIONS[name]
+    return option.aiokafka or (option.java or name).replace(".", "_")
+
+
+BY_PROPERTY: Final[Mapping[str, str]] = MappingProxyType(
+    {option.java: name for name, option in OPTIONS.items() if option.java is not None}
+)
+"""Native names by Java's."""
+
+BY_KEYWORD: Final[Mapping[str, str]] = MappingProxyType({keyword(name): name for name in OPTIONS})
+"""Native names by the drop-in's."""
+
+_ALIKE: Final = 0.75
+"""How similar two names must be (difflib's ratio) for the message to suggest one for the other.
+
+A lower ratio would suggest "client.id" for "client.dns.lookup".
+"""
+
+_NEEDLESS: Final = MappingProxyType(
+    {
+        "retries": "records are retried until {}: set that",
+        "client.dns.lookup": "every address of a host is tried already: leave it out",
+    }
+)
+"""Java's properties that have no counterpart here, and what to do instead."""
+
+
+def illegal(name: str, value: object, allowed: str) -> ConfigError:
+    """Return the error for an illegal value, under the name that the caller used.
+
+    The value of a secret is not shown.
+    """
+    field = BY_PROPERTY.get(name) or BY_KEYWORD.get(name) or name
+    hidden = field in OPTIONS and isinstance(OPTIONS[field].kind, Hidden)
+    shown = "***" if hidden else reprlib.repr(value)
+    return ConfigError(f"{name}={shown}: expected {allowed}")
+
+
+def both_names(name: str) -> str:
+    """Return an option's native name with Java's behind it, for callers of either family."""
+    java = OPTIONS[name].java
+    return name if java is None or java == name else f"{name} ({java})"
+
+
+def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
+    """Return the error for a name that is not an option, with what was probably meant.
+
+    Args:
+        name: What the caller wrote.
+        known: All names of the family that the caller uses.
+    """
+    for native, option in OPTIONS.items():
+        here = native if native in known else option.java
+        if name in {native, option.java, option.aiokafka} and here in known:
+            return ConfigError(f"unknown option {name!r}: write {here!r}, {_values(option, here)}")
+    if name in _NEEDLESS:
+        deadline = "delivery_timeout" if "delivery_timeout" in known else "delivery.timeout.ms"
+        return ConfigError(f"unknown option {name!r}: {_NEEDLESS[name].format(deadline)}")
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    if nearest:
+        return ConfigError(f"unknown option {name!r}: did you mean {nearest[0]!r}?")
+    return ConfigError(f"unknown option {name!r}: expected one of {', '.join(known)}")
+
+
+def _values(option: Option, name: str) -> str:
+    return option.kind.allowed if name in OPTIONS else option.kind.allowed_text

@@ -1,0 +1,3 @@
+"""The errors behind `aioidem.errors`: `local` ones, broker `codes`, and `aiokafka_names`."""
+
+from __future__ import annotations

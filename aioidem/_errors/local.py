@@ -1,0 +1,226 @@
+"""The base class of all errors, and the errors that are raised without a broker's error code.
+
+Invariants:
+
+- An exception that is a record's outcome carries ``status``: NOT_WRITTEN or UNKNOWN.
+- Every error can be copied and pickled with its attributes: a batch's error is copied for each of
+  its records, and load tests send errors between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from aioidem.structs import DeliveryStatus
+
+if TYPE_CHECKING:
+    from aioidem._producer.delivery import Delivery
+
+__all__ = [
+    "AbortableTransactionError",
+    "AuthenticationFailedError",
+    "BrokerNotAllowedError",
+    "BufferFullError",
+    "ClusterChangedError",
+    "ConfigError",
+    "DeliveryTimeoutError",
+    "ForkedProducerError",
+    "IllegalOperation",
+    "IllegalStateError",
+    "IncompatibleBrokerVersion",
+    "InternalError",
+    "KafkaConnectionError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "NotKafkaError",
+    "PartialDeliveryError",
+    "ProducerClosed",
+    "ProtocolError",
+    "RecordError",
+    "SslAuthenticationError",
+    "TransactionAborted",
+    "UnsupportedCodecError",
+    "WrongLoopError",
+]
+
+
+class KafkaError(RuntimeError):
+    """The base class of all errors of aioidem.
+
+    Attributes:
+        status: NOT_WRITTEN or UNKNOWN if the error is a record's outcome; None if it is not.
+        retriable: Whether the same call may succeed later.
+        invalid_metadata: Whether the error shows that the cluster's metadata is out of date.
+    """
+
+    retriable: ClassVar[bool] = False
+    invalid_metadata: ClassVar[bool] = False
+    status: DeliveryStatus | None
+
+    def __init__(self, *args: object, status: DeliveryStatus | None = None) -> None:
+        super().__init__(*args)
+        self.status = status
+
+    def __str__(self) -> str:
+        """Return the class's name and the arguments, so that a log line says which error it was."""
+        if not self.args:
+            return type(self).__name__
+        return f"{type(self).__name__}: {super().__str__()}"
+
+    def __copy__(self) -> Self:
+        """Return a copy that has the cause as well, which pickling would drop."""
+        reduced: Any = self.__reduce__()
+        make, arguments, *state = reduced
+        other: Self = make(*arguments)
+        other.__dict__.update(*state)
+        if self.__cause__ is not None:
+            other.__cause__ = self.__cause__
+        return other
+
+
+class ConfigError(KafkaError, ValueError):
+    """An option is unknown, has an illegal value or contradicts another one."""
+
+
+class RecordError(KafkaError, ValueError):
+    """A record was not queued: its topic, partition, key, value, headers or timestamp is bad."""
+
+
+class KafkaTimeoutError(KafkaError, TimeoutError):
+    """Metadata, room in the buffer, a flush or another call took longer than its timeout."""
+
+
+class DeliveryTimeoutError(KafkaTimeoutError):
+    """A record had no outcome within ``delivery_timeout``; ``status`` says if it may be stored."""
+
+
+class BufferFullError(KafkaError):
+    """``send_nowait`` found no room within ``buffer_memory``; the record was not queued."""
+
+    retriable = True
+
+
+class KafkaConnectionError(KafkaError):
+    """A broker could not be reached, or the connection to it was lost."""
+
+    retriable = True
+    invalid_metadata = True
+
+
+class NotKafkaError(KafkaConnectionError):
+    """The server does not speak the protocol that was expected: Kafka, or TLS.
+
+    The message names the protocol that its answer looks like.
+    """
+
+    retriable = False
+    invalid_metadata = False
+
+
+class BrokerNotAllowedError(KafkaConnectionError):
+    """The cluster named a broker at an address that ``allowed_brokers`` does not allow.
+
+    Nothing was sent to that address.
+    """
+
+
+class AuthenticationFailedError(KafkaError):
+    """The broker rejected the client, or the client rejected the broker.
+
+    The reason is the credentials, the SASL mechanism, a certificate, or (SCRAM) a broker that
+    cannot prove that it knows the password. The same attempt would fail again.
+    """
+
+
+class SslAuthenticationError(AuthenticationFailedError):
+    """The TLS handshake failed because of a certificate, a host name or a TLS version."""
+
+
+class ProtocolError(KafkaError):
+    """A broker sent a frame or a message that violates the protocol; its connection is closed."""
+
+
+class ProducerClosed(KafkaError):
+    """The producer is not started, is closing or is closed."""
+
+
+class ClusterChangedError(KafkaError):
+    """The bootstrap servers lead to another cluster than before, and the old one is gone.
+
+    Records that may have been written to the old cluster end UNKNOWN with this error. With
+    ``on_cluster_change="fail"`` or a transactional id the producer ends as well.
+    """
+
+
+class IncompatibleBrokerVersion(KafkaError):
+    """The broker supports no version of a Kafka API that aioidem supports."""
+
+
+class UnsupportedCodecError(KafkaError):
+    """The library for a compression codec is not installed, or no such codec exists."""
+
+
+class PartialDeliveryError(KafkaError):
+    """Some records of a ``send_many`` failed.
+
+    Attributes:
+        deliveries: The delivery of each record that was queued, in order.
+    """
+
+    deliveries: Sequence[Delivery]
+
+    def __init__(
+        self,
+        *args: object,
+        deliveries: Sequence[Delivery] = (),
+        status: DeliveryStatus | None = None,
+    ) -> None:
+        super().__init__(*args, status=status)
+        self.deliveries = deliveries
+
+
+class ForkedProducerError(KafkaError):
+    """A producer was used in a child process after ``fork()``.
+
+    It would share its producer id and sequence numbers with the parent, and the broker would drop
+    records of one as duplicates of the other's. Make a new producer in the child.
+    """
+
+
+class WrongLoopError(KafkaError, RuntimeError):
+    """A producer was called from another event loop or thread than the one it was started on.
+
+    Nothing was queued, and the producer keeps working.
+    """
+
+
+class InternalError(KafkaError):
+    """The producer reached an impossible state: a defect of aioidem, which should be reported."""
+
+
+class IllegalOperation(KafkaError):
+    """A call needs a transactional id or an open transaction, and there is none."""
+
+
+class IllegalStateError(KafkaError):
+    """A call does not fit the transaction's state, such as a commit before a begin.
+
+    The transaction's state has not changed.
+    """
+
+
+class AbortableTransactionError(KafkaError):
+    """The transaction can only be aborted; after that the producer can begin another one.
+
+    ``__cause__`` is the error that made it so. Every other error that a transaction's calls raise
+    is fatal for the producer, except `KafkaTimeoutError` (call again), `IllegalStateError` and
+    `IllegalOperation`.
+    """
+
+
+class TransactionAborted(KafkaError):
+    """The record's transaction was aborted before the record was acknowledged.
+
+    Consumers that read committed data never see the record.
+    """
