@@ -51,7 +51,7 @@ from aioidem._testing.fault_proxy import FaultProxy
 from aioidem._testing.kafka_dump import DumpedBatch, parse_dump, split_dumps
 from aioidem._testing.kafka_install import (
     KafkaInstall,
-    KafkaUnavailableError,
+    KafkaInstallError,
     install_kafka,
     java_environment,
 )
@@ -154,7 +154,7 @@ class KafkaCluster:
         are added to the exception as a note.
     :param start_timeout: seconds for a start until it is ready, ``stop_timeout`` for a clean stop.
     :param unpinned: run a version whose jars' SHA-256 is not kept here, as Maven Central gives it.
-    :raises KafkaUnavailableError: (on entering) no Java, no jgo, no network for the first use, or
+    :raises KafkaInstallError: (on entering) no Java, no jgo, no network for the first use, or
         jars that are not the pinned ones.
     :raises KafkaStartError: (on entering) a broker did not start.
     """
@@ -676,7 +676,7 @@ class KafkaCluster:
                     abandon_on_cancel=True,
                 )
         except TimeoutError:
-            raise KafkaUnavailableError(
+            raise KafkaInstallError(
                 f"the jars of Kafka {self.version} did not come in {_DOWNLOAD_SECONDS:g} s"
             ) from None
 

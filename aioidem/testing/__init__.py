@@ -36,7 +36,7 @@ from aioidem._testing.history import (
     parse_value,
 )
 from aioidem._testing.kafka_cluster import KafkaCluster, KafkaStartError, KafkaToolError
-from aioidem._testing.kafka_install import KafkaUnavailableError
+from aioidem._testing.kafka_install import KafkaInstallError
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem._testing.monitor import WireAnswer, WireBatch, WireMonitor
@@ -55,6 +55,7 @@ __all__ = [
     "Hold",
     "Inspect",
     "KafkaCluster",
+    "KafkaInstallError",
     "KafkaSecurity",
     "KafkaStartError",
     "KafkaToolError",
@@ -75,3 +76,6 @@ __all__ = [
     "make_value",
     "parse_value",
 ]
+
+KafkaUnavailableError = KafkaInstallError
+"""The name that `KafkaInstallError` had at first."""

