@@ -21,6 +21,8 @@ __all__ = [
     "BatchRecord",
     "BatchRecordMetadata",
     "Serializer",
+    "mark_sent",
+    "records_of",
     "whole_milliseconds",
 ]
 
@@ -129,23 +131,25 @@ class BatchBuilder:
         """How many records it has."""
         return len(self._records)
 
-    def records(self) -> Sequence[BatchRecord]:
-        """Its records, for sending.
-
-        Raises:
-            RecordError: it was sent before.
-        """
-        if self._sent:
-            raise RecordError("this batch was sent before: make another with create_batch()")
-        return self._records
-
-    def sent(self) -> None:
-        """It is on its way: it takes no more records and is not to be sent again."""
-        self._closed = self._sent = True
-
     def __repr__(self) -> str:
         state = "sent" if self._sent else "closed" if self._closed else "open"
         return f"<BatchBuilder {state}, {len(self._records)} records, {self._size} bytes>"
+
+
+def records_of(batch: BatchBuilder) -> Sequence[BatchRecord]:
+    """Return a batch's records, in order, for sending them.
+
+    Raises:
+        RecordError: The batch was sent before.
+    """
+    if batch._sent:  # noqa: SLF001 - a part of it, which is not for users
+        raise RecordError("this batch was sent before: make another with create_batch()")
+    return batch._records  # noqa: SLF001
+
+
+def mark_sent(batch: BatchBuilder) -> None:
+    """Close a batch that was queued, so that it takes no more records and is not sent again."""
+    batch._closed = batch._sent = True  # noqa: SLF001
 
 
 def whole_milliseconds(timestamp: float) -> int:

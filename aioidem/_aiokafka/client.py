@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from aioidem._engine.cluster import NO_LEADER, ClusterView
 from aioidem._producer.native import Producer
+from aioidem._producer.topic_lookup import TopicLookup
 from aioidem.structs import BrokerMetadata, TopicPartition
 
 __all__ = ["ClusterMetadata", "ProducerClient"]
@@ -53,11 +54,14 @@ class ClusterMetadata:
 class ProducerClient:
     """A view of a producer's connection to the cluster."""
 
-    def __init__(self, producer: Producer, bootstrap_servers: str | Sequence[str]) -> None:
+    def __init__(
+        self, producer: Producer, topics: TopicLookup, bootstrap_servers: str | Sequence[str]
+    ) -> None:
         self._producer = producer
+        self._topics = topics
         self._bootstrap_servers = bootstrap_servers
         self._client_id = producer.config.client_id
-        self.cluster = ClusterMetadata(producer.cluster)
+        self.cluster = ClusterMetadata(topics.view)
 
     async def force_metadata_update(self) -> bool:
         """Ask for metadata now. True when it came.
@@ -65,7 +69,7 @@ class ProducerClient:
         Raises:
             KafkaTimeoutError: it did not come within `max_block_ms`. ProducerClosed.
         """
-        await self._producer.refresh_metadata()
+        await self._topics.refresh()
         return True
 
     async def _wait_on_metadata(self, topic: str) -> set[int]:

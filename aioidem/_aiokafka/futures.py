@@ -17,6 +17,7 @@ import anyio
 
 from aioidem._aiokafka.translation import Translation
 from aioidem._producer.delivery import Deliveries, Delivery
+from aioidem._producer.queued import QueuedDeliveries
 from aioidem.errors import AbortableTransactionError, TransactionAborted
 from aioidem.structs import DeliveryStatus, RecordMetadata
 
@@ -168,7 +169,9 @@ def record_future(
 
 
 def batch_future(
-    loop: asyncio.AbstractEventLoop | None, deliveries: Deliveries, translation: Translation
+    loop: asyncio.AbstractEventLoop | None,
+    deliveries: QueuedDeliveries,
+    translation: Translation,
 ) -> DeliveryFuture:
     """The future of records sent together: their first one's metadata, or the first failure."""
     future = _new(loop)

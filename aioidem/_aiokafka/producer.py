@@ -20,7 +20,13 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
-from aioidem._aiokafka.batches import BatchBuilder, Serializer, whole_milliseconds
+from aioidem._aiokafka.batches import (
+    BatchBuilder,
+    Serializer,
+    mark_sent,
+    records_of,
+    whole_milliseconds,
+)
 from aioidem._aiokafka.client import ProducerClient
 from aioidem._aiokafka.collecting import CollectorObserver
 from aioidem._aiokafka.futures import DeliveryFuture, batch_future, done_future, record_future
@@ -29,7 +35,7 @@ from aioidem._aiokafka.options import OMITTED, MoreOptions, Omitted, check_seria
 from aioidem._aiokafka.translation import OWN, Translation
 from aioidem._config import SecurityProtocol, TokenProvider
 from aioidem._config.secret import without_frames
-from aioidem._producer.native import Producer
+from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
     ConfigError,
@@ -158,11 +164,12 @@ class AIOKafkaProducer:
         collector = self._collector
         observer = None if collector is None else CollectorObserver(collector, self._translation)
         self._producer = Producer(config=self._config, observer=observer)
-        self._client = ProducerClient(self._producer, self._bootstrap_servers)
+        self._inside = internals(self._producer)
+        self._client = ProducerClient(self._producer, self._inside.topics, self._bootstrap_servers)
         return self._producer
 
     @property
-    def _core(self) -> Producer:
+    def _native(self) -> Producer:
         if self._producer is None:
             raise ProducerClosed("the producer was not made")
         return self._producer
@@ -195,7 +202,7 @@ class AIOKafkaProducer:
             if self._stopped:
                 raise ProducerClosed("the producer was stopped")
             try:
-                await self._core.start()
+                await self._native.start()
             except ProducerClosed:
                 raise  # it runs already, and goes on
             except BaseException:
@@ -215,7 +222,7 @@ class AIOKafkaProducer:
         before, self._stopped = self._stopped, True
         with self._translation:
             try:
-                await self._core.close()
+                await self._native.close()
             except WrongLoopError:
                 self._stopped = before
                 raise
@@ -230,7 +237,7 @@ class AIOKafkaProducer:
         if not self._started or self._stopped:
             return
         with self._translation:
-            await self._core.flush()
+            await self._native.flush()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -245,8 +252,10 @@ class AIOKafkaProducer:
         await self.stop()
 
     def __del__(self, _warnings: Any = warnings) -> None:
-        producer, described = self._producer, repr(self)
-        if producer is None or not producer.abandon():
+        if self._producer is None:
+            return
+        described = repr(self)
+        if not self._inside.life.abandon():
             return
         _warnings.warn(f"Unclosed AIOKafkaProducer {described}", ResourceWarning, source=self)
         if self._loop is None or self._loop.is_closed():
@@ -299,7 +308,7 @@ class AIOKafkaProducer:
             if value is None and key is None:
                 raise RecordError("need at least one: key or value")
             block_until = await self._await_partition(topic, partition)
-            delivery = await self._core.enqueue(
+            delivery = await self._inside.intake.enqueue(
                 topic,
                 value if self._value_serializer is None else self._value_serializer(value),
                 key=key if self._key_serializer is None else self._key_serializer(key),
@@ -353,22 +362,22 @@ class AIOKafkaProducer:
         if not isinstance(given, BatchBuilder):
             raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
         with self._translation:
-            records = batch.records()
+            records = records_of(batch)
             block_until = await self._await_partition(topic, partition)
             place = self._choose(topic) if partition is None else partition
             if not records:
                 if self._config.transactional_id is not None:
-                    self._core.check_transaction()
-                batch.sent()
+                    self._inside.check_transaction()
+                mark_sent(batch)
                 return done_future(self._loop, _nowhere(topic, place), self._translation)
-            deliveries = await self._core.enqueue_batch(
+            deliveries = await self._inside.intake.enqueue_batch(
                 topic,
                 records,
                 partition=place,
                 size=batch.size() if batch.closed() else None,
                 block_until=block_until,
             )
-            batch.sent()
+            mark_sent(batch)
         return batch_future(self._loop, deliveries, self._translation)
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -378,17 +387,17 @@ class AIOKafkaProducer:
             As for `send`.
         """
         with self._translation:
-            return await self._core.partitions_for(topic)
+            return await self._native.partitions_for(topic)
 
     async def _await_partition(self, topic: str, partition: int | None) -> float | None:
         """Wait until it is known; until when the call may then wait for room."""
-        if self._core.knows(topic, partition):
+        if self._inside.topics.knows(topic, partition):
             return None
         given: object = partition
         if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
             raise TypeError(f"partition must be int or None, not {type(given).__name__}")
-        block_until = self._core.block_until()
-        await self._core.await_partition(topic, partition, block_until)
+        block_until = self._inside.life.block_until()
+        await self._inside.topics.await_partition(topic, partition, block_until)
         return block_until
 
     def _choose(self, topic: str) -> int:
@@ -416,7 +425,7 @@ class AIOKafkaProducer:
             `ProducerFenced`.
         """
         with self._translation:
-            await self._core.begin_transaction()
+            await self._native.begin_transaction()
 
     async def commit_transaction(self) -> None:
         """Deliver every record of the transaction, then commit it. Cancelled, it goes on.
@@ -428,7 +437,7 @@ class AIOKafkaProducer:
             whether it may have been committed.
         """
         with self._translation:
-            await self._core.commit_transaction(self._limit)
+            await self._native.commit_transaction(self._limit)
 
     async def abort_transaction(self) -> None:
         """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
@@ -440,7 +449,7 @@ class AIOKafkaProducer:
             it goes on, call again. KafkaError: fatal.
         """
         with self._translation:
-            await self._core.abort_transaction(self._limit)
+            await self._native.abort_transaction(self._limit)
 
     def transaction(self) -> TransactionContext:
         """A context that begins a transaction, commits it at its end, and aborts it if it is left
@@ -465,9 +474,8 @@ class AIOKafkaProducer:
             transaction can only be aborted; or fatal.
         """
         with self._translation:
-            core = self._core
-            core.check_transaction()
-            await core.send_offsets_to_transaction(
+            self._inside.check_transaction()
+            await self._native.send_offsets_to_transaction(
                 checked_offsets(offsets), checked_group(group_id), self._limit
             )
 
@@ -487,7 +495,7 @@ class TransactionContext:
     async def __aenter__(self) -> Self:
         producer = self._producer
         with producer._translation:  # noqa: SLF001 - a part of it
-            block = producer._core.transaction(producer._limit)  # noqa: SLF001
+            block = producer._native.transaction(producer._limit)  # noqa: SLF001
             await self._block.enter_async_context(block)
         return self
 

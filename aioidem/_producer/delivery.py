@@ -12,26 +12,27 @@ leisure.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import anyio
 
-from aioidem._engine.accumulator import Settlement
 from aioidem._network.waiting import Signal, new_signal
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
-from aioidem.errors import InternalError, KafkaError, PartialDeliveryError, TransactionAborted
-from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
+from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
-__all__ = ["Deliveries", "Delivery"]
+if TYPE_CHECKING:
+    from aioidem._producer.queued import QueuedDeliveries
+
+__all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery"]
 
 logger = logging.getLogger("aioidem")
 
-_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
-_COUNTED_AS_UNSEEN = -1
+COUNTED_AS_UNSEEN = -1
+"""The number of looks at a delivery that failed before anybody looked, and is counted."""
 
 
 class Delivery:
@@ -53,51 +54,18 @@ class Delivery:
         "status",
     )
 
-    def __init__(self, group: Deliveries | None, unseen: UnseenFailures, home: HomeLoop) -> None:
-        self.status = DeliveryStatus.PENDING
-        self._metadata: RecordMetadata | None = None
-        self._error: KafkaError | None = None
-        self._event: Signal | None = None
-        self._callbacks: list[Callable[[Delivery], object]] | None = None
-        self._group = group
-        self._unseen = unseen
-        self._home = home
-        # Tasks that wait, callbacks, and looks at the outcome; or `_COUNTED_AS_UNSEEN`.
-        self._looking = 0
+    status: DeliveryStatus
+    """What is known of the record: PENDING until it is ACKED, NOT_WRITTEN or UNKNOWN."""
 
-    def settle(self, settlement: Settlement, index: int) -> None:
-        """Take the outcome; called once, by the Sender."""
-        appended_at = settlement.log_append_time_ms
-        offset = settlement.base_offset
-        self._metadata = RecordMetadata(
-            settlement.topic,
-            settlement.partition,
-            TopicPartition(settlement.topic, settlement.partition),
-            offset + index if offset >= 0 else -1,
-            appended_at if appended_at >= 0 else settlement.records[index].timestamp_ms,
-            _LOG_APPEND_TIME if appended_at >= 0 else _CREATE_TIME,
-            settlement.log_start_offset if settlement.log_start_offset >= 0 else None,
-        )
-        error = settlement.error
-        if error is not None:
-            # A copy for each record: a traceback grows on the instance that is raised.
-            self._error = (
-                copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
-            )
-            # Who aborts a transaction knows what becomes of its records.
-            asked_for = isinstance(error, TransactionAborted)
-            watched = self._looking or (self._group is not None and self._group.watched)
-            if not watched and not asked_for:
-                self._unseen.add(settlement.topic, self._error)
-                self._looking = _COUNTED_AS_UNSEEN
-        self.status = settlement.status
-        if self._event is not None:
-            self._event.set()
-        if self._group is not None:
-            self._group.one_done()
-        if self._callbacks:
-            for callback in self._callbacks:
-                self._call(callback)
+    _metadata: RecordMetadata | None
+    _error: KafkaError | None
+    _event: Signal | None
+    _callbacks: list[Callable[[Delivery], object]] | None
+    _group: QueuedDeliveries | None
+    _unseen: UnseenFailures
+    _home: HomeLoop
+    _looking: int
+    # Tasks that wait, callbacks, and looks at the outcome; or `COUNTED_AS_UNSEEN`.
 
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:
@@ -130,7 +98,7 @@ class Delivery:
         return self._error
 
     def _look(self) -> None:
-        if self._looking == _COUNTED_AS_UNSEEN and self._metadata is not None:
+        if self._looking == COUNTED_AS_UNSEEN and self._metadata is not None:
             self._unseen.looked_at(self._metadata.topic, self._error)
         self._looking = 1
 
@@ -182,40 +150,13 @@ class Delivery:
 class Deliveries(Sequence[Delivery]):
     """The outcomes of `send_many`: a sequence of `Delivery` in call order, with counts."""
 
-    __slots__ = ("_callback", "_event", "_home", "_items", "_pending", "watched")
+    __slots__ = ("_event", "_home", "_items", "_pending", "watched")
 
-    def __init__(self, home: HomeLoop) -> None:
-        self._home = home
-        # Whether somebody is going to look at every outcome.
-        self.watched = False
-        self._callback: Callable[[Deliveries], object] | None = None
-        self._items: list[Delivery] = []
-        self._pending = 0
-        self._event: anyio.Event | None = None
-
-    def add(self, delivery: Delivery) -> None:
-        """One more record is being queued."""
-        self._items.append(delivery)
-        self._pending += 1
-
-    def one_done(self) -> None:
-        """One of them has its outcome."""
-        self._pending -= 1
-        if self._pending:
-            return
-        if self._event is not None:
-            self._event.set()
-        if self._callback is not None:
-            self._callback(self)
-
-    def when_settled(self, callback: Callable[[Deliveries], object]) -> None:
-        """Call `callback(self)` when every outcome is known: at once if they are. It must neither
-        block nor raise, and takes the place of one given before.
-        """
-        self._callback = callback
-        self.watched = True
-        if not self._pending:
-            callback(self)
+    watched: bool
+    _event: anyio.Event | None
+    _home: HomeLoop
+    _items: list[Delivery]
+    _pending: int
 
     async def settled(self) -> None:
         """Wait until every outcome is known.

@@ -17,7 +17,6 @@ is the protocol's rule, and two places to send from would only hide that.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -29,6 +28,7 @@ from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._producer.arguments import check_partition
+from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
 from aioidem._protocol.txn_offset_commit import GroupMember, TxnOffset
 from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -46,7 +46,7 @@ _BETWEEN = (
 )
 
 
-class TransactionCalls(ABC):
+class TransactionCalls:
     """Needs `transactional_id`; every call raises `IllegalOperation` without one.
 
     All waits are bounded by `timeout` seconds, `max_block` if None.
@@ -55,17 +55,7 @@ class TransactionCalls(ABC):
     config: ProducerConfig
     _core: ProducerCore
     _sender: Sender
-
-    @abstractmethod
-    def _check_open(self, *, awaits: bool = True) -> None:
-        """Raise what keeps this producer from working, if anything does; `awaits`: in a call that
-        waits.
-        """
-
-    @property
-    @abstractmethod
-    def _ended(self) -> bool:
-        """Whether the background task is gone."""
+    _life: ProducerLife
 
     async def init_transactions(self, timeout: float | None = None) -> None:
         """Get this transactional id for this producer: fences whoever had it, and ends what he left
@@ -210,7 +200,7 @@ class TransactionCalls(ABC):
                 "the transaction was aborted before the offsets were in it"
             )
 
-    def check_transaction(self) -> None:
+    def _check_transaction(self) -> None:
         """Whether records and offsets may be sent.
 
         Raises:
@@ -222,7 +212,7 @@ class TransactionCalls(ABC):
     # -- inside ------------------------------------------------------------------------------------
 
     def _transactional(self) -> Transactions:
-        self._check_open()
+        self._life.check_open()
         if self._core.transactions is None:
             raise errors.IllegalOperation("transactions need a transactional_id")
         return self._core.transactions
@@ -232,17 +222,17 @@ class TransactionCalls(ABC):
         self._sender.wakeup.set()
         with anyio.move_on_after(limit) as scope:
             await self._sender.until(
-                lambda: condition() or self._ended or self._core.fatal_error is not None
+                lambda: condition() or self._life.ended or self._core.fatal_error is not None
             )
         if condition():
             return  # whatever else has ended meanwhile
         if scope.cancelled_caught:
-            self._check_open()
+            self._life.check_open()
             raise errors.KafkaTimeoutError(
                 f"{call}: not done within {limit:g} s, call again to go on waiting"
                 f"{self._last_refusal()}"
             )
-        self._check_open()
+        self._life.check_open()
 
     def _last_refusal(self) -> str:
         """What a coordinator said last, for the message of a timeout."""
@@ -263,7 +253,7 @@ class TransactionCalls(ABC):
                 lambda: (
                     not transactions.in_transaction
                     or transactions.state is TransactionState.ABORTABLE
-                    or self._ended
+                    or self._life.ended
                     or self._core.fatal_error is not None
                 )
             )

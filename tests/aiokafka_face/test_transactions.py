@@ -35,7 +35,7 @@ async def test_what_is_refused_outside_of_a_transaction_takes_no_room(
         for _ in range(3):
             await raised(producer.send("t", b"x" * 1000))
             await raised(producer.send_batch(batch, "t", partition=0))
-        assert producer._core.statistics().buffer_bytes_used == 0  # noqa: SLF001
+        assert producer._native.statistics().buffer_bytes_used == 0  # noqa: SLF001
 
 
 async def test_futures_of_an_aborted_transaction_are_not_logged(
@@ -49,7 +49,7 @@ async def test_futures_of_an_aborted_transaction_are_not_logged(
     async with producer:
         await producer.begin_transaction()
         futures = [await producer.send("t", b"x") for _ in range(5)]
-        await producer._core.enqueue("t", b"native")  # noqa: SLF001
+        await producer._inside.intake.enqueue("t", b"native")  # noqa: SLF001
         await producer.abort_transaction()
         assert all(isinstance(each.exception(), errors.TransactionAborted) for each in futures[:1])
         del futures

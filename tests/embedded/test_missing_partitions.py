@@ -14,6 +14,7 @@ import pytest
 
 from aioidem import DeliveryStatus, errors
 from aioidem._broker.intercept import Action, Delay, RequestSeen
+from aioidem._producer.native import internals
 from aioidem.broker import EmbeddedCluster
 
 from .tools import METADATA, bounded, numbered, producer_for, stored_values, virtual_time
@@ -159,7 +160,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_refuses_what_waited_for_t
             cluster.create_topic("orders", partitions=3)
             named = producer.send_nowait("orders", b"x", partition=7)
             free = [producer.send_nowait("orders", value, key=value) for value in numbered(20)]
-            await producer.refresh_metadata()
+            await internals(producer).topics.refresh()
             with pytest.raises(errors.UnknownTopicOrPartitionError, match=NO_SUCH):
                 await named
             await producer.flush()

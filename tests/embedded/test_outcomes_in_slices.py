@@ -16,6 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer
+from aioidem._producer.native import internals
 from aioidem._producer.outcomes import AT_ONCE
 from aioidem.broker import EmbeddedCluster
 
@@ -120,7 +121,7 @@ async def test_cancelling_the_background_task_between_two_slices_tells_the_rest(
         deliveries = send(producer, turns)
         await deliveries[0]
         assert not deliveries[-1].done()
-        assert producer.abandon()  # what its finaliser does
+        assert internals(producer).life.abandon()  # what its finaliser does
         await until(deliveries[-1].done)
         assert turns.told == list(range(MANY))
 

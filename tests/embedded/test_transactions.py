@@ -23,6 +23,7 @@ from aioidem import (
     Producer,
     TopicPartition,
 )
+from aioidem._producer.native import internals
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import (
     AbortableTransactionError,
@@ -343,7 +344,7 @@ async def test_once_fenced_every_call_fails_at_once_with_the_cause(
                 lambda: producer.send_offsets_to_transaction({SOURCE: 1}, "g"),
                 lambda: producer.send("t", b"2"),
                 lambda: producer.send_many("t", [b"3"]),
-                lambda: producer.enqueue("t", b"4"),
+                lambda: internals(producer).intake.enqueue("t", b"4"),
                 producer.flush,
             ]
             for call in calls:

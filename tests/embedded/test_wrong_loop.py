@@ -21,6 +21,7 @@ import anyio.to_thread
 import pytest
 
 from aioidem import AIOKafkaProducer, Delivery, DeliveryStatus, Producer, errors
+from aioidem._producer.native import internals
 from aioidem.broker import EmbeddedCluster
 
 from .tools import REAL_LOOPS, bounded, producer_for, stored_values
@@ -37,7 +38,7 @@ AWAITED: dict[str, Awaiting] = {
     "stop": lambda p, _: p.stop(),
     "wait_for_room": lambda p, _: p.wait_for_room(),
     "partitions_for": lambda p, _: p.partitions_for("t"),
-    "refresh_metadata": lambda p, _: p.refresh_metadata(),
+    "refresh_metadata": lambda p, _: internals(p).topics.refresh(),
     "init_transactions": lambda p, _: p.init_transactions(),
     "begin_transaction": lambda p, _: p.begin_transaction(),
     "commit_transaction": lambda p, _: p.commit_transaction(),
@@ -335,7 +336,7 @@ async def test_a_group_of_deliveries_is_awaited_at_home_only() -> None:
         cluster.create_topic("t")
         async with producer_for(cluster) as producer:
             with pending(cluster, producer):
-                group = await producer.enqueue_batch(
+                group = await internals(producer).intake.enqueue_batch(
                     "t", [Datum(b"x", round(time.time() * 1000))], partition=0, size=None
                 )
 

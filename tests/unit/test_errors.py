@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
-from aioidem._producer.delivery import Delivery
 from aioidem._producer.home import HomeLoop
+from aioidem._producer.queued import QueuedDelivery
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import (
     BrokerResponseError,
@@ -154,7 +154,7 @@ def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
 
 
 def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
-    deliveries = [Delivery(None, UnseenFailures("c"), HomeLoop()) for _ in range(2)]
+    deliveries = [QueuedDelivery(None, UnseenFailures("c"), HomeLoop()) for _ in range(2)]
     error = PartialDeliveryError("2 of 3", deliveries=deliveries, status=DeliveryStatus.UNKNOWN)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert [delivery.status for delivery in again.deliveries] == [DeliveryStatus.PENDING] * 2

@@ -1,0 +1,243 @@
+"""RecordIntake: from the arguments of a send to a record in the engine's accumulator.
+
+It checks the arguments, waits for room in `buffer_memory`, and queues the record. `Producer` uses
+it for its own sends, and the drop-in, which must return before the record has its outcome, calls
+it directly.
+
+Invariants: bad arguments raise before a record exists; a call that is cancelled while it waits for
+room has queued nothing; between the end of a wait and the queueing nothing is awaited, so that
+records are queued in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import anyio
+import anyio.lowlevel
+
+from aioidem import errors
+from aioidem._config import ProducerConfig, validate_topic
+from aioidem._engine import ProducerCore
+from aioidem._engine.accumulator import PendingRecord, RecordGroup
+from aioidem._network.waiting import new_signal
+from aioidem._producer.arguments import (
+    Headers,
+    check_partition,
+    check_timestamp,
+    checked_headers,
+    checked_payload,
+)
+from aioidem._producer.life import ProducerLife
+from aioidem._producer.queued import QueuedDeliveries, QueuedDelivery
+from aioidem._producer.sender import Observer, Sender
+from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
+
+__all__ = ["RecordIntake"]
+
+
+class RecordIntake:
+    """The way in for a producer's records.
+
+    Args:
+        core: The engine that takes the records.
+        sender: The loop that is woken when there is something to send.
+        life: Says whether the producer may be used.
+        config: The producer's options.
+        observer: Is told how long callers waited for room; None if nobody asks.
+    """
+
+    __slots__ = ("_config", "_core", "_life", "_observer", "_sender")
+
+    def __init__(
+        self,
+        core: ProducerCore,
+        sender: Sender,
+        life: ProducerLife,
+        config: ProducerConfig,
+        observer: Observer | None,
+    ) -> None:
+        self._core = core
+        self._sender = sender
+        self._life = life
+        self._config = config
+        self._observer = observer
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        block_until: float | None = None,
+    ) -> QueuedDelivery:
+        """`send` without its second half: wait for room, queue the record, return its `Delivery`.
+
+        `timestamp_ms`: milliseconds since the epoch. `block_until`: when `max_block` ends for the
+        caller, on the loop's clock (see `block_until`); None: it begins now. All else, and what is
+        raised, as for `send`.
+        """
+        self._life.check_open()
+        record, delivery = self.record(topic, value, key, headers, partition, timestamp_ms)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if not self._core.budget.try_take(record.size):
+            block_until = await self.wait_for_bytes(record.size, topic, partition, block_until)
+        self.queue(topic, record, block_until)
+        return delivery
+
+    async def enqueue_batch(
+        self,
+        topic: str,
+        records: Sequence[NewRecord],
+        *,
+        partition: int,
+        size: int | None,
+        block_until: float | None = None,
+    ) -> QueuedDeliveries:
+        """Wait for room and queue records of one partition, with nothing in between them.
+
+        `size`: they make a batch of their own, of so many bytes before compression with its header;
+        None lets them share batches with others. A batch larger than the topic allows is split all
+        the same. `block_until`: as for `enqueue`. What is raised is as for `send`, and then nothing
+        was queued.
+        """
+        self._life.check_open()
+        group = None if size is None else RecordGroup(size)
+        deliveries = QueuedDeliveries(self._life.home)
+        pending: deque[PendingRecord] = deque()
+        for new in records:
+            record, delivery = self.record(
+                topic, new.value, new.key, new.headers, partition, new.timestamp_ms, deliveries
+            )
+            record.group = group
+            pending.append(record)
+            deliveries.add(delivery)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        total = sum(record.size for record in pending)
+        if not self._core.budget.try_take(total):
+            block_until = await self.wait_for_bytes(total, topic, partition, block_until)
+        try:
+            while pending:
+                self.queue(topic, pending.popleft(), block_until)
+        finally:
+            self._core.budget.release(sum(record.size for record in pending))
+        return deliveries
+
+    def record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        group: QueuedDeliveries | None = None,
+    ) -> tuple[PendingRecord, QueuedDelivery]:
+        """Check the arguments and make the record; nothing is queued yet."""
+        if type(topic) is not str or topic not in self._core.topics:
+            validate_topic(topic)
+        value = checked_payload("value", value)
+        key = checked_payload("key", key)
+        if headers:
+            headers = checked_headers(headers)
+        if partition is not None:
+            check_partition(partition)
+        if timestamp_ms is None:
+            timestamp_ms = round(time.time() * 1000)
+        else:
+            check_timestamp(timestamp_ms)
+        size = record_size_bound(key, value, headers)
+        if size + BATCH_OVERHEAD > self._config.max_request_size:
+            raise errors.MessageSizeTooLargeError(
+                f"a record of {size} bytes, more than max_request_size "
+                f"({self._config.max_request_size}) allows",
+            )
+        if size > self._config.buffer_memory:
+            raise errors.MessageSizeTooLargeError(
+                f"a record of {size} bytes, more than buffer_memory ({self._config.buffer_memory})"
+            )
+        delivery = QueuedDelivery(group, self._sender.unseen, self._life.home)
+        return (
+            PendingRecord(key, value, headers, timestamp_ms, partition, size, delivery),
+            delivery,
+        )
+
+    def queue(self, topic: str, record: PendingRecord, block_until: float | None = None) -> None:
+        try:
+            self._core.append(topic, record, self._life.clock(), block_until)
+        except errors.KafkaError:
+            self._core.budget.release(record.size)
+            raise
+        self._sender.wakeup.set()
+
+    async def wait_for_bytes(
+        self, size: int, topic: str, partition: int | None, block_until: float | None = None
+    ) -> float:
+        """Wait for room; until when the call may go on waiting for other things."""
+        began = self._life.clock()
+        until = began + self._config.max_block if block_until is None else block_until
+        try:
+            await self._granted(size, until)
+        finally:
+            if self._observer is not None:
+                self._observer.on_waited(topic, partition, self._life.clock() - began)
+        return until
+
+    async def _granted(self, size: int, until: float) -> None:
+        budget = self._core.budget
+        room = new_signal()
+        waiter = budget.wait(size, room.set)
+        try:
+            with anyio.CancelScope(deadline=until):
+                await room.wait()
+                # Cancelled since the room was granted: the record is not queued yet, so not sent.
+                await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            budget.abandon(waiter)
+            raise
+        if self._life.closed:
+            budget.abandon(waiter)
+            raise errors.ProducerClosed("the producer was closed while the record waited for room")
+        if not waiter.granted:
+            budget.abandon(waiter)
+            raise errors.KafkaTimeoutError(
+                f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
+                f"{budget.used} of {budget.capacity} are in use"
+            )
+        # Nothing is awaited between this and the record's queueing: call order is kept.
+        budget.claim(waiter)
+
+    async def wait_for_room(self, nbytes: int = 0) -> None:
+        """Wait until `send_nowait` has room again, after it raised BufferFullError.
+
+        That is a quarter of the buffer, so that its callers work in bursts and not record by
+        record, and nobody waiting in `send`.
+
+        Args:
+            nbytes: size of the record to be sent (key, value and headers), if it may be larger
+                than that quarter.
+
+        Raises:
+            KafkaTimeoutError: not within `max_block`.
+            ProducerClosed: the producer was closed meanwhile.
+        """
+        self._life.check_open()
+        budget = self._core.budget
+        wanted = max(nbytes + record_size_bound(None, None, ()), budget.capacity // 4)
+
+        def has_room() -> bool:
+            return self._life.closed or (not budget.waiting and budget.fits(wanted))
+
+        with anyio.move_on_after(self._config.max_block) as scope:
+            await self._sender.until(has_room)
+        if self._life.closed:
+            raise errors.ProducerClosed("the producer was closed")
+        if scope.cancelled_caught:
+            raise errors.KafkaTimeoutError(
+                f"no room within max_block ({self._config.max_block:g} s)"
+            )

@@ -1,0 +1,131 @@
+"""ProducerLife: whether a producer may be used, and from where.
+
+A producer is started once, works until it is closed or its event loop ends, and is used in the
+process, thread and event loop that it was started in. Every call asks `check_open` first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine import ProducerCore
+from aioidem._producer.home import LOOP_ENDED, HomeLoop
+from aioidem._producer.runtime import BackgroundTask
+from aioidem._producer.sender import Sender
+
+__all__ = ["ProducerLife"]
+
+logger = logging.getLogger("aioidem")
+
+
+class ProducerLife:
+    """The state of one producer between its start and its end.
+
+    Attributes:
+        home: The event loop and thread of the start.
+        background: The task that sends; None before the start and after `abandon`.
+        closed: Whether the producer was closed, or is being closed.
+        clock: The event loop's clock, in seconds; before the start `time.monotonic`.
+    """
+
+    __slots__ = ("_config", "_core", "_pid", "_sender", "background", "clock", "closed", "home")
+
+    def __init__(self, core: ProducerCore, sender: Sender, config: ProducerConfig) -> None:
+        self._core = core
+        self._sender = sender
+        self._config = config
+        self._pid = os.getpid()
+        self.home = HomeLoop()
+        self.background: BackgroundTask | None = None
+        self.closed = False
+        self.clock: Callable[[], float] = time.monotonic
+
+    @property
+    def in_own_process(self) -> bool:
+        """Whether this is the process in which the producer was made."""
+        return self._pid == os.getpid()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the background task does not run (any more)."""
+        return self.background is None or self._sender.ended
+
+    def block_until(self) -> float:
+        """Return when `max_block` ends for a call that begins now, on the event loop's clock.
+
+        All waits of one call end then, one after the other.
+        """
+        return self.clock() + self._config.max_block
+
+    def check_open(self, awaits: bool = True) -> None:
+        """Return if the producer may be used from here.
+
+        Args:
+            awaits: Whether the caller is going to wait. A call that does not may also come from
+                the loop's thread while the loop is not running.
+
+        Raises:
+            ProducerClosed: The producer is not started, closed, or its event loop has ended.
+            ForkedProducerError: This is a child of the producer's process.
+            WrongLoopError: This is another thread or event loop.
+            KafkaError: A fatal error has ended the producer.
+        """
+        if (
+            self.closed
+            or self._pid != os.getpid()
+            or self.background is None
+            or self.background.finished
+            or self._core.fatal_error is not None
+        ):
+            raise self._why_closed()
+        self.home.check(awaits)
+
+    def _why_closed(self) -> errors.KafkaError:
+        self.check_process()
+        if self._core.fatal_error is not None:
+            return self._core.fatal_error
+        if self.background is None:
+            return errors.ProducerClosed("the producer is not started")
+        return errors.ProducerClosed("the producer is closed" if self.closed else LOOP_ENDED)
+
+    def check_process(self) -> None:
+        """Return if this is the process in which the producer was made.
+
+        Raises:
+            ForkedProducerError: This is a child of that process.
+        """
+        if self._pid != os.getpid():
+            raise errors.ForkedProducerError(
+                f"this producer belongs to process {self._pid}; make a new one after fork()"
+            )
+
+    def abandon(self) -> bool:
+        """End the producer from a finaliser, in any thread and without waiting.
+
+        Records without an outcome are logged.
+
+        Returns:
+            Whether the producer was still open.
+        """
+        background, self.background = self.background, None
+        if background is None or background.finished or self._pid != os.getpid():
+            return False
+        if self.closed and self.home.closed:
+            return False  # closed after its loop was: nothing ended the task
+        lost = self._core.unsettled_by_topic()
+        if lost:
+            logger.error(
+                "%s was not closed: %d records without an outcome are given up (%s); those that "
+                "were sent may be in the log",
+                self._config.client_id,
+                sum(lost.values()),
+                ", ".join(f"{count} of {topic!r}" for topic, count in sorted(lost.items())),
+            )
+            self._sender.unseen.wanted = False
+        background.cancel_from_anywhere()
+        return True

@@ -1,0 +1,125 @@
+"""TopicLookup: what the cluster's metadata says of topics, waited for where it is not known yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from aioidem import errors
+from aioidem._config import ProducerConfig, validate_topic
+from aioidem._engine import ProducerCore
+from aioidem._engine.cluster import ClusterView
+from aioidem._producer.life import ProducerLife
+from aioidem._producer.sender import Sender
+
+__all__ = ["TopicLookup"]
+
+
+class TopicLookup:
+    """A producer's knowledge of topics and partitions.
+
+    Args:
+        core: The engine, which merges metadata.
+        sender: The loop that asks brokers for metadata.
+        life: Says whether the producer may be used.
+        config: The producer's options.
+    """
+
+    __slots__ = ("_config", "_core", "_life", "_sender")
+
+    def __init__(
+        self, core: ProducerCore, sender: Sender, life: ProducerLife, config: ProducerConfig
+    ) -> None:
+        self._core = core
+        self._sender = sender
+        self._life = life
+        self._config = config
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster's brokers, topics and leaders by the last metadata; read only."""
+        return self._core.cluster
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partitions of a topic.
+
+        Raises:
+            KafkaError: the cluster refuses to tell, or does not know the topic within `max_block`.
+        """
+        self._life.check_open()
+        validate_topic(topic)
+        core = self._core
+        if core.cluster.partitions(topic) is None:
+            core.metadata.want()
+        await self._told(topic, lambda: core.cluster.partitions(topic) is not None, None)
+        return set(core.cluster.partitions(topic) or ())
+
+    async def await_partition(
+        self, topic: str, partition: int | None, block_until: float | None = None
+    ) -> None:
+        """Wait until a topic's partitions are known, and the one given is one of them.
+
+        `block_until`: as for `enqueue`.
+
+        Raises:
+            UnknownTopicOrPartitionError: metadata that was asked for in this call lacks it.
+            KafkaError: as `partitions_for`.
+        """
+        self._life.check_open()
+        validate_topic(topic)
+        if self.knows(topic, partition):
+            return
+        core = self._core
+        core.metadata.want()
+        state, asked = core.topic(topic), core.metadata.requests
+        await self._told(
+            topic,
+            lambda: self.knows(topic, partition) or state.described_by > asked,
+            block_until,
+        )
+        if partition is not None and not self.knows(topic, partition):
+            raise core.missing_partition(topic, partition)
+
+    async def _told(
+        self, topic: str, condition: Callable[[], bool], block_until: float | None
+    ) -> None:
+        """Wait until metadata has told something of a topic; raise if it does not."""
+        state = self._core.topic(topic)
+        self._sender.wakeup.set()
+        state.waiting += 1
+        try:
+            until = self._life.block_until() if block_until is None else block_until
+            with anyio.CancelScope(deadline=until):
+                await self._sender.until(
+                    lambda: condition() or state.refused is not None or self._life.ended
+                )
+        finally:
+            state.waiting -= 1
+        if not condition():
+            self._life.check_open()
+            raise state.refused or self._core.unassigned_error(state)
+
+    async def refresh(self) -> None:
+        """Ask for metadata now, and wait for the answer.
+
+        Raises:
+            KafkaTimeoutError: none within `max_block`. ProducerClosed: there is nobody to ask.
+        """
+        self._life.check_open()
+        refreshed = self._core.metadata.refreshed_at
+        self._core.metadata.want()
+        self._sender.wakeup.set()
+        with anyio.move_on_after(self._config.max_block) as scope:
+            await self._sender.until(
+                lambda: self._core.metadata.refreshed_at != refreshed or self._life.ended
+            )
+        if scope.cancelled_caught:
+            raise errors.KafkaTimeoutError(
+                f"no metadata within max_block ({self._config.max_block:g} s)"
+            )
+
+    def knows(self, topic: str, partition: int | None = None) -> bool:
+        """Whether the topic's partitions are known and, if one is given, it is one of them."""
+        known = self._core.cluster.partitions(topic)
+        return known is not None and (partition is None or partition in known)
