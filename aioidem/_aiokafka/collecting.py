@@ -1,7 +1,6 @@
-"""From the engine's batches to a `ProducerMetricsCollector`'s calls.
+"""From an observer's facts to a `ProducerMetricsCollector`'s calls.
 
-Invariants: a collector's exception ends here; what is remembered of a batch is forgotten when it is
-settled.
+Invariant: a collector's exception is logged and ends here.
 """
 
 from __future__ import annotations
@@ -10,10 +9,8 @@ import logging
 from collections.abc import Callable
 
 from aioidem._aiokafka.translation import Translation
-from aioidem._engine.accumulator import PendingRecord, Settlement
-from aioidem._engine.links import Entry
+from aioidem._producer.observer import SentBatch, SettledBatch
 from aioidem.abc import ProducerMetricsCollector
-from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 
 __all__ = ["CollectorObserver"]
@@ -22,62 +19,54 @@ logger = logging.getLogger("aioidem")
 
 
 class CollectorObserver:
-    """An `aioidem._producer.sender.Observer` that tells a collector."""
+    """An `Observer` that calls a metrics collector.
+
+    Args:
+        collector: The user's collector.
+        translation: Makes the errors that the collector receives.
+    """
 
     def __init__(self, collector: ProducerMetricsCollector, translation: Translation) -> None:
         self._collector = collector
         self._translation = translation
-        # When the batch that begins with this record was sent last.
-        self._sent_at: dict[PendingRecord, float] = {}
 
-    def on_dispatched(self, entry: Entry) -> None:
-        """See `Observer`."""
-        state, batch = entry
-        first = batch.records[0]
-        if batch.attempt is None:
-            return
-        self._sent_at[first] = batch.attempt.sent_at
+    def on_batch_sent(self, batch: SentBatch, /) -> None:
+        """Report a batch that was sent; a retry has not queued, so its queue time is 0."""
         _call(
             self._collector.on_batch_dispatched,
-            topic=state.topic,
-            partition=state.partition,
-            queue_time_seconds=(
-                batch.attempt.sent_at - first.queued_at if batch.attempts == 1 else 0.0
-            ),
-            batch_size_bytes=len(batch.data),
-            record_count=batch.count,
-            attempt=batch.attempts,
+            topic=batch.topic,
+            partition=batch.partition,
+            queue_time_seconds=batch.sent_at - batch.queued_at if batch.attempt == 1 else 0.0,
+            batch_size_bytes=batch.size,
+            record_count=batch.records,
+            attempt=batch.attempt,
         )
 
-    def on_settled(self, settlement: Settlement, now: float) -> None:
-        """See `Observer`."""
-        first = settlement.records[0]
-        sent_at = self._sent_at.pop(first, now)
-        if settlement.error is None:
+    def on_batch_settled(self, batch: SettledBatch, /) -> None:
+        """Report records that are stored, or failed."""
+        if batch.error is None:
+            sent_at = batch.settled_at if batch.sent_at is None else batch.sent_at
             _call(
                 self._collector.on_batch_completed,
-                topic=settlement.topic,
-                partition=settlement.partition,
-                send_to_completion_seconds=now - sent_at,
-                record_count=len(settlement.records),
-                acknowledged=settlement.status is DeliveryStatus.ACKED,
-                batch_age_seconds=now - first.queued_at,
+                topic=batch.topic,
+                partition=batch.partition,
+                send_to_completion_seconds=batch.settled_at - sent_at,
+                record_count=batch.records,
+                acknowledged=batch.status is DeliveryStatus.ACKED,
+                batch_age_seconds=batch.settled_at - batch.queued_at,
             )
             return
-        error = settlement.error
-        if not isinstance(error, KafkaError):
-            error = InternalError(error)
         _call(
             self._collector.on_batch_failed,
-            topic=settlement.topic,
-            partition=settlement.partition,
-            exception=self._translation.error(error),
-            record_count=len(settlement.records),
-            batch_age_seconds=now - first.queued_at if first.queued_at else 0.0,
+            topic=batch.topic,
+            partition=batch.partition,
+            exception=self._translation.error(batch.error),
+            record_count=batch.records,
+            batch_age_seconds=batch.settled_at - batch.queued_at if batch.queued_at else 0.0,
         )
 
-    def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
-        """See `Observer`."""
+    def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
+        """Report a call that waited for room; partition -1 means that none was given."""
         _call(
             self._collector.on_buffer_wait,
             topic=topic,

@@ -31,8 +31,9 @@ from aioidem._producer.arguments import (
     checked_payload,
 )
 from aioidem._producer.life import ProducerLife
+from aioidem._producer.observer import BatchReporter
 from aioidem._producer.queued import QueuedDeliveries, QueuedDelivery
-from aioidem._producer.sender import Observer, Sender
+from aioidem._producer.sender import Sender
 from aioidem._records import BATCH_OVERHEAD, NewRecord, record_size_bound
 
 __all__ = ["RecordIntake"]
@@ -57,7 +58,7 @@ class RecordIntake:
         sender: Sender,
         life: ProducerLife,
         config: ProducerConfig,
-        observer: Observer | None,
+        observer: BatchReporter | None,
     ) -> None:
         self._core = core
         self._sender = sender

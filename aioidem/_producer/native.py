@@ -41,9 +41,10 @@ from aioidem._producer.delivery import Deliveries, Delivery
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.metrics import ProducerStatistics, snapshot
+from aioidem._producer.observer import BatchReporter, Observer
 from aioidem._producer.queued import QueuedDeliveries
 from aioidem._producer.runtime import BackgroundTask, loop_clock
-from aioidem._producer.sender import Observer, Sender
+from aioidem._producer.sender import Sender
 from aioidem._producer.topic_lookup import TopicLookup
 from aioidem._producer.transactional import TransactionCalls
 from aioidem.structs import DeliveryCounts, RecordMetadata
@@ -90,11 +91,11 @@ class Producer(TransactionCalls):
             raise errors.ConfigError("pass either config or options, not both")
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)
         self._core = ProducerCore(self.config, random=random.random)
-        self._sender = Sender(
-            self._core, self.config, connector or TcpConnector(), observer=observer
-        )
+        reporter = None if observer is None else BatchReporter(observer)
+        connector = connector or TcpConnector()
+        self._sender = Sender(self._core, self.config, connector, observer=reporter)
         self._life = ProducerLife(self._core, self._sender, self.config)
-        self._intake = RecordIntake(self._core, self._sender, self._life, self.config, observer)
+        self._intake = RecordIntake(self._core, self._sender, self._life, self.config, reporter)
         self._topics = TopicLookup(self._core, self._sender, self._life, self.config)
 
     # -- life --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -44,6 +44,7 @@ from aioidem._network.sasl.client import sasl_client
 from aioidem._network.tls import secured
 from aioidem._network.transport import Connector
 from aioidem._network.waiting import Signal, Wakeup, new_signal
+from aioidem._producer.observer import BatchReporter
 from aioidem._producer.outcomes import Outcomes
 from aioidem._producer.questions import Question, question
 from aioidem._producer.unseen import UnseenFailures
@@ -57,7 +58,7 @@ from aioidem._protocol.produce import (
 )
 from aioidem._protocol.versions import ApiKey
 
-__all__ = ["LONG_ANSWER", "Alarm", "Observer", "Sender"]
+__all__ = ["LONG_ANSWER", "Alarm", "Sender"]
 
 logger = logging.getLogger("aioidem")
 
@@ -69,25 +70,6 @@ LONG_ANSWER: Final = 1 << 15
 
 _CATCH_UP_ROUNDS = 10
 """Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
-
-
-class Observer(Protocol):
-    """Who wants to hear of batches, for metrics. Called between polls; must not block nor raise.
-
-    Times are seconds on the event loop's clock.
-    """
-
-    def on_dispatched(self, entry: Entry) -> None:
-        """A batch was sent, for the first time or again; `entry.batch.attempt` tells when."""
-        ...
-
-    def on_settled(self, settlement: Settlement, now: float) -> None:
-        """Records have their outcome."""
-        ...
-
-    def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
-        """A caller had to wait for room in the buffer, and got it or gave up."""
-        ...
 
 
 class Alarm:
@@ -189,7 +171,7 @@ class Sender:
         config: ProducerConfig,
         connector: Connector,
         wall_clock: Callable[[], float] = time.time,
-        observer: Observer | None = None,
+        observer: BatchReporter | None = None,
     ) -> None:
         self._wall_clock = wall_clock
         self._observer = observer

@@ -1,0 +1,165 @@
+"""Observer: what a producer reports of its batches, for metrics.
+
+`Observer` and the facts that it receives are public. `BatchReporter` makes those facts of the
+engine's batches and outcomes.
+
+Invariants: an observer's exception is logged and ends here; what is remembered of a batch is
+forgotten when its records have their outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from aioidem._engine.accumulator import PendingRecord, Settlement
+from aioidem._engine.links import Entry
+from aioidem.errors import InternalError, KafkaError
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["BatchReporter", "Observer", "SentBatch", "SettledBatch"]
+
+logger = logging.getLogger("aioidem")
+
+
+class SentBatch(NamedTuple):
+    """A batch that was written to a connection. Times are seconds on the event loop's clock."""
+
+    topic: str
+    partition: int
+
+    records: int
+    """How many records it has."""
+
+    size: int
+    """Its bytes, after compression."""
+
+    attempt: int
+    """1 for the first time that the batch is sent, and one more for each retry."""
+
+    queued_at: float
+    """When its first record was queued."""
+
+    sent_at: float
+    """When this attempt was written."""
+
+
+class SettledBatch(NamedTuple):
+    """Records of one partition that have their outcome, the same for all of them.
+
+    Times are seconds on the event loop's clock.
+    """
+
+    topic: str
+
+    partition: int
+    """The partition's number, or -1 if none was chosen before the records failed."""
+
+    records: int
+    """How many records there are."""
+
+    status: DeliveryStatus
+    """ACKED, NOT_WRITTEN or UNKNOWN; under ``acks=0`` UNKNOWN without an error."""
+
+    error: KafkaError | None
+    """Why they failed, or None."""
+
+    queued_at: float
+    """When the first of them was queued; 0 if it never was."""
+
+    sent_at: float | None
+    """When they were sent last; None if they never were."""
+
+    settled_at: float
+    """When the outcome became known."""
+
+
+class Observer(Protocol):
+    """Receives facts about batches, for metrics.
+
+    The methods are called on the event loop and must not block. Exceptions are logged and have no
+    other effect.
+    """
+
+    def on_batch_sent(self, batch: SentBatch, /) -> None:
+        """Take note of a batch that was sent, for the first time or again."""
+        ...
+
+    def on_batch_settled(self, batch: SettledBatch, /) -> None:
+        """Take note of records that have their outcome."""
+        ...
+
+    def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
+        """Take note of a call that waited for room in the buffer, and got it or gave up.
+
+        Args:
+            topic: The topic of the record.
+            partition: The partition that the caller chose; None if it chose none.
+            seconds: How long the call waited.
+        """
+        ...
+
+
+class BatchReporter:
+    """Reports one producer's batches to an observer.
+
+    Args:
+        observer: Receives the facts.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        # When the batch that begins with this record was sent last.
+        self._sent_at: dict[PendingRecord, float] = {}
+
+    def on_dispatched(self, entry: Entry) -> None:
+        """Report a batch that was written to a connection."""
+        state, batch = entry
+        first = batch.records[0]
+        if batch.attempt is None:
+            return
+        sent_at = self._sent_at[first] = batch.attempt.sent_at
+        _report(
+            self._observer.on_batch_sent,
+            SentBatch(
+                state.topic,
+                state.partition,
+                batch.count,
+                len(batch.data),
+                batch.attempts,
+                first.queued_at,
+                sent_at,
+            ),
+        )
+
+    def on_settled(self, settlement: Settlement, now: float) -> None:
+        """Report records that have their outcome."""
+        first = settlement.records[0]
+        error = settlement.error
+        if error is not None and not isinstance(error, KafkaError):
+            error = InternalError(error)
+        _report(
+            self._observer.on_batch_settled,
+            SettledBatch(
+                settlement.topic,
+                settlement.partition,
+                len(settlement.records),
+                settlement.status,
+                error,
+                first.queued_at,
+                self._sent_at.pop(first, None),
+                now,
+            ),
+        )
+
+    def on_waited(self, topic: str, partition: int | None, seconds: float) -> None:
+        """Report a call that waited for room in the buffer."""
+        _report(self._observer.on_waited, topic, partition, seconds)
+
+
+def _report(method: Callable[..., None], *facts: object) -> None:
+    try:
+        method(*facts)
+    except Exception:
+        logger.exception("an observer raised")
