@@ -1,18 +1,37 @@
 """aioidem: an idempotent Kafka producer for asyncio, uvloop and trio that keeps partitions full.
 
-This module holds the public names and nothing else. Importing it must stay cheap and free of side
-effects: no event loop, no socket, and no optional dependency is touched before it is used.
+This module holds the public names and nothing else; docs/api.md lists them with those of the other
+public modules. Importing it is cheap and has no side effects: no event loop, no socket and no
+optional dependency is touched before it is used.
 """
 
 from __future__ import annotations
 
-from aioidem._aiokafka import AIOKafkaProducer
-from aioidem._config import ProducerConfig
+from aioidem._aiokafka import AIOKafkaProducer, DeliveryFuture
+from aioidem._aiokafka.client import ClusterMetadata, ProducerClient
+from aioidem._aiokafka.options import MoreOptions
+from aioidem._config import (
+    BrokerDedup,
+    CompressionType,
+    InDoubt,
+    OnClusterChange,
+    ProducerConfig,
+    ProducerOptions,
+    SaslMechanism,
+    Secret,
+    SecurityProtocol,
+    TokenProvider,
+    WindowDiscovery,
+)
+from aioidem._network.transport import Connector
+from aioidem._producer.arguments import Headers
 from aioidem._producer.delivery import Deliveries, Delivery
 from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem._producer.native import Producer
+from aioidem._producer.observer import Observer, SentBatch, SettledBatch
 from aioidem.abc import NullProducerMetricsCollector, ProducerMetricsCollector
-from aioidem.errors import IllegalOperation
+from aioidem.errors import IllegalOperation, KafkaError
+from aioidem.partitioner import Partitioner
 from aioidem.structs import (
     ConsumerGroupMetadata,
     DeliveryCounts,
@@ -26,21 +45,42 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AIOKafkaProducer",
+    "BrokerDedup",
+    "ClusterMetadata",
+    "CompressionType",
     "ConnectionStatistics",
+    "Connector",
     "ConsumerGroupMetadata",
     "Deliveries",
     "Delivery",
     "DeliveryCounts",
+    "DeliveryFuture",
     "DeliveryStatus",
+    "Headers",
     "IllegalOperation",
+    "InDoubt",
+    "KafkaError",
+    "MoreOptions",
     "NullProducerMetricsCollector",
+    "Observer",
     "OffsetAndMetadata",
+    "OnClusterChange",
     "PartitionStatistics",
+    "Partitioner",
     "Producer",
+    "ProducerClient",
     "ProducerConfig",
     "ProducerMetricsCollector",
+    "ProducerOptions",
     "ProducerStatistics",
     "RecordMetadata",
+    "SaslMechanism",
+    "Secret",
+    "SecurityProtocol",
+    "SentBatch",
+    "SettledBatch",
+    "TokenProvider",
     "TopicPartition",
+    "WindowDiscovery",
     "__version__",
 ]

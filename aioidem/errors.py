@@ -312,7 +312,6 @@ __all__ = [
 ]
 
 # Tracebacks, help() and pickles show the module that users import from.
-for _name in __all__:
-    if isinstance(_value := globals()[_name], type | FunctionType):
-        _value.__module__ = __name__
-del _name, _value
+for _public in [globals()[name] for name in __all__]:
+    if isinstance(_public, type | FunctionType):
+        _public.__module__ = __name__

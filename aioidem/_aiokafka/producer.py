@@ -35,6 +35,7 @@ from aioidem._aiokafka.options import OMITTED, MoreOptions, Omitted, check_seria
 from aioidem._aiokafka.translation import OWN, Translation
 from aioidem._config import SecurityProtocol, TokenProvider
 from aioidem._config.secret import without_frames
+from aioidem._producer.arguments import Headers
 from aioidem._producer.native import Producer, internals
 from aioidem.abc import ProducerMetricsCollector
 from aioidem.errors import (
@@ -53,8 +54,6 @@ _FACE_ONLY = (
     *("self", "loop", "api_version", "key_serializer", "value_serializer", "metrics_collector"),
     "more",
 )
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class AIOKafkaProducer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from aioidem._config.options import ProducerConfig
+    from aioidem._config.producer_config import ProducerConfig
 
 __all__ = ["SaslMechanism", "SecurityProtocol", "TokenProvider", "complaints"]
 

@@ -26,17 +26,20 @@ from aioidem._broker.intercept import (
     Rewrite,
 )
 from aioidem._broker.requests import Connection, Delivery
+from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.server import EmbeddedCluster
 from aioidem._broker.state import ClusterState
 from aioidem._broker.stored import StoredRecord
 from aioidem._broker.threaded import ThreadedCluster
 from aioidem._broker.topology import Broker
+from aioidem._records.reader import RecordBatch
 
 __all__ = [
     "Action",
     "AfterAppend",
     "BatchSeen",
     "Broker",
+    "BrokerSecurity",
     "CloseConnection",
     "ClusterState",
     "Connection",
@@ -45,6 +48,7 @@ __all__ = [
     "Drop",
     "EmbeddedCluster",
     "Interceptor",
+    "RecordBatch",
     "Refuse",
     "RefusedError",
     "RequestSeen",

@@ -114,7 +114,7 @@ async def test_an_answer_to_what_was_asked_before_the_record_came_refuses_nothin
         async with producer_for(cluster) as producer:
             await producer.partitions_for("orders")
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(producer.refresh_metadata)
+                tasks.start_soon(internals(producer).topics.refresh)
                 await virtual_time(0.7)  # it was answered by now, and the answer is on its way
                 cluster.add_partitions("orders", 8)
                 deliveries = [
