@@ -10,6 +10,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LONG := tests/simulated tests/spark
+KAFKA := $(wildcard tests/*/on_kafka)
+BIGGER := $(wildcard tests/*/on_kafka/three_nodes) tests/spark/on_kafka
 
 # What a user's environment has for other Pythons and other installs: with PYTHONOPTIMIZE no assert
 # is run, with PIP_USER or PIP_TARGET nothing gets into .venv, with PYTHONDONTWRITEBYTECODE each of
@@ -64,8 +66,8 @@ check: static declared everyday ## The quick part of it: what to run before each
 # Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, but only two
 # of what is bigger, three nodes of one cluster or Spark beside a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
-	$(BIN)/python -m pytest tests/kafka --ignore tests/kafka/three_nodes --ignore-glob "*/kafka/test_spark*.py" -n 3 --dist loadgroup
-	$(BIN)/python -m pytest tests/kafka/three_nodes tests/kafka/test_spark*.py -n 2 --dist loadgroup
+	$(BIN)/python -m pytest $(KAFKA) $(BIGGER:%=--ignore %) -n 3 --dist loadgroup
+	$(BIN)/python -m pytest $(BIGGER) -n 2 --dist loadgroup
 
 # Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
@@ -90,7 +92,7 @@ fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUT
 # Most of these tests wait for something most of their time: four at once suit two cores. Each of the
 # four imports what it is given, so it is not given the folders that have no test of every day.
 everyday: $(READY)
-	$(BIN)/python -m pytest tests --ignore tests/kafka --ignore tests/install -m "not slow and not kafka and not install" -n 4
+	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
 
 # Wheel and sdist, alone and with each extra, in environments that hold nothing else.
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
@@ -98,8 +100,8 @@ installed: $(READY) ## What users install: needs a package index, or what uv has
 
 # What takes long, and then what is measured: that must have the machine to itself.
 measured: $(READY)
-	$(BIN)/python -m pytest $(LONG) -m slow -n 2 --dist loadgroup
-	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) -m "slow and not kafka and not install"
+	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 --dist loadgroup
+	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) --ignore-glob "*/on_kafka" -m "slow and not kafka and not install"
 
 # The two type checkers take nearly all of the time: each has a core.
 static: $(READY) ## Style, types and import contracts

@@ -27,6 +27,7 @@ from hypothesis import settings
 
 from tests.fake_maven import FakeMaven
 from tests.ground import foreign
+from tests.markers import markers_of
 
 # What tests share asserts, too: without this a failure there shows no values.
 pytest.register_assert_rewrite(
@@ -51,6 +52,13 @@ def _backend(name: str, needs: str, backend: str, **options: Any) -> Any:
     missing = importlib.util.find_spec(needs) is None
     marks = [pytest.mark.skip(reason=f"{needs} is not installed")] if missing and not CI else []
     return pytest.param((backend, options), id=name, marks=marks)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with what it runs with: see markers.py."""
+    for item in items:
+        for marker in markers_of(item):
+            item.add_marker(marker)
 
 
 @pytest.fixture(

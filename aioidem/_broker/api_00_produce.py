@@ -4,7 +4,7 @@ The checks come in Kafka's order, which clients can tell apart: topic, form of t
 leadership, in-sync replicas, base offset, size, checksum, records and timestamps, and only then
 producer epoch and sequence. A resend of a stored batch is therefore refused for its size or
 timestamp before it is recognised. That this is Kafka's order is tested against Kafka itself
-(``tests/kafka/test_differential.py``), as is everything else that is said here.
+(``tests/broker/on_kafka/test_differential.py``), as is everything else that is said here.
 
 A transactional batch that begins its transaction in a partition is first brought before the
 coordinator (see `broker.transaction_support`); what it says comes before the checks of the log.

@@ -324,7 +324,7 @@ def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
 
 
 def test_a_kill_leaves_one_batch_too_because_recovery_goes_through_a_snapshot() -> None:
-    """As on Kafka 4.3.1 and 3.9.1: tests/kafka/test_recovery.py."""
+    """As on Kafka 4.3.1 and 3.9.1: tests/producer/on_kafka/test_recovery.py."""
     cluster, _, client = make(retain=20)
     fill(client, 25)
     again = restart(cluster, 0, clean=False)

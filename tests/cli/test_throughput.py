@@ -18,7 +18,7 @@ import pytest
 from aioidem._cli import main
 from aioidem._records import build_batch
 from aioidem.broker import EmbeddedCluster
-from tests.embedded.tools import round_trip
+from tests.producer.tools import round_trip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

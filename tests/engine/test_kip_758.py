@@ -3,7 +3,7 @@
 `broker_dedup="range"`. Such a broker remembers the last batch only: DUPLICATE_SEQUENCE_NUMBER, and
 no offset, for what is inside the range; OUT_OF_ORDER_SEQUENCE_NUMBER outside of it; the offset for
 a duplicate of the newest batch. What a broker of that kind does is tested in
-`tests/embedded/test_kip_758.py`; here the answers are said by the test.
+`tests/producer/test_kip_758.py`; here the answers are said by the test.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each test names the bug it would have caught, as the research did that collected them: A (behaviours
 worth a test), C-J (cases of the Java client), D2 (hazards of KIP-1269), attack.md (attacks on this
 design), and the trackers of the other clients. Those that another file guards better are named
-there; `tests/house/test_coverage_of_research.py` holds the list.
+there.
 """
 
 from __future__ import annotations

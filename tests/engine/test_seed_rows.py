@@ -3,7 +3,7 @@
 `ROWS` is the table: S1 (KIP-758), S2 (KIP-854), S3 (in-flight requests) and S4 (a producer's
 idempotence). A test checks that each row is either in it, naming tests that exist, or in DESIGN.md
 with the reason why not; and not in both. Rows that no other file covers are tested here, as is what
-DescribeProducers may say (KIP-664). S0 (KIP-1269) has its table in `tests/embedded`.
+DescribeProducers may say (KIP-664). S0 (KIP-1269) has its table in `tests/producer`.
 
 Where a row describes what brokers or clients no longer do (features.md C6), its test shows what
 holds today, and DESIGN.md says how the two differ.

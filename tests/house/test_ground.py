@@ -33,7 +33,7 @@ def test_the_command_line_runs_on_hostile_ground(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) -> None:
     files = [
-        "tests/cli/test_render.py",
+        "tests/load/test_render.py",
         "tests/unit/test_jars.py",
         "tests/security/test_mechanisms.py",
     ]

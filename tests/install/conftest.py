@@ -1,8 +1,8 @@
 """Tests of what users install: the wheel and the sdist, in environments that hold nothing else.
 
-Every test below gets the marker ``install``, so that `make check` can leave them out: dependencies
-are resolved by uv and come from a package index, or from uv's cache. `UV_RESOLUTION` is obeyed:
-`make test-oldest` installs the oldest versions that are allowed.
+Every test below has the marker ``install`` (see tests/markers.py), so that `make check` can leave
+them out: dependencies are resolved by uv and come from a package index, or from uv's cache.
+`UV_RESOLUTION` is obeyed: `make test-oldest` installs the oldest versions that are allowed.
 
 Invariants: what is built is built from a copy of the tree, and nothing is left in the tree; where
 no package index can be reached a test is skipped with the reason, but on CI it fails.
@@ -24,7 +24,6 @@ _SECONDS = 400  # the first one may download, and build what has no wheel; pyspa
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.install)
             item.add_marker(pytest.mark.timeout(_SECONDS))
 
 

@@ -1,1 +1,1 @@
-"""The producer against real Apache Kafka; see conftest.py."""
+"""What tests on real Apache Kafka share; the tests are in the folders named ``on_kafka``."""

@@ -17,7 +17,7 @@ from aioidem import Producer
 from aioidem._producer.delivery import Delivery
 from aioidem._testing.fault_proxy import Action, FrameHook, FrameSeen
 from aioidem.testing import KafkaCluster
-from tests.kafka.faults.world import until
+from tests.kafka.world import until
 
 PRODUCE, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 25, 26, 28
 _LIST_OFFSETS, _OFFSET_FETCH, _DESCRIBE_TRANSACTIONS = (2, 7), (9, 8), (65, 0)

@@ -34,7 +34,7 @@ _SECONDS = 240  # the first one starts a JVM, and may download
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _HERE in item.path.parents:
+        if _HERE in item.path.parents and "on_kafka" not in item.path.parts:
             item.add_marker(pytest.mark.timeout(_SECONDS))
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.slow)

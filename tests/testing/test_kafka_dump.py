@@ -1,4 +1,4 @@
-"""Reading what Kafka's DumpLogSegments prints; the tool itself runs in tests/kafka."""
+"""Reading what Kafka's DumpLogSegments prints; the tool itself runs in on_kafka."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The benchmarks do what they say."""

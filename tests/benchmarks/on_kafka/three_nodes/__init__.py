@@ -1,0 +1,1 @@
+"""Benchmarks that need a cluster of three nodes."""

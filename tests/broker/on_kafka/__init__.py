@@ -1,0 +1,1 @@
+"""The embedded broker and Apache Kafka, asked the same."""

@@ -1,0 +1,119 @@
+"""The embedded broker is held against Apache Kafka: the same requests, the same answers.
+
+Scripts ask what was thought of, random sequences what was not. Every difference is a defect of the
+embedded broker, or it is in the table of `differential_allowed` and must then be seen.
+
+More of it by hand: ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=100000`` before pytest and this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+from tests.kafka.tools import bounded
+
+from .differential import Pair, Side
+from .differential_allowed import ALLOWED
+from .differential_random import Chaos
+from .differential_scripts import SCRIPTS, sequences
+from .differential_steps import HOST, WORLDS, Bench, World, bench
+
+pytestmark = pytest.mark.anyio
+
+SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "3000"))
+# What Kafka says at any seed, if there are as many steps as by default.
+_ALWAYS = {
+    "corrupt_message",
+    "invalid_producer_epoch",
+    "invalid_record",
+    "invalid_required_acks",
+    "invalid_timestamp",
+    "message_too_large",
+    "none",
+    "offset_out_of_range",
+    "out_of_order_sequence_number",
+    "unknown_topic_or_partition",
+}
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=[world.name for world in WORLDS])
+def world(request: pytest.FixtureRequest) -> World:
+    asked: World = request.param
+    return asked
+
+
+@pytest.fixture(scope="module")
+async def brokers(
+    world: World,
+    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+) -> AsyncIterator[Bench]:
+    async with bench(world, ALLOWED) as running:
+        yield running
+
+
+@bounded(280)
+async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
+    pair = brokers.pair
+    pair.start_over()
+    wrong = []
+    for script in SCRIPTS:
+        await script(brokers)
+        if differences := pair.found():
+            wrong.append(f"{script.__name__}\n{differences}")
+    print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
+    assert not wrong, "\n".join(wrong)
+    assert pair.unused() == [], "these do not differ any more: strike them off the table"
+
+
+@bounded(280)
+async def test_both_answer_anything_alike(brokers: Bench) -> None:
+    print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
+    pair = brokers.pair
+    pair.start_over()
+    chaos = Chaos(brokers, SEED)
+    await chaos.begin()
+    await chaos.run(STEPS)
+    print(f"{pair.world}: Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
+    assert pair.found() == ""
+    by_id = {"unknown_topic_id"} if brokers.world.produce >= 13 else set()
+    assert STEPS < 3000 or (_ALWAYS | by_id) - pair.codes == set()
+
+
+async def any_sequences(made: Bench) -> None:
+    """Random ones."""
+    chaos = Chaos(made, SEED)
+    await chaos.begin()
+    await chaos.run(1000)
+
+
+@pytest.mark.parametrize("asked", [sequences, any_sequences])
+@pytest.mark.parametrize(("retains", "alike"), [(5, True), (6, False)])
+@bounded(30)
+async def test_a_planted_difference_is_found(
+    retains: int, alike: bool, asked: Callable[[Bench], Awaitable[None]]
+) -> None:
+    """Two embedded clusters, one of which may remember a batch more."""
+    async with (
+        EmbeddedCluster(produce_versions=14) as one,
+        EmbeddedCluster(produce_versions=14, retain=retains) as other,
+    ):
+        sides = [
+            Side("real", lambda: (HOST, one.state.running[0].port)),
+            Side("ours", lambda: (HOST, other.state.running[0].port)),
+        ]
+        pair = Pair("planted", sides[0], sides[1], ())
+        made = Bench(WORLDS[0], pair, None, other)
+        await made.get_ready()
+        pair.unexpected.clear()
+        await asked(made)
+        codes = [each for each in pair.unexpected if each.path.endswith("error_code")]
+        assert [bool(codes), bool(pair.unexpected)] == [not alike, not alike]
+        # The random ones go on where the brokers have parted already.
+        first = codes[:1] if asked is any_sequences else codes
+        assert all(each.real == "out_of_order_sequence_number" for each in first)
+        await pair.hang_up()

@@ -1,0 +1,1 @@
+"""The options: what is accepted, and how the rest is refused."""

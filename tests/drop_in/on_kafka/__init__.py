@@ -1,0 +1,1 @@
+"""The drop-in for aiokafka, on real Apache Kafka."""

@@ -1,1 +1,0 @@
-"""The fault proxy and what it is made of, before the embedded broker; see also tests/kafka."""

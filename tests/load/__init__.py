@@ -1,0 +1,1 @@
+"""The load that `aioidem perf` and Spark generate, and its report."""

@@ -1,0 +1,87 @@
+"""Which markers say with what a test runs; its folder says what it tests.
+
+Markers are set here and not in the tests, so that none is forgotten:
+
+- ``kafka``: the test is below a folder ``on_kafka``. It starts Apache Kafka's own brokers.
+- ``spark``: it asks for the fixture ``spark``, or is about Spark on real Kafka.
+- ``simulated``: it is in ``tests/simulated``. Brokers, network and clock are one seeded model.
+- ``embedded``: it can reach `EmbeddedCluster`, from its own module or from a helper of the tests.
+- ``install``: it is in ``tests/install``. It installs what is built.
+
+A test without any of these calls functions and classes, and starts nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+import pytest
+
+from aioidem.broker import EmbeddedCluster
+
+__all__ = ["markers_of"]
+
+_TESTS = Path(__file__).parent
+_ON_KAFKA = "on_kafka"
+_SECONDS_ON_KAFKA = 300  # the first test may download; each test bounds itself more tightly
+
+
+@runtime_checkable
+class _Parametrised(Protocol):
+    callspec: Any
+
+
+def markers_of(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
+    """Yield the markers of one test."""
+    folders = item.path.relative_to(_TESTS).parts if _TESTS in item.path.parents else ("",)
+    fixtures = getattr(item, "fixturenames", ())
+    if "spark" in fixtures or folders[:2] == ("spark", _ON_KAFKA):
+        yield pytest.mark.spark
+    if _ON_KAFKA in folders:
+        yield pytest.mark.kafka
+        yield pytest.mark.timeout(_SECONDS_ON_KAFKA)
+        yield pytest.mark.xdist_group(_who_shares_a_cluster(item, folders))
+    elif folders[0] in {"simulated", "install"}:
+        yield getattr(pytest.mark, folders[0])
+    elif "cluster" in fixtures or _reaches_embedded_brokers(_module_of(item)):
+        yield pytest.mark.embedded
+
+
+def _module_of(item: pytest.Item) -> str:
+    module = getattr(item, "module", None)
+    return module.__name__ if isinstance(module, ModuleType) else __name__
+
+
+def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
+    """Name the tests that run in one process: those of one file, or of one folder that shares its
+    clusters, with one kind of brokers.
+    """
+    depth = folders.index(_ON_KAFKA) + 2
+    world = item.callspec.params.get("world") if isinstance(item, _Parametrised) else None
+    return f"{'/'.join(folders[:depth])} {world}"
+
+
+@functools.cache
+def _reaches_embedded_brokers(name: str) -> bool:
+    """Return whether a module, or one of the tests' modules that it imports from, names them."""
+    seen, ahead = {name}, [name]
+    while ahead:
+        values = list(vars(sys.modules[ahead.pop()]).values())
+        if any(value is EmbeddedCluster for value in values):
+            return True
+        new = {_origin(value) for value in values} - seen
+        ahead += [origin for origin in new if origin.startswith("tests.") and origin in sys.modules]
+        seen |= new
+    return False
+
+
+def _origin(value: object) -> str:
+    """Return the module that a function, a class or a module comes from."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return value.__module__ if isinstance(value, FunctionType | type) else ""

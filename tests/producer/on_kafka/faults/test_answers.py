@@ -1,0 +1,174 @@
+"""Answers that say less than what happened, or nothing of it.
+
+One broker alone never says these, so the proxy puts them in the place of true answers: after the
+append, as a leader does that waits for its followers and loses them or its leadership; or before,
+where the batch was damaged on its way and so refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem._broker.batch import parse_single_batch
+from aioidem._protocol.messages import (
+    decode_request,
+    decode_response,
+    encode_response,
+    response_type,
+)
+from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect, Rewrite
+from aioidem.errors import KafkaError
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import PRODUCE, History, bounded, check, outcomes
+from tests.kafka.world import RTT, World, fill, load, nothing_noticed, producer_of, settled
+
+pytestmark = pytest.mark.anyio
+
+NOT_LEADER, TIMED_OUT, NOT_ENOUGH_AFTER = 6, 7, 20
+REFUSED, KEPT = -1, None
+
+
+def said_instead(version: int, codes: Mapping[int, tuple[int, int | None]]) -> Rewrite:
+    """Each of these partitions is answered with a code, and with its base offset kept or hidden."""
+    schema = response_type(PRODUCE, version)
+    assert schema is not None
+
+    def partition(part: Any) -> Any:
+        if part.index not in codes:
+            return part
+        code, offset = codes[part.index]
+        told = part.base_offset if offset is None else offset
+        return replace(part, error_code=ErrorCode(code), base_offset=told)
+
+    def change(payload: bytes) -> bytes:
+        correlation_id, response = decode_response(schema, payload)
+        body: Any = response
+        responses = tuple(
+            replace(topic, partition_responses=tuple(map(partition, topic.partition_responses)))
+            for topic in body.responses
+        )
+        return encode_response(replace(body, responses=responses), correlation_id)[4:]
+
+    return Rewrite(change)
+
+
+class HalfRefused:
+    """Says NOT_LEADER of partition 0, in the answers to so many requests that carry 1 as well."""
+
+    def __init__(self, proxy: FaultProxy, requests: int, *, appended: bool) -> None:
+        self.left = requests
+        self._appended = appended
+        self._chosen: set[tuple[int, int]] = set()
+        proxy.on_request = self._on_request
+        proxy.on_answer = self._on_answer
+
+    def _on_request(self, seen: FrameSeen) -> Action | None:
+        if seen.api_key != PRODUCE or not self.left:
+            return None
+        return Inspect(partial(self._look, (seen.connection, seen.correlation_id)))
+
+    def _look(self, request: tuple[int, int], payload: bytes) -> Action | None:
+        body: Any = decode_request(payload)[1]
+        batches = {p.index: p.records for topic in body.topic_data for p in topic.partition_data}
+        if batches.keys() != {0, 1} or not self.left:
+            return None
+        self.left -= 1
+        self._chosen.add(request)
+        assert parse_single_batch(batches[0]).record_count == 1
+        return None if self._appended else Rewrite(partial(_damage, batches[0]))
+
+    def _on_answer(self, seen: FrameSeen) -> Action | None:
+        if (seen.connection, seen.correlation_id) not in self._chosen:
+            return None
+        return said_instead(seen.api_version, {0: (NOT_LEADER, KEPT)})
+
+
+def _damage(batch: bytes, payload: bytes) -> bytes:
+    last = payload.index(batch) + len(batch) - 1
+    return payload[:last] + bytes([payload[last] ^ 1]) + payload[last + 1 :]
+
+
+@pytest.mark.parametrize("appended", [True, False], ids=["after-the-append", "before-it"])
+@bounded(60)
+async def test_f12_not_leader_of_one_partition_in_a_request_of_two(
+    cluster: KafkaCluster, world: World, appended: bool
+) -> None:
+    topic = f"f12-{appended}"
+    await cluster.create_topic(topic, partitions=2)
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(cluster, world) as producer:
+        histories = [History(producer, topic, partition) for partition in (0, 1)]
+        for history in histories:
+            await fill(history, producer, world)
+        half = HalfRefused(cluster.proxy, 5, appended=appended)
+        async with load(world, *histories):
+            await cluster.proxy.until(lambda: not half.left)
+            for history in histories:
+                await settled(history, 40)
+        assert nothing_noticed(producer)
+    for partition, history in enumerate(histories):
+        calls = await check(cluster, [history], topic, partition)
+        assert calls == list(range(len(history.deliveries)))
+    assert histories[1].offsets() == list(range(len(histories[1].deliveries)))
+
+
+@pytest.mark.parametrize("code", [TIMED_OUT, NOT_ENOUGH_AFTER], ids=["timed-out", "not-enough"])
+@bounded(60)
+async def test_f13_appended_and_refused_then_refused_for_sure_then_found(
+    cluster: KafkaCluster, world: World, code: int
+) -> None:
+    """A later NOT_LEADER, which for a first attempt says that nothing was written, changes nothing:
+    its own success settles it, or one above it.
+    """
+    topic = f"f13-{code}"
+    await cluster.create_topic(topic)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        alone: list[tuple[int, int | None]] = [(code, KEPT), (NOT_LEADER, REFUSED)]
+        for batches, said in ((1, alone), (world.window, alone[:1])):
+            answer_with(cluster.proxy, said)
+            assert set(await outcomes(history.send(batches))) == {DeliveryStatus.ACKED}
+            assert not said
+        assert nothing_noticed(producer)
+    assert await check(cluster, [history], topic) == list(range(5 * world.window + 1))
+    assert history.offsets()[4 * world.window] == 4 * world.window
+
+
+def answer_with(proxy: FaultProxy, said: list[tuple[int, int | None]]) -> None:
+    """Put these in the place of the next answers of Produce, one each."""
+
+    def on_answer(seen: FrameSeen) -> Action | None:
+        if seen.api_key != PRODUCE or not said:
+            return None
+        return said_instead(seen.api_version, {0: said.pop(0)})
+
+    proxy.on_answer = on_answer
+
+
+@bounded(60)
+async def test_f13_what_was_appended_and_refused_ever_since_is_never_called_not_written(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f13-sticky")
+    async with producer_of(
+        cluster, world, request_timeout=0.5, delivery_timeout=1.5, retry_backoff_max=0.1
+    ) as producer:
+        history = History(producer, "f13-sticky")
+        await fill(history, producer, world)
+        answer_with(cluster.proxy, [(TIMED_OUT, KEPT), *[(NOT_LEADER, REFUSED)] * 10_000])
+        [delivery] = history.send(1)
+        with pytest.raises(KafkaError):
+            await delivery
+        cluster.proxy.on_answer = None
+        assert delivery.status is DeliveryStatus.UNKNOWN
+        assert set(await outcomes(history.send(10))) == {DeliveryStatus.ACKED}
+        assert producer.statistics().data_loss_events == 0
+    assert await check(cluster, [history], "f13-sticky") == list(range(4 * world.window + 11))

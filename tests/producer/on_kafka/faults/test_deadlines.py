@@ -1,0 +1,83 @@
+"""A full window outlives its deadline (F14): what was on its way is UNKNOWN, what was not is
+NOT_WRITTEN, and what comes later is not held up by either.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._testing.fault_proxy import Drop
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
+from tests.kafka.world import (
+    World,
+    fill,
+    last_sequences,
+    leave_in_doubt,
+    producer_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+# Short, and yet long enough for a busy machine: what is sent before and after must not miss them.
+SHORT = {"request_timeout": 1.0, "delivery_timeout": 4.0}
+WAITING = 10
+
+
+async def appended_up_to(cluster: KafkaCluster, topic: str, sequence: int) -> None:
+    """Wait until the broker has the only producer's batches up to this sequence."""
+
+    async def there() -> bool:
+        return list((await last_sequences(cluster, topic)).values()) == [sequence]
+
+    await until(there)
+
+
+@pytest.mark.parametrize("fate", ["appended", "appended-later", "never-arrived"])
+@bounded(60)
+async def test_f14_deadlines_pass_with_a_full_window_in_flight(
+    cluster: KafkaCluster, world: World, fate: str
+) -> None:
+    topic = f"f14-{fate}"
+    await cluster.create_topic(topic)
+    spans = SpanCount(cluster.proxy)
+    window = world.window
+    first, last = 4 * window, 5 * window
+    async with producer_of(cluster, world, **SHORT) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        match fate:
+            case "appended":
+                await leave_in_doubt(cluster, spans, history, window)
+                cluster.proxy.freeze()
+            case "appended-later":
+                # What the proxy has taken in reaches the broker when the link thaws, behind the
+                # client's back: its connection is long closed by then.
+                cluster.proxy.freeze()
+                history.send(window)
+            case _:
+                spans.request = Drop
+                history.send(window)
+        history.send(WAITING)
+        told = await outcomes(history.deliveries[-window - WAITING :])
+        assert told == [DeliveryStatus.UNKNOWN] * window + [DeliveryStatus.NOT_WRITTEN] * WAITING
+        spans.answer = spans.request = lambda: None
+        cluster.proxy.thaw()
+        if fate == "appended-later":
+            # Under the next epoch's first batch it would be fenced: see to it that it is not.
+            await appended_up_to(cluster, topic, last - 1)
+        assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
+        assert producer.statistics().epoch_bumps == 1
+        assert producer.statistics().data_loss_events == 0
+    assert spans.max_span() == window
+    calls = await check(cluster, [history], topic)
+    doubtful = set(range(first, last))
+    assert [call for call in calls if call not in doubtful] == [
+        *range(first),
+        *range(last + WAITING, last + WAITING + 20),
+    ]
+    assert [call for call in calls if call in doubtful] == (
+        [] if fate == "never-arrived" else list(range(first, last))
+    )

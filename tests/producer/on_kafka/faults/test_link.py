@@ -1,0 +1,177 @@
+"""A link that loses, holds and cuts what is on it, in the middle of a pipeline.
+
+The broker keeps its memory in all of these, so each record must be acknowledged at the offset at
+which its first copy was appended, whatever was sent again, and no number may be given up.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from aioidem import Producer
+from aioidem._testing.fault_proxy import BlackHole, Cut, Hold
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import History, SpanCount, bounded, check
+from tests.kafka.world import (
+    RTT,
+    World,
+    every,
+    fill,
+    load,
+    nothing_noticed,
+    once,
+    opened,
+    producer_of,
+    settled,
+)
+
+pytestmark = pytest.mark.anyio
+
+QUICK = {"request_timeout": 0.5}
+
+
+def link_producer(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
+    """Its connection would take twice the window, so that the window alone bounds the span."""
+    twice = {"max_in_flight_requests_per_connection": 2 * world.window}
+    return producer_of(cluster, world, **twice, **options)
+
+
+async def all_acknowledged(
+    cluster: KafkaCluster,
+    world: World,
+    producer: Producer,
+    history: History,
+    spans: SpanCount,
+    topic: str,
+) -> None:
+    """In order, each where it is, by its own answer and the broker's memory alone, of which no more
+    was asked than it has.
+    """
+    total = len(history.deliveries)
+    assert nothing_noticed(producer)
+    assert set(spans.codes) == {0}
+    # No batch was proved by another's answer, so the strict count is what the window bounds.
+    assert spans.max_span() == world.window
+    assert history.offsets() == list(range(total))
+    assert await check(cluster, [history], topic) == list(range(total))
+
+
+@bounded(60)
+async def test_f1_answers_are_lost_with_their_connections(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f1")
+    spans = SpanCount(cluster.proxy)
+    cluster.proxy.set_link(rtt=RTT)
+    async with link_producer(cluster, world) as producer:
+        history = History(producer, "f1")
+        await fill(history, producer, world)
+        before = cluster.proxy.opened
+        async with load(world, history):
+            spans.answer = every(40, Cut(reset=True))
+            await cluster.proxy.until(lambda: cluster.proxy.opened >= before + 5)
+            spans.answer = lambda: None
+            await settled(history, 100)
+        await all_acknowledged(cluster, world, producer, history, spans, "f1")
+
+
+@bounded(60)
+async def test_f2_an_answer_comes_after_its_connection_was_given_up(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f2")
+    spans = SpanCount(cluster.proxy)
+    cluster.proxy.set_link(rtt=RTT)
+    async with link_producer(cluster, world, **QUICK) as producer:
+        history = History(producer, "f2")
+        await fill(history, producer, world)
+        hold = Hold()
+        async with load(world, history):
+            await opened(cluster, history, lambda: setattr(spans, "answer", once(hold)))
+            hold.release()
+            await settled(history, 100)
+        await all_acknowledged(cluster, world, producer, history, spans, "f2")
+
+
+@pytest.mark.parametrize("way", ["f3-requests", "f4-answers"])
+@bounded(60)
+async def test_f3_f4_frames_are_cut_at_byte_k(
+    cluster: KafkaCluster, world: World, way: str
+) -> None:
+    await cluster.create_topic(way)
+    spans = SpanCount(cluster.proxy)
+    cluster.proxy.set_link(rtt=RTT)
+    async with link_producer(cluster, world) as producer:
+        history = History(producer, way)
+        await fill(history, producer, world)
+        async with load(world, history):
+            for number, byte in enumerate((0, 3, 4, 5, 40, -1)):
+                cut = once(Cut(byte, reset=number % 2 == 1))
+                hook = "request" if way == "f3-requests" else "answer"
+                await opened(cluster, history, functools.partial(setattr, spans, hook, cut))
+        await all_acknowledged(cluster, world, producer, history, spans, way)
+
+
+@bounded(60)
+async def test_f3_the_connection_is_reset_again_and_again(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f3-reset")
+    spans = SpanCount(cluster.proxy)
+    cluster.proxy.set_link(rtt=RTT)
+    async with link_producer(cluster, world) as producer:
+        history = History(producer, "f3-reset")
+        await fill(history, producer, world)
+        async with load(world, history):
+            for _ in range(10):
+                cluster.proxy.disconnect(reset=True)
+                await settled(history, world.window)
+        await all_acknowledged(cluster, world, producer, history, spans, "f3-reset")
+
+
+@pytest.mark.parametrize("way", ["request", "answer"])
+@bounded(60)
+async def test_f5_a_black_hole_swallows_both_directions(
+    cluster: KafkaCluster, world: World, way: str
+) -> None:
+    topic = f"f5-{way}"
+    await cluster.create_topic(topic)
+    spans = SpanCount(cluster.proxy)
+    cluster.proxy.set_link(rtt=RTT)
+    async with link_producer(cluster, world, **QUICK) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        hole = once(BlackHole())
+        async with load(world, history):
+            await opened(cluster, history, functools.partial(setattr, spans, way, hole))
+            assert hole() is None  # a frame fell into it
+            await settled(history, 100)
+        await all_acknowledged(cluster, world, producer, history, spans, topic)
+
+
+@bounded(60)
+async def test_f5_the_broker_is_stopped_for_longer_than_a_request_may_take(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """SIGSTOP: what is written to it waits, and is served after its connection's end."""
+    await cluster.create_topic("f5-stopped")
+    spans = SpanCount(cluster.proxy)
+    async with link_producer(cluster, world, **QUICK) as producer:
+        history = History(producer, "f5-stopped")
+        await fill(history, producer, world)
+        async with load(world, history):
+            await settled(history, 20)
+            before = cluster.proxy.opened
+            await cluster.pause()
+            await cluster.proxy.until(lambda: cluster.proxy.opened > before)
+            await cluster.resume()
+            assert {each.status for each in history.deliveries} <= {
+                DeliveryStatus.ACKED,
+                DeliveryStatus.PENDING,
+            }
+            await settled(history, 100)
+        await all_acknowledged(cluster, world, producer, history, spans, "f5-stopped")

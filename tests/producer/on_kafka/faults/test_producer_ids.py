@@ -1,0 +1,112 @@
+"""A producer gets its id late, or not at all (F21): its coordinator loads, moves, hangs or is gone.
+
+Starting waits for an id, no longer than max_block, and the records that follow are none the worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem._protocol.messages import decode_response, encode_response, response_type
+from aioidem._testing.fault_proxy import Action, BlackHole, Cut, FrameSeen, Rewrite
+from aioidem.errors import KafkaConnectionError, KafkaTimeoutError
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import History, bounded, check, outcomes
+from tests.kafka.world import World, nothing_noticed, producer_of
+
+pytestmark = pytest.mark.anyio
+
+INIT_PRODUCER_ID = 22
+SLACK = 5.0
+"""For a machine that is busy with other things; less than `request_timeout` and `max_block` are
+where nobody sets them.
+"""
+TIMED_OUT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 7, 14, 15, 16
+
+
+def refused(seen: FrameSeen, code: int) -> Action:
+    """The answer with another code, and no id."""
+    schema = response_type(INIT_PRODUCER_ID, seen.api_version)
+    assert schema is not None
+
+    def change(payload: bytes) -> bytes:
+        correlation_id, response = decode_response(schema, payload)
+        body: Any = response
+        none = replace(body, error_code=ErrorCode(code), producer_id=-1, producer_epoch=-1)
+        return encode_response(none, correlation_id)[4:]
+
+    return Rewrite(change)
+
+
+def answer_with(cluster: KafkaCluster, said: Iterable[int | Action]) -> None:
+    """Put these in the place of the next answers of InitProducerId, one each."""
+    left = iter(said)
+
+    def on_answer(seen: FrameSeen) -> Action | None:
+        each = next(left, None) if seen.api_key == INIT_PRODUCER_ID else None
+        return refused(seen, each) if isinstance(each, int) else each
+
+    cluster.proxy.on_answer = on_answer
+
+
+@bounded(60)
+async def test_f21_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> None:
+    await cluster.create_topic("f21")
+    codes = (LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TIMED_OUT)
+    answer_with(cluster, [*codes, Cut(), Cut(6, reset=True), BlackHole()])
+    async with producer_of(cluster, world, request_timeout=0.5, retry_backoff_max=0.2) as producer:
+        assert cluster.proxy.opened >= 4
+        history = History(producer, "f21")
+        assert set(await outcomes(history.send(30))) == {DeliveryStatus.ACKED}
+        assert nothing_noticed(producer)
+    assert await check(cluster, [history], "f21") == list(range(30))
+
+
+@pytest.mark.parametrize("said", [LOADING, BlackHole()], ids=["loading", "silent"])
+@bounded(60)
+async def test_f21_no_id_comes_and_starting_ends_in_time(
+    cluster: KafkaCluster, world: World, said: int | Action
+) -> None:
+    answer_with(cluster, [said] * 10_000)
+    max_block = 1.0
+    began = anyio.current_time()
+    with pytest.raises(KafkaTimeoutError, match="no producer id within max_block"):
+        async with producer_of(cluster, world, request_timeout=0.5, max_block=max_block):
+            pytest.fail("it has no id")
+    assert max_block <= anyio.current_time() - began < max_block + SLACK
+
+
+@bounded(60)
+async def test_f21_a_producer_starts_while_its_only_controller_restarts(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f21-restart")
+    await cluster.kill()
+    with pytest.raises((KafkaConnectionError, KafkaTimeoutError)):
+        async with producer_of(cluster, world, max_block=0.5):
+            pytest.fail("there is no broker")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cluster.start)
+        await start_when_possible(cluster, world)
+
+
+async def start_when_possible(cluster: KafkaCluster, world: World) -> None:
+    """Refused connections end a start at once: that is told, and tried again."""
+    while True:
+        try:
+            async with producer_of(cluster, world) as producer:
+                history = History(producer, "f21-restart")
+                assert set(await outcomes(history.send(30))) == {DeliveryStatus.ACKED}
+                assert nothing_noticed(producer)
+        except KafkaConnectionError:
+            await anyio.lowlevel.checkpoint()
+            continue
+        assert await check(cluster, [history], "f21-restart") == list(range(30))
+        return

@@ -1,0 +1,65 @@
+"""The broker goes and comes back while records are on their way.
+
+What was appended is in the page cache and survives both signals. What the broker remembers does
+not: one batch per producer is left of it, so resends of older ones are answered OUT_OF_ORDER
+although they are stored. (What becomes of that exactly is shown in test_recovery.py.)
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import OUT_OF_ORDER, History, SpanCount, bounded, check, outcomes
+from tests.kafka.world import (
+    RTT,
+    World,
+    fill,
+    leave_in_doubt,
+    load,
+    nothing_noticed,
+    producer_of,
+    settled,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["f7-kill-9-and-restart", "f9-clean-restart"])
+@bounded(60)
+async def test_f7_f9_restarts_under_load(cluster: KafkaCluster, world: World, clean: bool) -> None:
+    topic = f"f9-{clean}"
+    await cluster.create_topic(topic)
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        async with load(world, history):
+            await settled(history, 50)
+            await (cluster.terminate() if clean else cluster.kill())
+            await cluster.start()
+            await settled(history, 100)
+        assert nothing_noticed(producer)
+    assert await check(cluster, [history], topic) == list(range(len(history.deliveries)))
+
+
+@bounded(60)
+async def test_f8_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of_one(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f8")
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f8")
+        await fill(history, producer, world)
+        await leave_in_doubt(cluster, spans, history, world.window)
+        await cluster.terminate()
+        spans.answer = lambda: None
+        spans.forget()
+        await cluster.start()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(world.window))
+        assert nothing_noticed(producer)
+    assert OUT_OF_ORDER in spans.codes
+    assert await check(cluster, [history], "f8") == list(range(6 * world.window))

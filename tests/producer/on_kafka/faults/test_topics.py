@@ -1,0 +1,209 @@
+"""What happens to topics while they are written to: emptied (F19), gone for a while, or deleted and
+made anew (F20).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from kio.schema.errors import ErrorCode
+
+from aioidem._protocol.messages import decode_response, encode_response, response_type
+from aioidem._testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import Expectations, KafkaCluster, Outcome, parse_value
+from tests.kafka.tools import History, SpanCount, bounded, check, judge, outcomes, records_of
+from tests.kafka.world import (
+    RTT,
+    World,
+    delete_records,
+    fill,
+    leave_in_doubt,
+    load,
+    nothing_noticed,
+    producer_of,
+    settled,
+)
+
+pytestmark = pytest.mark.anyio
+
+METADATA = 3
+UNKNOWN_TOPIC = 3
+SLACK = 1.0
+"""For a machine that is busy with other things: from what the proxy sees to what we know."""
+
+
+async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:
+    """As `check`, of the log from an offset on: its files may hold what is below it."""
+    log = [
+        each for each in records_of(topic, 0, await cluster.dump_log(topic)) if each.offset >= start
+    ]
+    gone = {
+        row.value
+        for row, delivery in zip(history.settle(), history.deliveries, strict=True)
+        if delivery.metadata.offset < start
+    }
+    assert judge([history], log, Expectations(lost=gone)) == []
+    values = [parse_value(each.value) for each in log]
+    total = len(history.deliveries)
+    assert [each.call for each in values if each] == list(range(total - len(log), total))
+
+
+@bounded(60)
+async def test_f19_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """The broker keeps our state, so nothing of ours is lost, and nothing is reported as lost."""
+    await cluster.create_topic("f19")
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f19")
+        await fill(history, producer, world)
+        cluster.proxy.set_link(rtt=RTT)
+        async with load(world, history):
+            for _ in range(3):
+                await settled(history, 20)
+                assert await delete_records(cluster, "f19") > 0
+        await leave_in_doubt(cluster, spans, history, world.window)
+        start = await delete_records(cluster, "f19")
+        assert start == len(history.deliveries)
+        spans.answer = lambda: None
+        cluster.proxy.disconnect()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(20))
+        assert nothing_noticed(producer)
+    assert spans.max_span() == world.window
+    assert history.offsets() == list(range(len(history.deliveries)))
+    await check_what_stays(cluster, history, "f19", start)
+
+
+@bounded(60)
+async def test_f19_records_are_deleted_and_the_broker_crashes(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
+    await cluster.create_topic("f19-crash")
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f19-crash")
+        await fill(history, producer, world)
+        await leave_in_doubt(cluster, spans, history, world.window)
+        start = await delete_records(cluster, "f19-crash")
+        assert start == len(history.deliveries)
+        await cluster.kill()
+        spans.answer = lambda: None
+        await cluster.start()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(20))
+        assert nothing_noticed(producer)
+    await check_what_stays(cluster, history, "f19-crash", start)
+
+
+class Vanished:
+    """Says in so many answers of Metadata that no topic is known."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+
+    def __call__(self, seen: FrameSeen) -> Action | None:
+        if seen.api_key != METADATA or not self.left:
+            return None
+        self.left -= 1
+        schema = response_type(METADATA, seen.api_version)
+        assert schema is not None
+
+        def change(payload: bytes) -> bytes:
+            correlation_id, response = decode_response(schema, payload)
+            body: Any = response
+            code = ErrorCode(UNKNOWN_TOPIC)
+            topics = tuple(replace(t, error_code=code, partitions=()) for t in body.topics)
+            return encode_response(replace(body, topics=topics), correlation_id)[4:]
+
+        return Rewrite(change)
+
+
+@bounded(60)
+async def test_f20_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
+    cluster: KafkaCluster, world: World
+) -> None:
+    await cluster.create_topic("f20-gone")
+    cluster.proxy.set_link(rtt=RTT)
+    async with producer_of(cluster, world, metadata_max_age=0.1) as producer:
+        history = History(producer, "f20-gone")
+        await fill(history, producer, world)
+        cluster.proxy.on_answer = vanished = Vanished(3)
+        async with load(world, history):
+            await cluster.proxy.until(lambda: not vanished.left)
+            await settled(history, 50)
+        assert nothing_noticed(producer)
+    total = len(history.deliveries)
+    assert history.offsets() == list(range(total))
+    assert await check(cluster, [history], "f20-gone") == list(range(total))
+
+
+class ToldAnew:
+    """When an answer of Metadata named a topic by another id than the first one did: `at`."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        self._first: Any = None
+
+    def __call__(self, seen: FrameSeen) -> Action | None:
+        return Inspect(partial(self._look, seen)) if seen.api_key == METADATA else None
+
+    def _look(self, seen: FrameSeen, payload: bytes) -> None:
+        schema = response_type(METADATA, seen.api_version)
+        assert schema is not None
+        response: Any = decode_response(schema, payload)[1]
+        for topic in response.topics:
+            if not int(topic.error_code):
+                self._first = self._first or topic.topic_id
+                if topic.topic_id != self._first and self.at is None:
+                    self.at = seen.at
+
+
+@bounded(60)
+async def test_f20_a_topic_is_deleted_and_made_anew_under_load(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst, and
+    what is sent once metadata has told is in the new one, once and in order.
+    """
+    await cluster.create_topic("f20-new")
+    cluster.proxy.set_link(rtt=RTT)
+    cluster.proxy.on_answer = told = ToldAnew()
+    async with producer_of(
+        cluster, world, allow_auto_create_topics=False, metadata_max_age=1.0
+    ) as producer:
+        history = History(producer, "f20-new")
+        await fill(history, producer, world)
+        async with load(world, history):
+            await settled(history, 20)
+            deleted = anyio.current_time()
+            await cluster.delete_topic("f20-new")
+            await cluster.create_topic("f20-new")
+            made = anyio.current_time()
+            await cluster.proxy.until(lambda: told.at is not None)
+            assert told.at is not None
+            known = told.at + RTT + SLACK
+            while anyio.current_time() < known:
+                await settled(history, 1)
+            await settled(history, 50)
+        assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
+        # Where topics are named and not identified, the new one is the old one that lost its data
+        # until metadata says otherwise, and more than one of its answers may show that.
+        losses = producer.statistics().data_loss_events
+        assert losses == 0 or world.version < "4"
+    # An answer of the old one may have been on its way for the length of the link.
+    rows = history.settle()
+    gone = {row.value for row in rows if row.settled is not None and row.settled < made + RTT}
+    # Until then it may go to a topic that is gone, or to one that does not know its numbers.
+    unknown = [row for row in rows if row.outcome is Outcome.UNKNOWN]
+    assert all(row.started < known for row in unknown)
+    assert all(row.settled is not None and deleted < row.settled < known for row in unknown)
+    calls = await check(cluster, [history], "f20-new", expect=Expectations(lost=gone))
+    assert calls[-20:] == list(range(len(history.deliveries) - 20, len(history.deliveries)))

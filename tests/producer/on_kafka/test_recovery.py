@@ -1,0 +1,139 @@
+"""Batches in doubt when a stock broker restarts (F8), and what becomes of them.
+
+A restart leaves a broker one remembered batch per producer. (After SIGKILL as well: having read the
+log again it takes a snapshot, which holds one, and loads that.) Resends of older ones come back
+OUT_OF_ORDER, although they are stored. A client that takes that for a gap writes them twice; ours
+asks newest first. With READ it may also ask DescribeProducers where to begin; without, it is
+refused, and must come to the same end by probing alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from aioidem import Producer
+from aioidem._protocol.messages import decode_response, response_type
+from aioidem._testing.fault_proxy import Action, Drop, FaultProxy, FrameSeen, Inspect
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import (
+    DESCRIBE_PRODUCERS,
+    ONE_EACH,
+    OUT_OF_ORDER,
+    STOCK,
+    History,
+    SpanCount,
+    bounded,
+    check,
+    outcomes,
+)
+from tests.kafka.world import forbid_reading
+
+pytestmark = pytest.mark.anyio
+
+NEWEST, OLDER = STOCK
+WINDOW = 5
+TOPIC_AUTHORIZATION_FAILED = 29
+AUTHORIZED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+class World(NamedTuple):
+    """A broker, and whether its clients may read."""
+
+    version: str
+    read: bool
+
+
+@pytest.fixture(
+    scope="module",
+    params=[World(version, read) for version in (NEWEST, OLDER) for read in (True, False)],
+    ids=["newest", "newest-without-read", "older", "older-without-read"],
+)
+def world(request: pytest.FixtureRequest) -> World:
+    asked: World = request.param
+    return asked
+
+
+@pytest.fixture(scope="module")
+async def cluster(
+    world: World,
+    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+) -> AsyncIterator[KafkaCluster]:
+    properties = {} if world.read else AUTHORIZED
+    async with KafkaCluster(world.version, properties=properties) as running:
+        yield running
+
+
+def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
+    """The error code of each of its answers from now on. Beside the proxy's other hook."""
+    codes: list[int] = []
+    other = proxy.on_answer
+
+    def note(version: int, payload: bytes) -> None:
+        schema = response_type(DESCRIBE_PRODUCERS, version)
+        assert schema is not None
+        answer: Any = decode_response(schema, payload)[1]
+        codes.extend(int(part.error_code) for topic in answer.topics for part in topic.partitions)
+
+    def look(seen: FrameSeen) -> Action | None:
+        if seen.api_key == DESCRIBE_PRODUCERS:
+            return Inspect(functools.partial(note, seen.api_version))
+        return None if other is None else other(seen)
+
+    proxy.on_answer = look
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("appended", "clean"),
+    [(5, True), (5, False), (3, True), (0, False)],
+    ids=["5-sigterm", "5-sigkill", "3-sigterm", "0-sigkill"],
+)
+@bounded(60)
+async def test_f8_doubt_across_a_restart_is_resolved_exactly(
+    cluster: KafkaCluster, world: World, appended: int, clean: bool
+) -> None:
+    """Of a full window ``appended`` were, the rest never arrived, and nothing was answered."""
+    topic = f"doubt-{appended}-{clean}"
+    await cluster.create_topic(topic)
+    if not world.read:
+        await forbid_reading(cluster, topic)
+    spans = SpanCount(cluster.proxy)
+    said = what_describe_producers_says(cluster.proxy)
+    async with Producer(cluster.bootstrap_servers, **ONE_EACH) as producer:
+        history = History(producer, topic)
+        await outcomes(history.send(2 * WINDOW))
+        start = spans.requests, spans.answers
+        spans.request = lambda: Drop() if spans.requests - start[0] > appended else None
+        spans.answer = lambda: Drop(silent=False)
+        history.send(WINDOW)
+        await cluster.proxy.until(
+            lambda: (
+                spans.answers - start[1] == appended
+                and spans.requests - start[0] == min(appended + 1, WINDOW)
+            )
+        )
+        await (cluster.terminate() if clean else cluster.kill())
+        spans.request = spans.answer = lambda: None
+        spans.codes.clear()
+        cluster.proxy.trace.clear()
+        await cluster.start()
+        assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
+        await outcomes(history.send(WINDOW))
+        assert producer.statistics().epoch_bumps == 0
+    forgot = appended > 1
+    assert (OUT_OF_ORDER in spans.codes) == forgot
+    asked = [each for each, _ in cluster.proxy.trace if each.api_key == DESCRIBE_PRODUCERS]
+    assert bool(asked) == forgot
+    # Refused each time it is all by probing, else it was told where to begin.
+    assert set(said) == ({0 if world.read else TOPIC_AUTHORIZATION_FAILED} if forgot else set())
+    if not forgot:
+        assert history.offsets() == list(range(4 * WINDOW))
+    assert await check(cluster, [history], topic) == list(range(4 * WINDOW))

@@ -1,0 +1,145 @@
+"""Nodes that end, in order or not, and come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._testing.fault_proxy import Drop
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import History, bounded, outcomes
+from tests.kafka.world import World, fill, load, producer_of, settled
+
+from .nodes import (
+    NONE,
+    OUT_OF_ORDER,
+    SAFE,
+    Tap,
+    all_there,
+    appended,
+    cast,
+    said_of,
+    through,
+    verdict,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@bounded(240)
+async def test_f9_rolling_restart_of_all_nodes_under_load(
+    cluster: KafkaCluster, world: World
+) -> None:
+    places = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    await cluster.create_topic("f9", replicas=places, configs=SAFE)
+    async with producer_of(cluster, world) as producer:
+        histories = [History(producer, "f9", each) for each in range(3)]
+        async with load(world, *histories):
+            for broker in range(3):
+                await cluster.restart(broker)
+                for partition in range(3):
+                    await cluster.until_in_sync("f9", partition)
+                await through(*histories)
+        await all_there(cluster, "f9", producer, *histories)
+
+
+@bounded(180)
+async def test_f7_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) -> None:
+    controller, a, b = await cast(cluster)
+    places = [[a, b, controller], [b, controller, a]]
+    await cluster.create_topic("f7", replicas=places, configs=SAFE)
+    async with producer_of(cluster, world) as producer:
+        histories = [History(producer, "f7", each) for each in range(2)]
+        async with load(world, *histories):
+            await settled(histories[0], 100)
+            await cluster.kill(a)
+            await settled(histories[0], 100)
+            await cluster.start(a)
+            for partition in range(2):
+                await cluster.until_in_sync("f7", partition)
+            await cluster.move_leader("f7", 0, a)
+            await settled(histories[0], 50)
+        await all_there(cluster, "f7", producer, *histories)
+
+
+@bounded(180)
+async def test_f21_the_controller_dies_and_then_the_quorum(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """Without a controller no leader can be elected; whoever leads goes on, and new producers get
+    their ids.
+    """
+    controller, a, b = await cast(cluster)
+    await cluster.create_topic("f21", replicas=[[controller, a, b], [b, a, controller]])
+    await cluster.create_topic("alone", replicas=[[a]])
+    # Of its own: what waits for followers holds up all that follows on its connection.
+    async with producer_of(cluster, world) as producer, producer_of(cluster, world) as other:
+        histories = [History(producer, "f21", each) for each in range(2)]
+        alone = History(other, "alone")
+        async with load(world, *histories, alone):
+            await settled(histories[0], 50)
+            await cluster.kill(controller)
+            async with producer_of(cluster, world) as newcomer:
+                late = History(newcomer, "alone")
+                await outcomes(late.send(20))
+            await settled(histories[0], 50)
+            assert await cluster.controller() in {a, b}
+            await cluster.kill(b)
+            await settled(alone, 200)  # one of three is no quorum
+            await cluster.revive()
+            await through(*histories)
+        await all_there(cluster, "f21", producer, *histories)
+        assert said_of([alone, late]) == {DeliveryStatus.ACKED: len(alone.rows) + len(late.rows)}
+        await verdict(cluster, "alone", [alone, late])
+
+
+@bounded(120)
+async def test_f8_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_doubt(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """A restart leaves it one remembered batch, so the others' resends are OUT_OF_ORDER there."""
+    _, a, b = await cast(cluster)
+    await cluster.create_topic("f8", replicas=[[a, b]])
+    old, new = Tap(cluster, a), Tap(cluster, b)
+    async with producer_of(cluster, world) as producer:
+        history = History(producer, "f8")
+        await fill(history, producer, world)
+        answered = len(old.answers)
+        old.answer = Drop(silent=False)
+        sent = history.send(world.window)
+        await old.until(lambda: len(old.answers) - answered == world.window)
+        await appended(cluster, b, "f8", len(history.rows) - 1)
+        await cluster.restart(b)
+        await cluster.until_in_sync("f8")
+        await cluster.move_leader("f8", 0, b)
+        old.answer = None
+        cluster.proxies[a].disconnect()
+        assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
+        await through(history)
+        assert (OUT_OF_ORDER, False) in new.said
+        await all_there(cluster, "f8", producer, history)
+
+
+@bounded(120)
+async def test_f16_topics_are_created_by_a_window_of_first_records(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """Their leaders hear of them at different times, and know no producer."""
+    taps = [Tap(cluster, broker) for broker in range(3)]
+    each_has = 2 * world.window
+    async with producer_of(cluster, world) as producer:
+        histories = [History(producer, f"f16-{each}") for each in range(6)]
+        for history in histories:
+            history.send(each_has)
+        for history in histories:
+            await outcomes(history.deliveries)
+            assert history.offsets() == list(range(each_has))
+        told = producer.statistics()
+        assert (told.data_loss_events, told.epoch_bumps) == (0, 0)
+    said = [each for tap in taps for each in tap.said]
+    # Whoever did not know yet that he leads has appended nothing, and nobody got a batch too early.
+    assert said.count((NONE, True)) == len(histories) * each_has
+    assert {offset for code, offset in said if code != NONE} <= {False}
+    assert OUT_OF_ORDER not in {code for code, _ in said}
+    for number, history in enumerate(histories):
+        assert await verdict(cluster, f"f16-{number}", [history]) == {0: list(range(each_has))}

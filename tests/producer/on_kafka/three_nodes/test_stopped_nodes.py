@@ -1,0 +1,113 @@
+"""Nodes that stall: followers that are waited for, and a leader that wakes up deposed."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem.structs import DeliveryStatus
+from aioidem.testing import KafkaCluster
+from tests.kafka.tools import History, bounded, outcomes
+from tests.kafka.world import World, fill, load, producer_of, settled
+
+from .nodes import (
+    NOT_ENOUGH_REPLICAS,
+    REQUEST_TIMED_OUT,
+    SAFE,
+    Tap,
+    all_there,
+    cast,
+    patience,
+    said_of,
+    through,
+    verdict,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@bounded(120)
+async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """REQUEST_TIMED_OUT while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it does no
+    more, and then each at its first offset. Nobody says NOT_ENOUGH_REPLICAS_AFTER_APPEND any more:
+    below min.insync.replicas the high watermark does not move on (KAFKA-15583), so what waits when
+    the follower ceases to count waits for its time.
+    """
+    _, a, b = await cast(cluster)
+    await cluster.create_topic("f13", replicas=[[a, b]], configs=SAFE)
+    tap = Tap(cluster, a)
+    async with producer_of(cluster, world, retry_backoff_max=0.1) as producer:
+        history = History(producer, "f13")
+        await fill(history, producer, world)
+        tap.answers.clear()
+        await cluster.pause(b)
+        tap.request = lambda _: patience(300)
+        history.send(1)
+        await tap.until(lambda: (REQUEST_TIMED_OUT, True) in tap.said)
+        tap.request = lambda _: patience(4000)
+        history.send(world.window - 1)
+        await tap.until(lambda: (NOT_ENOUGH_REPLICAS, False) in tap.said)
+        assert set(tap.said) == {(REQUEST_TIMED_OUT, True), (NOT_ENOUGH_REPLICAS, False)}
+        assert not any(each.done() for each in history.deliveries[-world.window :])
+        await cluster.resume(b)
+        await through(history)
+        assert history.offsets() == list(range(len(history.rows)))
+        await all_there(cluster, "f13", producer, history)
+
+
+@bounded(120)
+async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What was on its way ends UNKNOWN, and is there all the same or not; what comes later cannot
+    be taken for it.
+    """
+    _, a, b = await cast(cluster)
+    await cluster.create_topic("f14", replicas=[[a, b]], configs=SAFE)
+    async with producer_of(cluster, world, delivery_timeout=2.5, request_timeout=1.0) as producer:
+        history = History(producer, "f14")
+        await fill(history, producer, world)
+        await cluster.pause(b)
+        late = history.send(world.window)
+        assert set(await outcomes(late)) == {DeliveryStatus.UNKNOWN}
+        await cluster.resume(b)
+        await cluster.until_in_sync("f14")
+        after = history.send(world.window)
+        assert set(await outcomes(after)) == {DeliveryStatus.ACKED}
+        assert said_of([history]) == {
+            DeliveryStatus.ACKED: len(history.rows) - world.window,
+            DeliveryStatus.UNKNOWN: world.window,
+        }
+        told = producer.statistics()
+        assert (told.epoch_bumps, told.data_loss_events) == (1, 0)
+    await verdict(cluster, "f14", [history])
+
+
+@bounded(120)
+async def test_f5_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
+    cluster: KafkaCluster, world: World
+) -> None:
+    """What was on its way to it is still there when it wakes up, long after the same was written
+    elsewhere.
+    """
+    controller, a, b = await cast(cluster)
+    places = [[a, b, controller], [b, controller, a]]
+    await cluster.create_topic("f5", replicas=places, configs=SAFE)
+    zombie = Tap(cluster, a)
+    async with producer_of(cluster, world, request_timeout=2.0) as producer:
+        histories = [History(producer, "f5", each) for each in range(2)]
+        for history in histories:
+            await fill(history, producer, world)
+        async with load(world, *histories):
+            await settled(histories[0], 50)
+            await cluster.pause(a)
+            await settled(histories[0], 100)
+            assert await cluster.leader("f5") == b
+            asked, answered = zombie.requests, len(zombie.answers)
+            await cluster.resume(a)
+            await zombie.until(lambda: len(zombie.answers) > answered)
+            await cluster.until_in_sync("f5")
+            await settled(histories[0], 50)
+        assert asked > answered
+        await all_there(cluster, "f5", producer, *histories)

@@ -1,0 +1,1 @@
+"""Authentication, TLS and permissions, on real Apache Kafka."""

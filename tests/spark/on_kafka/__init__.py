@@ -1,0 +1,1 @@
+"""The Spark parts, on real Apache Kafka."""

@@ -1,0 +1,1 @@
+"""What `aioidem.testing` offers, on real Apache Kafka."""

@@ -1,0 +1,95 @@
+"""The class patch, on a class of our own that has the shape it looks for (golden/, with source).
+
+`on_kafka` runs what comes out in a JVM, and patches the real class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioidem._testing.broker_patch import (
+    CLASS_NAME,
+    BrokerPatchError,
+    patched,
+    retained,
+    write_patch,
+)
+
+CLASS = (Path(__file__).parent / "golden" / "ProducerStateEntry.class").read_bytes()
+
+
+@given(st.integers(1, 32767), st.integers(1, 32767))
+def test_any_constant_can_be_put_there_and_what_was_before_leaves_no_trace(
+    first: int, second: int
+) -> None:
+    assert retained(patched(CLASS, first)) == first
+    assert patched(patched(CLASS, first), second) == patched(CLASS, second)
+
+
+def test_patching_back_gives_the_former_bytes() -> None:
+    """attack.md finding 29."""
+    assert retained(CLASS) == 5
+    assert patched(patched(CLASS, 20), 5) == CLASS
+    # One push is one byte longer, the other two.
+    assert [len(patched(CLASS, n)) - len(CLASS) for n in (1, 20, 127, 128)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("retain", [0, -1, 32768])
+def test_a_constant_that_no_instruction_pushes_is_refused(retain: int) -> None:
+    with pytest.raises(BrokerPatchError, match="1 to 32767"):
+        patched(CLASS, retain)
+
+
+@given(st.integers(0, len(CLASS) - 1))
+def test_a_class_cut_off_anywhere_is_refused_or_whole_as_far_as_it_is_needed(end: int) -> None:
+    with contextlib.suppress(BrokerPatchError):
+        assert retained(CLASS[:end]) == 5
+
+
+@given(st.integers(0, len(CLASS) - 1), st.integers(1, 255))
+def test_a_class_with_a_wrong_byte_is_patched_or_refused_and_nothing_else(at: int, by: int) -> None:
+    wrong = bytearray(CLASS)
+    wrong[at] ^= by
+    with contextlib.suppress(BrokerPatchError):
+        assert retained(patched(bytes(wrong), 20)) == 20
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf", "not a class file"),
+        (b"storage/internals", b"storage/externals", "class 'org/apache"),
+        (b"addBatchMetadata", b"addBotchMetadata", "0 methods"),
+        (b"\x08\xa0", b"\x1a\xa0", "compares with 0 constants"),  # iconst_5 -> iload_0
+        (b"StackMapTable", b"StackMopTable", "nothing is known"),
+    ],
+)
+def test_what_is_not_as_expected_is_refused_with_what_was_found(
+    old: bytes, new: bytes, complaint: str
+) -> None:
+    assert old in CLASS
+    with pytest.raises(BrokerPatchError, match=complaint):
+        patched(CLASS.replace(old, new), 20)
+
+
+def test_the_class_goes_from_the_jar_to_where_the_class_path_finds_it(tmp_path: Path) -> None:
+    jar = tmp_path / "kafka-storage-0.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr(f"{CLASS_NAME}.class", CLASS)
+    written = write_patch(jar, tmp_path / "patch", 20)
+    assert written == tmp_path / "patch" / f"{CLASS_NAME}.class"
+    assert written.read_bytes() == patched(CLASS, 20)
+
+
+def test_a_jar_that_lacks_the_class_or_is_none_is_refused(tmp_path: Path) -> None:
+    jar = tmp_path / "other.jar"
+    for _ in range(2):
+        with pytest.raises(BrokerPatchError, match=r"other\.jar has no class"):
+            write_patch(jar, tmp_path, 20)
+        zipfile.ZipFile(jar, "w").close()
