@@ -58,8 +58,9 @@ def _module_of(item: pytest.Item) -> str:
 
 
 def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
-    """Name the tests that run in one process: those of one file, or of one folder that shares its
-    clusters, with one kind of brokers.
+    """Name the tests that run in one process.
+
+    They are those of one file, or of one folder that shares its clusters, with one kind of brokers.
     """
     depth = folders.index(_ON_KAFKA) + 2
     world = item.callspec.params.get("world") if isinstance(item, _Parametrised) else None

@@ -7,6 +7,7 @@ import io
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,7 @@ from aioidem._protocol.produce import (
     encode_produce_request,
     tagged_retained,
 )
+from aioidem._records import ReadRecord, build_batch
 from aioidem.errors import InternalError, ProtocolError
 
 VERSIONS = range(3, 15)
@@ -438,3 +440,19 @@ def test_the_embedded_broker_tags_one_struct_and_leaves_the_default_out() -> Non
 def test_our_v14_reads_back_what_kio_writes_of_it() -> None:
     for entity in (v14(), v14(20), v14(None, 30), v14(6, 7)):
         assert decode(ProduceResponseV14, by_kio(entity)) == entity
+
+
+def test_a_v14_request_is_a_v13_request() -> None:
+    """S0-6: the same bytes but for the version in the header."""
+    arguments: dict[str, Any] = {
+        "correlation_id": 7,
+        "client_id": "c",
+        "transactional_id": None,
+        "acks": -1,
+        "timeout_ms": 1000,
+        "topics": [("t", UUID(int=5), [(0, build_batch([ReadRecord(0, 1, None, b"v", ())]).data)])],
+    }
+    old, new = encode_produce_request(13, **arguments), encode_produce_request(14, **arguments)
+    # Length (4), API key (2), version (2).
+    assert (old[6:8], new[6:8]) == (b"\x00\x0d", b"\x00\x0e")
+    assert old[:6] + old[8:] == new[:6] + new[8:]
