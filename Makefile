@@ -21,7 +21,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench bench-kafka bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
+.PHONY: help demo bench bench-kafka bench-window bench-localhost bench-transactions bench-faults test test-oldest test-newest check kafka static declared everyday installed measured soak soak-transactions mutants audit fuzz
 .PHONY: style contracts mypy pyright
 .DELETE_ON_ERROR:
 
@@ -37,6 +37,9 @@ bench: $(READY) ## The same for every client that is installed, side by side
 
 bench-kafka: $(READY) ## The same on real Kafka, with Java's producer: two and a half minutes
 	$(BIN)/python benchmarks/long_link.py --kafka --all --late-sealing --duration 10 --markdown
+
+bench-window: $(READY) ## Whether 1, 5 and 20 in flight reach window x batch / RTT: one minute
+	$(BIN)/python benchmarks/window.py
 
 bench-localhost: $(READY) ## What a record costs, against aiokafka on one real broker: two minutes
 	$(BIN)/python benchmarks/localhost.py

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,6 +11,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
+from trio.testing import MockClock
 
 from aioidem._broker.entities import Entity, build
 from aioidem._broker.memory import BUFFER_BYTES, stream_pair
@@ -136,15 +136,12 @@ async def test_pipelined_requests_take_one_round_trip_and_are_answered_in_order(
         async with EmbeddedCluster(transport=transport, rtt=0.2) as cluster:
             cluster.create_topic("t")
             async with connected(cluster) as wire:
-                start = time.perf_counter()
                 sent = [
                     await wire.send(0, 12, produce_values(idempotent_batch(s))) for s in range(10)
                 ]
                 answers = [await wire.read(0, 12, s) for s in sent]
-                elapsed = time.perf_counter() - start
             assert [only_partition(a).base_offset for a in answers] == list(range(10))
-            assert 0.2 <= elapsed < 1.0, "ten round trips would be 2 s"
-            assert cluster.max_span("t") == 10
+            assert cluster.max_span("t") == 10, "all ten came before the first was answered"
 
 
 async def test_the_round_trip_can_be_changed_for_open_connections(transport: Transport) -> None:
@@ -360,17 +357,21 @@ async def test_followers_can_be_paused_resumed_and_taken_out(transport: Transpor
                 assert only_partition(await wire.produce(idempotent_batch(1))).base_offset == 1
 
 
-async def test_a_throttled_broker_says_so_and_serves_late(transport: Transport) -> None:
+@pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
+)
+async def test_a_throttled_broker_says_so_and_serves_late() -> None:
+    """A broker under a quota answers at once and then reads no more for as long as it says."""
     with anyio.fail_after(BOUND):
-        async with EmbeddedCluster(transport=transport) as cluster:
+        async with EmbeddedCluster(transport="memory") as cluster:
             cluster.create_topic("t")
             cluster.set_throttle(0, 0.1)
             async with connected(cluster) as wire:
-                start = time.perf_counter()
+                start = anyio.current_time()
                 for sequence in range(3):
                     answer = await wire.produce(idempotent_batch(sequence))
                     assert answer.throttle_time == timedelta(seconds=0.1)
-                assert time.perf_counter() - start >= 0.2
+                assert anyio.current_time() - start == pytest.approx(0.2)
 
 
 async def test_the_hook_sees_requests_and_can_close(transport: Transport) -> None:

@@ -180,7 +180,7 @@ BAD_RECORDS = _wrong(
 async def test_a_bad_record_is_refused_at_the_call_before_a_sequence_is_taken(
     transport: Transport, record: dict[str, Any], error: Any, message: str
 ) -> None:
-    """E24, franz-go c733b9d: what cannot be serialised never gets into a request."""
+    """What cannot be serialised never gets into a request (franz-go c733b9d)."""
     arguments = {"topic": "t", "value": b"v"} | record
     async with running(transport) as producer:
         with pytest.raises(error, match=message):

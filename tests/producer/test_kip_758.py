@@ -1,4 +1,4 @@
-"""A broker of KIP-758 and a producer that is told so: rows S1-1 to S1-3 and S1-5 to S1-11.
+"""A broker that deduplicates by a range of sequences (KIP-758), and a producer that knows it.
 
 First the embedded broker alone, on its virtual clock: what it remembers and what it answers. Then
 the whole producer against it, with answers lost: everything once, in order.
@@ -53,7 +53,7 @@ def answer(client: VirtualClient, sequence: int, count: int = 1) -> tuple[ErrorC
 
 
 def test_only_the_next_sequence_is_appended() -> None:
-    """S1-9."""
+    """A range broker appends a batch only if it begins at the next sequence."""
     _, client = broker()
     assert answer(client, 0, 3) == (NONE, 0)
     assert answer(client, 4) == (OUT_OF_ORDER, -1)
@@ -63,7 +63,7 @@ def test_only_the_next_sequence_is_appended() -> None:
 def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is_out_of_order() -> (
     None
 ):
-    """S1-10: `sequence_range` sequences, the newest among them."""
+    """The range has `sequence_range` sequences, the newest among them."""
     _, client = broker(10)
     for sequence in range(20):
         assert answer(client, sequence) == (NONE, sequence)
@@ -73,7 +73,7 @@ def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is
 
 
 def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
-    """S1-3, S1-11: it is the only batch that is remembered."""
+    """Only the newest batch is remembered with its offset."""
     cluster, client = broker()
     for sequence in (0, 3, 6):
         answer(client, sequence, 3)
@@ -91,7 +91,7 @@ def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
     sequence_range=st.integers(1, 50),
 )
 def test_the_range_goes_across_the_wrap(start: int, back: int, sequence_range: int) -> None:
-    """S1-8, S1-10: after 2147483647 comes 0."""
+    """The range goes on past the wrap: after 2147483647 comes 0."""
     _, client = broker(sequence_range)
     wrap = MAX_SEQUENCE + 1
     for number in range(50):
@@ -111,7 +111,7 @@ def test_a_higher_epoch_begins_at_zero_and_a_lower_one_is_fenced_as_ever() -> No
 
 @pytest.mark.parametrize("sequence_range", [0, -1, 2**30 + 1])
 def test_no_range_of_nothing_and_none_past_half_of_all_sequences(sequence_range: int) -> None:
-    """S1-7."""
+    """The broker's range has at least one sequence and at most half of all."""
     with pytest.raises(errors.ConfigError):
         EmbeddedCluster(sequence_range=sequence_range)
 
@@ -124,7 +124,7 @@ def described(client: VirtualClient) -> list[tuple[str, str | None]]:
 
 
 def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> None:
-    """S1-6, S1-12: a name that somebody set on a broker of today comes without a value."""
+    """Only a range broker describes a value; a config set on another broker comes without one."""
     assert described(broker(77)[1]) == [(NAME, "77")]
     assert described(broker(None)[1]) == []
     cluster, client = broker(None)
@@ -133,7 +133,7 @@ def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> No
 
 
 def test_it_does_not_speak_kip_1269() -> None:
-    """S1-12: one memory or the other."""
+    """A broker remembers either a range of sequences or a number of batches, never both."""
     cluster, _ = broker(10, produce_versions=14)
     (one,) = cluster.state.brokers.values()
     assert max(last for key, _, last in cluster.state.announced(one) if key == PRODUCE) == 13
@@ -148,7 +148,7 @@ def test_it_does_not_speak_kip_1269() -> None:
 async def test_twenty_in_flight_survive_lost_answers_once_and_in_order(
     transport: Transport, sequence_range: int
 ) -> None:
-    """S1-1, S1-2, S1-5: now and then an answer is lost with its connection, after the append."""
+    """Every record is stored once and in order although answers are lost after the append."""
     async with EmbeddedCluster(
         sequence_range=sequence_range, rtt=RTT, transport=transport
     ) as cluster:
@@ -183,7 +183,7 @@ async def test_twenty_in_flight_survive_lost_answers_once_and_in_order(
 @pytest.mark.anyio
 @bounded(60)
 async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Transport) -> None:
-    """S1-5, S1-6: no option was set, the broker was asked."""
+    """Without an option the producer asks the broker for its range and keeps to it."""
     async with EmbeddedCluster(sequence_range=7, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         async with producer_for(
@@ -203,7 +203,7 @@ async def test_the_range_a_broker_names_bounds_what_is_in_flight(transport: Tran
 async def test_a_producer_that_was_not_told_keeps_to_five_and_loses_nothing(
     transport: Transport,
 ) -> None:
-    """S1-12: phase 1 of the KIP, old clients on new brokers."""
+    """A producer without the option keeps to five on a range broker (KIP-758, phase 1)."""
     async with EmbeddedCluster(sequence_range=1000, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         seen = 0

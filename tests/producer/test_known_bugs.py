@@ -127,10 +127,10 @@ class _Trickling(Stream):
 async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_bytes(
     step: int,
 ) -> None:
-    """C-J6 (KAFKA-19012, KAFKA-17862), A5.46, librdkafka dotnet#704, F6: expiry on a slow socket.
+    """A record that expires on a slow socket leaves no torn and no foreign bytes.
 
     A buffer that is used again while the socket still writes it puts records where they do not
-    belong.
+    belong (KAFKA-19012, KAFKA-17862, librdkafka dotnet#704).
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         topics = ("t", "u")
@@ -177,8 +177,10 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
 async def test_a_broker_that_freezes_and_thaws_again_and_again_loses_nothing(
     frozen: float, thawed: float
 ) -> None:
-    """librdkafka #4134, F5, F25: SIGSTOP for 45 s, SIGCONT for 20 s. What waits in the broker is
-    carried out when it thaws, whether or not its connection is still there.
+    """Nothing is lost or doubled by a broker frozen for 45 s and thawed for 20 s, repeatedly.
+
+    What waits in the broker is carried out when it thaws, whether or not its connection is still
+    there (librdkafka #4134).
     """
     period = frozen + thawed
 
@@ -260,7 +262,7 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
     nth: int, spoil: Callable[[bytes], bytes]
 ) -> None:
-    """C-J16, KAFKA-4966, F27: everything it owed is in doubt, is sent again, and is there once."""
+    """What a connection owed is in doubt, is sent again and is stored once (KAFKA-4966)."""
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
         garbler = Garbler(cluster.connector, nth, spoil)
@@ -284,8 +286,9 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
 async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
     transport: Transport,
 ) -> None:
-    """aiokafka #1039, F32, A10.81: sends hung silently; so does every application that cancels all
-    tasks at its end.
+    """No send hangs after the producer's task was cancelled from outside (aiokafka #1039).
+
+    An application that cancels all its tasks at its end does so.
     """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
@@ -423,7 +426,10 @@ async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush
 async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go(
     impatient: int,
 ) -> None:
-    """A10.77; franz-go #832, v1.17.1, #1348: deadlock at the limit, lost wake-ups of a flush."""
+    """A flush ends although the buffer is always full (franz-go #832, v1.17.1, #1348).
+
+    Those were a deadlock at the limit and lost wake-ups of a flush.
+    """
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, buffer_memory=3000, **ONE_EACH) as producer:
@@ -463,7 +469,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
 
 @bounded(60)
 async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
-    """franz-go #1348, A10.79: produce after close made flush hang."""
+    """Send and flush raise after close; in franz-go #1348 such a send made flush hang."""
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         producer: Producer = producer_for(cluster)

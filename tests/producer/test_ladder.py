@@ -185,7 +185,7 @@ STORED = pytest.mark.parametrize(
 async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
     incident: Incident, count: int, stored: int, reads: bool
 ) -> None:
-    """A4.37, F1, F8, D2.1, D2.2, D2.3, D2.9: within 11 round trips of the connection being up.
+    """Doubt is resolved within 11 round trips of the connection being up.
 
     The new leader remembers five, however many the old one did; a restart leaves a memory of one.
     """
@@ -209,8 +209,10 @@ async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
 
 @bounded(120)
 async def test_twenty_that_a_deposed_leader_answers_for_are_resolved_by_the_new_one() -> None:
-    """attack.md findings 1, 9 and 22: a broker serves one request of a connection at a time. The
-    first of twenty is appended, and answered NOT_LEADER with its offset; the others without one.
+    """A new leader resolves what the deposed one appended and refused.
+
+    A broker serves one request of a connection at a time. The first of twenty is appended, and
+    answered NOT_LEADER with its offset; the others without one.
     """
     async with wide(reads=False, replication=2) as world:
         world.cluster.hold_high_watermark("t")
@@ -276,8 +278,10 @@ async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
 async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_one_plus_i() -> (
     None
 ):
-    """A2.13, A2.15, aiokafka's DUPLICATE_SEQUENCE_NUMBER, franz-go v1.18.1: what a caller is told
-    of three records in one batch whose own answer never said NONE.
+    """A record proved by a later success has offset -1 (franz-go v1.18.1).
+
+    Three records are in one batch whose own answer never said NONE. aiokafka reports -1, 0 and 1
+    after DUPLICATE_SEQUENCE_NUMBER.
     """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
@@ -300,7 +304,7 @@ async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_
 async def test_a_batch_refused_for_good_leaves_the_other_nineteen_delivered_in_order(
     bad: int,
 ) -> None:
-    """A4.36, F15, S4-14: under one bump, and nothing the broker acknowledged was lost."""
+    """A permanent refusal costs one bump, and nothing that the broker acknowledged."""
     async with wide(reads=False) as world:
         world.cluster.intercept(
             lambda seen: (

@@ -278,7 +278,7 @@ anyio.run(main, backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_producer_carried_over_a_fork_refuses_to_work_in_the_child(backend: str) -> None:
-    """attack.md finding 24: it would share producer id and sequences with the parent."""
+    """A forked child may not send: it would share producer id and sequences with the parent."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ALONE + _FORK, backend],
         capture_output=True,
@@ -316,7 +316,7 @@ async def test_a_callback_that_raises_harms_nobody(
 @EVERY_WORLD
 @bounded(10)
 async def test_a_callback_may_send(transport: Transport) -> None:
-    """A5.45, KAFKA-5503 (C-J14)."""
+    """A done callback may send another record (KAFKA-5503)."""
     async with EmbeddedCluster(transport=transport) as cluster:
         async with producer_for(cluster) as producer:
             last = anyio.Event()
@@ -702,8 +702,9 @@ async def test_no_request_is_larger_than_max_request_size() -> None:
 
 @bounded(60)
 async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epoch() -> None:
-    """attack.md finding 21, A7.60. What the old one refused without appending it goes to the new
-    one, as a fresh send would.
+    """Records go to the recreated topic under its new id and a new epoch.
+
+    What the old topic refused without appending it goes to the new one, as a fresh send would.
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")

@@ -1,7 +1,6 @@
 """Batches that a broker finds too large: a topic's limit lowered under a window that is full.
 
-design.md section 5, "Split and estimate". Every batch here holds several records, and each record
-says which it is.
+Every batch here holds several records, and each record says which it is.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def check(deliveries: Sequence[Delivery], stored: Sequence[bytes]) -> None:
 async def test_a_limit_lowered_under_a_full_window_splits_and_splits_again_in_order(
     limit: int, codec: str
 ) -> None:
-    """A8.68, F35, D2.8: twenty in flight, of eight records each; futures keep their records."""
+    """Twenty batches of eight records are split in order, and futures keep their records."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(
@@ -75,7 +74,7 @@ async def test_a_limit_lowered_under_a_full_window_splits_and_splits_again_in_or
 
 @bounded(60)
 async def test_a_record_that_is_too_large_by_itself_fails_alone_among_those_of_its_batch() -> None:
-    """A8.70: wherever it was in the batch; what was with it is delivered in order."""
+    """A record that is too large fails alone, wherever it was; the others come in order."""
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "600"})
         async with producer_for(cluster, batch_size=10_000) as producer:
@@ -97,7 +96,7 @@ async def test_a_record_that_is_too_large_by_itself_fails_alone_among_those_of_i
 @pytest.mark.parametrize("doubt", ["answer lost", "timed out"])
 @bounded(120)
 async def test_a_limit_lowered_over_what_is_in_doubt_splits_none_of_it(doubt: str) -> None:
-    """attack.md finding 12: a first copy may be stored; its parts would be second copies."""
+    """A batch in doubt is not split: its first copy may be stored."""
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         fired = False

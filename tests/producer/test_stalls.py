@@ -1,4 +1,4 @@
-"""A loop that stood still: answers that lie ready are read before anything is overdue (F31)."""
+"""A loop that stood still: answers that lie ready are read before anything is overdue."""
 
 from __future__ import annotations
 

@@ -5,14 +5,12 @@ trip. The load, the clock and the arithmetic are those of `aioidem perf`, so thi
 numbers that `make demo` prints.
 
 On a virtual clock the ratio is exact, because computing takes no time there: it fails for what the
-producer does and for nothing else. The same over TCP on the wall clock shows that computing does
-take little enough; a neighbour on the machine may spoil one run, so the best of a few counts, and
-its timers may be late, so the round trip is the one that was measured.
+producer does and for nothing else. That computing takes little enough is measured on the wall clock
+by benchmarks/window.py.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -25,7 +23,7 @@ from aioidem._load.plan import plan_perf
 from aioidem._load.screen import choose_screen
 from aioidem.broker import EmbeddedCluster
 
-from .tools import ASYNCIO, bounded, partition_of, producer_for, round_trip
+from .tools import ASYNCIO, bounded, partition_of, producer_for
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +34,9 @@ WINDOWS = (1, 5, 20)
 RECORDS_PER_BATCH = 16
 
 
-def model(window: int, rtt: float = RTT) -> float:
-    """Records per second: window x batch / RTT."""
-    return window * RECORDS_PER_BATCH / rtt
+def model(window: int) -> float:
+    """Return the model's records per second: window x batch / RTT."""
+    return window * RECORDS_PER_BATCH / RTT
 
 
 def whole_rounds(window: int) -> int:
@@ -88,7 +86,7 @@ def sealed(**flags: Any) -> dict[str, Any]:
 async def test_one_partition_moves_window_times_batch_per_round_trip(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """S0-19, exactly: the model's rate at 1, 5 and 20, from the first acknowledgement on."""
+    """The rate is the model's at 1, 5 and 20, from the first acknowledgement on."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         for window in WINDOWS:
             flags = sealed(num_records=whole_rounds(window))
@@ -97,28 +95,18 @@ async def test_one_partition_moves_window_times_batch_per_round_trip(
             assert steady(result) == pytest.approx(model(window), rel=0.001)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 @ASYNCIO
-@bounded(100)
-async def test_one_partition_moves_window_times_batch_per_round_trip_over_tcp_in_real_time(
+@bounded(60)
+async def test_over_tcp_the_window_is_filled_and_not_passed(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """S0-19, on the wall clock: at least 95 % of the model, hence 1 : 5 : 20 within 5 %."""
-    async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
-        best = dict.fromkeys(WINDOWS, 0.0)
+    """On real sockets the span reaches 1, 5 and 20; benchmarks/window.py measures the rate."""
+    async with EmbeddedCluster(retain=20, rtt=RTT / 3, transport=transport) as cluster:
         for window in WINDOWS:
-            for attempt in range(3):
-                rtt = await round_trip(cluster)
-                topic, flags = f"t{window}-{attempt}", sealed(num_records=whole_rounds(window))
-                result = await measure(cluster, window, topic, time.perf_counter, **flags)
-                assert result.max_span == window
-                best[window] = max(best[window], steady(result) / model(window, rtt))
-                if best[window] >= 0.95:
-                    break
-        assert min(best.values()) >= 0.95, best
-        for window in WINDOWS:
-            assert best[window] / best[1] == pytest.approx(1, rel=0.05)
+            flags = sealed(num_records=RECORDS_PER_BATCH * (1 + 4 * window))
+            result = await measure(cluster, window, f"t{window}", anyio.current_time, **flags)
+            assert result.complete, result.failure
+            assert result.max_span == window
 
 
 @bounded(120)

@@ -70,7 +70,7 @@ async def alter(cluster: EmbeddedCluster, kind: int, name: str, config: str, val
 
 @bounded(10)
 async def test_validate_new_configuration_default_value(transport: Transport) -> None:
-    """S0-16, S0-18."""
+    """The topic's and the cluster's config default to five batches."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         assert await config_of(cluster, TOPIC, "t", RETAIN) == "5"
@@ -80,7 +80,7 @@ async def test_validate_new_configuration_default_value(transport: Transport) ->
 @pytest.mark.parametrize("refused", ["4", "1", "0", "-1", "2147483648", "five", ""])
 @bounded(10)
 async def test_validate_new_configuration_minimal_value(transport: Transport, refused: str) -> None:
-    """S0-16: less than 5 is refused wherever it may be set, and changes nothing."""
+    """Less than 5 is refused wherever it may be set, and changes nothing."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "5"})
         with pytest.raises(InvalidConfigurationError):
@@ -99,7 +99,7 @@ async def test_validate_new_configuration_minimal_value(transport: Transport, re
 async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker_knows_neither(
     transport: Transport,
 ) -> None:
-    """S0-16, S0-11."""
+    """A topic's config overrides the cluster's; a broker without v14 names neither."""
     async with EmbeddedCluster(
         brokers=2, retain=8, produce_versions={0: 14, 1: 13}, transport=transport
     ) as cluster:
@@ -115,7 +115,7 @@ async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker
 async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_response(
     transport: Transport, discovery: str
 ) -> None:
-    """S0-5, S0-6, S0-7, S0-8: 5 until the first answer, then what it says; the span follows."""
+    """The window is 5 until the first answer, then what it says; the span follows."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)
@@ -145,7 +145,7 @@ async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_
 
 @bounded(20)
 async def test_producer_aligns_with_the_partition_leader(transport: Transport) -> None:
-    """S0-8: each partition goes by its own leader's word, on one connection each."""
+    """Each partition goes by its own leader's word, on one connection each."""
     async with EmbeddedCluster(
         brokers=3, retain={0: 5, 1: 9, 2: 20}, rtt=RTT, transport=transport
     ) as cluster:
@@ -169,7 +169,7 @@ async def test_producer_aligns_with_the_partition_leader(transport: Transport) -
 async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers_it(
     transport: Transport, under_load: bool
 ) -> None:
-    """S0-10."""
+    """A new leader gets five batches until its first answer, which names its own window."""
     async with EmbeddedCluster(
         brokers=2, retain={0: 20, 1: 12}, rtt=RTT, transport=transport
     ) as cluster:
@@ -210,7 +210,7 @@ async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_l
 
 @pytest.mark.parametrize("in_flight", [6, 20, 1000])
 def test_idempotent_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
-    """S0-1."""
+    """More than five in flight is valid with idempotence."""
     config = ProducerConfig.build(
         "h:1", enable_idempotence=True, max_in_flight_requests_per_connection=in_flight
     )
@@ -226,7 +226,7 @@ def test_idempotent_producer_no_longer_throws_config_exception_above_5(in_flight
 
 @pytest.mark.parametrize("in_flight", [6, 20, 1000])
 def test_transactional_producer_no_longer_throws_config_exception_above_5(in_flight: int) -> None:
-    """S0-1."""
+    """More than five in flight is valid with a transactional id."""
     config = ProducerConfig.build(
         "h:1", transactional_id="tx", max_in_flight_requests_per_connection=in_flight
     )
@@ -242,7 +242,7 @@ def test_transactional_producer_no_longer_throws_config_exception_above_5(in_fli
 async def test_max_in_flight_1_and_retain_20_sends_at_most_1_bounded_by_the_connection_check(
     transport: Transport,
 ) -> None:
-    """S0-13."""
+    """One request in flight per connection means one batch, whatever the window."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         tap = Tap(cluster.connector)
@@ -260,7 +260,7 @@ async def test_max_in_flight_1_and_retain_20_sends_at_most_1_bounded_by_the_conn
 async def test_max_in_flight_20_and_retain_5_sends_at_most_5_bounded_by_the_partition_check(
     transport: Transport,
 ) -> None:
-    """S0-14: per partition, so that four partitions fill the connection's 20."""
+    """Each of four partitions has its own five, which fill the connection's 20."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4, configs={RETAIN: "5"})
         tap = Tap(cluster.connector)
@@ -289,7 +289,7 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5_bounded_by_the_part
 async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_independently(
     transport: Transport,
 ) -> None:
-    """S0-12."""
+    """Two topics on one connection have a window each."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("five", configs={RETAIN: "5"})
         cluster.create_topic("twenty", configs={RETAIN: "20"})
@@ -313,7 +313,7 @@ async def test_two_topics_with_5_and_20_on_the_same_broker_are_each_limited_inde
 async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
     transport: Transport, version: int
 ) -> None:
-    """S0-11."""
+    """A broker without Produce v14 gets five batches, whatever the topic's config says."""
     async with EmbeddedCluster(rtt=RTT, produce_versions=version, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         tap = Tap(cluster.connector)
@@ -332,7 +332,7 @@ async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
 async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
     transport: Transport, under_load: bool
 ) -> None:
-    """S0-15: at the old broker 5 is reached and never exceeded, also by what is sent again."""
+    """At the old broker 5 is reached and never exceeded, also by what is sent again."""
     async with EmbeddedCluster(
         brokers=2, rtt=RTT, produce_versions={0: 14, 1: 13}, transport=transport
     ) as cluster:
@@ -356,7 +356,7 @@ async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
 async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
     transport: Transport,
 ) -> None:
-    """The way back of S0-15, without a restart of the producer."""
+    """A leader that speaks v14 widens the window without a restart of the producer."""
     async with EmbeddedCluster(
         brokers=2, rtt=RTT, produce_versions={0: 13, 1: 14}, transport=transport
     ) as cluster:
@@ -379,7 +379,7 @@ async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
 async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
     transport: Transport, idempotent: bool
 ) -> None:
-    """S0-2: reached and not passed, with more partitions and window than it allows."""
+    """The option is reached and not passed, with more partitions and window than it allows."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4)
         tap = Tap(cluster.connector)
@@ -403,7 +403,7 @@ async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
 
 @bounded(20)
 async def test_both_checks_must_pass(transport: Transport) -> None:
-    """S0-4: a connection with room does not widen a partition, nor the other way round."""
+    """A connection with room does not widen a partition, nor the other way round."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         for in_flight, retain, reached in [(8, 5, 5), (8, 6, 6), (5, 8, 5), (3, 20, 3)]:
             topic = f"t-{in_flight}-{retain}"
@@ -419,9 +419,7 @@ async def test_both_checks_must_pass(transport: Transport) -> None:
 async def test_the_window_bounds_the_span_and_not_the_requests_outstanding(
     transport: Transport,
 ) -> None:
-    """S0-3: while the oldest batch has no definite answer, four more may be sent and no fifth,
-    whatever is outstanding.
-    """
+    """Behind an unresolved batch four more may be sent and no fifth, whatever is outstanding."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         refusals = 0
@@ -449,7 +447,7 @@ async def test_the_window_bounds_the_span_and_not_the_requests_outstanding(
 async def test_the_limit_is_5_again_on_a_new_connection_until_its_first_answer(
     transport: Transport,
 ) -> None:
-    """S0-5: the broker behind an address may be another one after a reconnect."""
+    """A reconnect resets the window: another broker may be behind the address."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         windows: list[int] = []
@@ -475,7 +473,7 @@ async def test_the_limit_is_5_again_on_a_new_connection_until_its_first_answer(
 async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
     transport: Transport, struct: str
 ) -> None:
-    """S0-7: the KIP's prose and its listing disagree about where the tagged field is."""
+    """The tagged field counts in either place: the KIP's prose and its listing disagree."""
 
     def put(response: Any) -> Any:
         value = {"producer_state_batches_to_retain": 9}
@@ -501,7 +499,7 @@ async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
 @EVERY_WORLD
 @bounded(20)
 async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transport) -> None:
-    """S0-9: a field equal to its default is not on the wire, so 20 -> 5 arrives as absence.
+    """A field equal to its default is not on the wire, so 20 -> 5 arrives as absence.
 
     What is outstanding then stays; nothing new is sent until the span fits.
     """
@@ -536,7 +534,7 @@ async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transpo
 async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_until_the_span_fits(
     transport: Transport,
 ) -> None:
-    """S0-9, in the middle of a full window."""
+    """A window lowered while it is full lets nothing out until the span fits."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         async with producer_for(
@@ -566,7 +564,7 @@ async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_unti
 
 @bounded(20)
 async def test_batches_are_retained_per_producer_id_and_partition(transport: Transport) -> None:
-    """S0-17: each of two producers has 20 places in each of two partitions, as long as both."""
+    """Each of two producers has 20 places in each of two partitions, as long as both."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=2)
         identities = []
@@ -583,7 +581,7 @@ async def test_batches_are_retained_per_producer_id_and_partition(transport: Tra
 
 
 def test_the_defaults_stay_5_and_5() -> None:
-    """S0-18: the connection's, the partition's, and the broker's."""
+    """The connection's, the partition's and the broker's default is five."""
     assert ProducerConfig.build("h:1").max_in_flight_requests_per_connection == 5
     assert PartitionWindow().limit == DEFAULT_BATCHES_RETAINED == 5
     cluster = EmbeddedCluster()
@@ -608,7 +606,7 @@ def tagged(payload: bytes, fields: bytes) -> bytes:
 
 @bounded(20)
 async def test_no_window_is_read_from_init_producer_id(transport: Transport) -> None:
-    """S0-20: that place was rejected, because leaders differ."""
+    """InitProducerId names no window: KIP-1269 rejected that place, because leaders differ."""
 
     def rewrite(api_key: int, _version: int, payload: bytes) -> bytes:
         return tagged(payload, _TWENTY) if api_key == INIT_PRODUCER_ID else payload
@@ -627,7 +625,7 @@ async def test_no_window_is_read_from_init_producer_id(transport: Transport) -> 
 
 @bounded(20)
 async def test_unknown_tagged_fields_are_skipped_everywhere(transport: Transport) -> None:
-    """S0-21: in every flexible answer a producer gets, header and body."""
+    """Unknown tagged fields are skipped in header and body of every flexible answer."""
     rewritten: set[int] = set()
 
     def rewrite(api_key: int, version: int, payload: bytes) -> bytes:

@@ -8,8 +8,6 @@ itself and takes nothing from the engine.
 from __future__ import annotations
 
 import functools
-import struct
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -253,21 +251,3 @@ class _Tapped(ByteStream):
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         return self._stream.extra_attributes
-
-
-async def round_trip(cluster: EmbeddedCluster) -> float:
-    """Seconds that a link of this cluster really takes there and back, by the wall clock.
-
-    The link waits for the timers of the machine, and those may be late by some per cent: what is
-    left of a rate is compared with what the link was, not with what it was asked to be.
-    """
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-    took = []
-    async with await anyio.connect_tcp(host, int(port)) as stream:
-        for _ in range(7):
-            started = time.perf_counter()
-            await stream.send(api_versions)
-            await stream.receive()
-            took.append(time.perf_counter() - started)
-    return sorted(took)[3]

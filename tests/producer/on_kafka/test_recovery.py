@@ -1,4 +1,4 @@
-"""Batches in doubt when a stock broker restarts (F8), and what becomes of them.
+"""Batches in doubt when a stock broker restarts, and what becomes of them.
 
 A restart leaves a broker one remembered batch per producer. (After SIGKILL as well: having read the
 log again it takes a snapshot, which holds one, and loads that.) Resends of older ones come back

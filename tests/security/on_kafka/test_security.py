@@ -284,11 +284,10 @@ async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
     async with over_sasl(cluster, **options) as producer:
         await producer.send("open-dry", b"1")
         await anyio.sleep_until(anyio.current_time() + 2.5)
-        began = anyio.current_time()
         delivery = producer.send_nowait("open-dry", b"2")
-        await outcomes([delivery])
+        with anyio.fail_after(10):
+            await outcomes([delivery])
         assert delivery.status is DeliveryStatus.NOT_WRITTEN
-        assert anyio.current_time() - began < 10
 
 
 # --- who may do what ------------------------------------------------------------------------------
@@ -383,7 +382,5 @@ async def test_an_authentication_failure_is_one_type_to_catch(cluster: KafkaClus
         (cluster.secure_servers("TLS"), {**MTLS, **password("PLAIN")}),
     ]
     for servers, options in tries:
-        began = anyio.current_time()
-        with pytest.raises(AuthenticationFailedError):
+        with pytest.raises(AuthenticationFailedError), anyio.fail_after(10):
             await Producer(servers, **options).start()
-        assert anyio.current_time() - began < 10

@@ -1,5 +1,7 @@
-"""A full window outlives its deadline (F14): what was on its way is UNKNOWN, what was not is
-NOT_WRITTEN, and what comes later is not held up by either.
+"""A full window outlives its deadline.
+
+What was on its way is UNKNOWN, what was not is NOT_WRITTEN, and what comes later is not held up by
+either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The broker forgets the producer: idle for too long (F18), or its records were old (KIP-854).
+"""The broker forgets the producer: idle for too long, or its records were old (KIP-854).
 
 Without state a broker takes any first sequence, so the same bytes sent again would be written
 again. That is why what is in doubt then may only be looked for in the log, where that is allowed,
-and is UNKNOWN otherwise. (That the broker has forgotten is asked of the broker, each time.)
+and is UNKNOWN otherwise. (Each test asks the broker whether it has forgotten.)
 """
 
 from __future__ import annotations

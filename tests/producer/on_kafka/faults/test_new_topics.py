@@ -1,4 +1,4 @@
-"""Records for topics that do not exist yet (F16): the broker makes them, and is not ready at once.
+"""Records for topics that do not exist yet: the broker makes them, and is not ready at once.
 
 A broker accepts any first sequence of a producer that it has no state of. Were two batches sent to
 a leader that is becoming one, the first could be refused and the second accepted.

@@ -1,4 +1,4 @@
-"""A producer gets its id late, or not at all (F21): its coordinator loads, moves, hangs or is gone.
+"""A producer gets its id late, or not at all: its coordinator loads, moves, hangs or is gone.
 
 Starting waits for an id, no longer than max_block, and the records that follow are none the worse.
 """

@@ -1,5 +1,7 @@
-"""Quotas (F24, KIP-219): the broker answers at once, and reads no more of that connection for as
-long as it says. What has been written to it meanwhile is appended later, its client's end or not.
+"""A broker under a quota answers at once, and then reads no more for a while (KIP-219).
+
+What has been written to that connection meanwhile is appended later, even where the client has
+closed it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""max.message.bytes is lowered under load (F35): batches that were right are too large now.
+"""Batches that were right are too large after max.message.bytes is lowered under load.
 
 A batch that was never appended is split, its parts under its own numbers. One that may have been
 appended is not: the refusal says nothing of the first copy.

@@ -1,5 +1,6 @@
-"""What happens to topics while they are written to: emptied (F19), gone for a while, or deleted and
-made anew (F20).
+"""What happens to topics while they are written to.
+
+They are emptied, unknown for a while, or deleted and made anew.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ async def test_an_abort_right_after_a_commit(
 async def test_a_twin_fences_what_is_open(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A12.94: the old one is told by its commit, and ever after."""
+    """A fenced producer learns it from its commit, and from every call after that."""
     topic = "txn-twin"
     async with writing(cluster, world, topic) as old:
         await transaction(old, topic, "before")
@@ -287,7 +287,7 @@ async def test_each_answer_and_each_request_is_lost_once(
 async def test_a_commit_whose_answer_does_not_come_is_nothing_else_until_it_is_known(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A12.99: not a commit, not an abort; called again it says which."""
+    """After an unanswered commit only another commit is allowed; it says what happened."""
     topic = "txn-silent"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()
@@ -318,7 +318,7 @@ async def test_a_commit_whose_answer_does_not_come_is_nothing_else_until_it_is_k
 async def test_kafka_17754_a_commit_that_comes_late_does_not_end_the_next_transaction(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """C-J18: in v2 its epoch is over; in v1 a new one was asked for."""
+    """A late EndTxn has an old epoch: v2 ended it, in v1 a new one was requested (KAFKA-17754)."""
     topic = "txn-late-end"
     held = Hold()
     async with writing(cluster, world, topic, request_timeout=0.7) as producer:
@@ -385,8 +385,9 @@ def note_codes(codes: list[int], seen: FrameSeen) -> Action | None:
 async def test_a_batch_that_comes_after_its_transaction_was_aborted_is_in_no_other(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A12.97: it is given up at its delivery timeout, and waits on its way until the next one is
-    open.
+    """A batch that is appended after its transaction was aborted joins no later transaction.
+
+    It is given up at its delivery timeout, and waits on its way until the next transaction is open.
     """
     topic = "txn-late-batch"
     held = Hold()
@@ -445,7 +446,7 @@ async def test_kip_588_the_coordinator_aborts_what_takes_too_long(
 async def test_kip_588_a_record_comes_after_the_coordinator_has_aborted(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A12.93: INVALID_PRODUCER_EPOCH on Produce is abortable; what it was, EndTxn tells."""
+    """INVALID_PRODUCER_EPOCH on Produce is abortable; EndTxn says if it was a timeout (KIP-588)."""
     topic = "txn-timeout-write"
     async with writing(cluster, world, topic, transaction_timeout=1.0) as producer:
         await producer.begin_transaction()
@@ -502,9 +503,11 @@ async def test_kill_9_and_restart_inside_a_transaction_and_while_it_is_committed
 async def test_librdkafka_3575_out_of_order_makes_no_second_transaction_of_it(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A12.98, librdkafka #3575: a clean restart leaves a cache of one, so that of a full window in
-    doubt the head is OUT_OF_ORDER. An epoch bumped there and then would commit the first half
-    elsewhere than the second.
+    """OUT_OF_ORDER inside a transaction makes it abortable and bumps no epoch (librdkafka #3575).
+
+    A clean restart leaves the broker one remembered batch, so the head of a full window in doubt is
+    OUT_OF_ORDER. An epoch bumped at that point would commit the first half in another transaction
+    than the second.
     """
     topic = "txn-out-of-order"
     async with writing(cluster, world, topic) as producer:

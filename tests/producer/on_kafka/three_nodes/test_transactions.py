@@ -34,7 +34,7 @@ newest = pytest.mark.parametrize("world", [WORLDS["stock"]], ids=["stock"], indi
 async def test_leaders_and_the_coordinator_move_inside_transactions(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A12.95: each of them is committed: nothing about a move needs an abort."""
+    """Every transaction is committed while leaders and its coordinator move."""
     topic, leaders = "txn-moves", [1, 2, 0]
     await cluster.create_topic(topic, replicas=[[0, 1, 2]], configs=SAFE)
     taps = [Tap(cluster, broker) for broker in range(3)]
@@ -69,7 +69,7 @@ async def test_leaders_and_the_coordinator_move_inside_transactions(
 async def test_the_coordinator_is_killed_while_nobody_knows_whether_it_has_committed(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A12.95, A12.99: whoever coordinates next knows."""
+    """The next coordinator answers the commit that the killed one left unanswered."""
     topic = "txn-coordinator"
     async with producer_of(cluster, world, transactional_id=topic) as producer:
         coordinator = await cluster.leader(STATE)
