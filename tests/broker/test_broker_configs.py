@@ -73,7 +73,7 @@ def test_kip_1269_default_and_minimum_of_the_config() -> None:
     assert alter(client, (RETAIN, SET, "2147483647")).error_code == ErrorCode.none
 
 
-def test_s0_16_the_cluster_default_is_a_broker_config_that_a_topic_overrides() -> None:
+def test_the_cluster_default_is_a_broker_config_that_a_topic_overrides() -> None:
     cluster, client = make(retain=10)
     assert value(client, CLUSTER_RETAIN, BROKER, "0") == ("10", 2)
     assert value(client, RETAIN) == ("10", 2)

@@ -211,7 +211,7 @@ def test_a_leader_can_be_moved_to_a_broker_without_a_replica_and_takes_the_log_a
     assert [b.leader_epoch for b in batches] == [0] * 7 + [1]
 
 
-def test_s0_15_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
+def test_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
     cluster, partition, client = make(
         brokers=2, replication=2, retain=20, produce_versions={0: 14, 1: 13}
     )

@@ -673,7 +673,7 @@ def coordinator(cluster: VirtualCluster, name: str) -> VirtualClient:
     return cluster.client(broker.id)
 
 
-def test_s0_20_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) -> None:
+def test_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) -> None:
     answer = init(cluster.client())
     assert not [n for n in answer.__dataclass_fields__ if "retain" in n]
 

@@ -398,7 +398,7 @@ def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
     return [client.produce(idempotent_batch(s), **options) for s in range(batches)]
 
 
-def test_s0_7_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
+def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
     cluster = VirtualCluster(retain=20)
     cluster.state.create_topic("t", partitions=1)
     client = cluster.client()
@@ -409,14 +409,12 @@ def test_s0_7_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13()
     assert type(older) is PartitionProduceResponse
 
 
-def test_s0_9_the_tag_is_absent_when_it_is_5(client: VirtualClient) -> None:
+def test_the_tag_is_absent_when_it_is_5(client: VirtualClient) -> None:
     part = client.produce(idempotent_batch(0), version=14)
     assert part.producer_state_batches_to_retain is None
 
 
-def test_s0_9_20_lowered_to_5_arrives_as_absence(
-    cluster: VirtualCluster, client: VirtualClient
-) -> None:
+def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: VirtualClient) -> None:
     topic = cluster.state.topics["t"]
     name = "producer.state.batches.to.retain"
     cluster.state.set_topic_configs(topic, {name: "20"})
@@ -436,7 +434,7 @@ def test_the_tag_comes_with_successes_only() -> None:
     assert part.producer_state_batches_to_retain is None
 
 
-def test_s0_6_a_v14_request_is_a_v13_request() -> None:
+def test_a_v14_request_is_a_v13_request() -> None:
     answers = []
     for version in (13, 14):
         cluster = VirtualCluster()
@@ -448,7 +446,7 @@ def test_s0_6_a_v14_request_is_a_v13_request() -> None:
 
 
 @pytest.mark.parametrize("retain", [5, 20])
-def test_s0_17_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int) -> None:
+def test_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int) -> None:
     cluster = VirtualCluster(retain=retain)
     cluster.state.create_topic("t", partitions=2)
     client = cluster.client()
@@ -465,7 +463,7 @@ def test_s0_17_exactly_n_batches_are_remembered_per_producer_and_partition(retai
             assert offset_of(kept) == base + 1
 
 
-def test_s0_12_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_own() -> None:
+def test_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_own() -> None:
     cluster = VirtualCluster()
     for name, retain in (("five", "5"), ("twenty", "20")):
         configs = {"producer.state.batches.to.retain": retain}
@@ -483,7 +481,7 @@ def test_s0_12_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_ow
     assert offset_of(client.produce(first, topic="twenty")) == 0
 
 
-def test_s0_11_an_old_broker_keeps_5_whatever_the_topic_is_configured_for() -> None:
+def test_an_old_broker_keeps_5_whatever_the_topic_is_configured_for() -> None:
     cluster = VirtualCluster(produce_versions=13, retain=20)
     configs = {"producer.state.batches.to.retain": "20"}
     cluster.state.create_topic("t", partitions=1, configs=configs)

@@ -55,7 +55,7 @@ class Partition:
 
 
 def test_an_unknown_producer_may_begin_at_any_sequence() -> None:
-    """S4-5."""
+    """A broker that does not know a producer id takes any sequence from it (KIP-360)."""
     partition = Partition()
     assert partition.offer(123456) is None
     assert partition.offer(123457) is None
@@ -86,7 +86,7 @@ def test_a_gap_is_out_of_order() -> None:
 
 
 def test_a_duplicate_within_the_memory_gets_its_original_offset() -> None:
-    """S4-5."""
+    """A duplicate among the remembered batches is answered with its first offset."""
     partition = Partition()
     for first in range(0, 50, 10):
         partition.offer(first, 10)
@@ -98,7 +98,7 @@ def test_a_duplicate_within_the_memory_gets_its_original_offset() -> None:
 
 @pytest.mark.parametrize("retain", [5, 20])
 def test_a_duplicate_older_than_the_memory_is_out_of_order(retain: int) -> None:
-    """S4-19."""
+    """A duplicate older than the remembered batches is OUT_OF_ORDER."""
     partition = Partition(retain)
     for sequence in range(retain + 1):
         partition.offer(sequence)
@@ -181,7 +181,7 @@ def test_expiry_spares_a_producer_whose_last_batch_is_new_whatever_came_before()
 
 
 def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
-    """S4-6."""
+    """A snapshot keeps the last batch of each producer, as Kafka's does."""
     partition = Partition(retain=20)
     for sequence in range(12):
         partition.offer(sequence)

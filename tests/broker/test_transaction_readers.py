@@ -187,7 +187,7 @@ def known(cluster: VirtualCluster) -> list[Entity]:
 def test_a_producer_with_an_open_transaction_is_not_forgotten(
     cluster: VirtualCluster,
 ) -> None:
-    """S2-3."""
+    """A producer whose transaction is open is kept beyond producer.id.expiration.ms."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     assert producer.init(timeout_ms=10**9) is OK
@@ -202,7 +202,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(
 def test_the_marker_is_what_an_ended_transactions_age_counts_from(
     cluster: VirtualCluster,
 ) -> None:
-    """S2-8."""
+    """After a transaction the age of a producer counts from the marker."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     producer.init(timeout_ms=10**9)

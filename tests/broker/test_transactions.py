@@ -356,7 +356,7 @@ def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
 def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
     cluster: VirtualCluster, speech: Speech
 ) -> None:
-    """A12.94."""
+    """A new producer with the same id fences the old one and aborts what it had open."""
     old = begun(cluster, speech)
     new = Transactor(cluster, speech=speech)
     assert new.init() is BUSY
@@ -494,7 +494,7 @@ def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster)
     ],
 )
 def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: ErrorCode) -> None:
-    """A12.95, the broker's half."""
+    """Every call gets the coordinator's error, and the transaction goes on once it serves again."""
     producer = begun(cluster)
     cluster.state.coordinator_faults |= {"tx": code, "g": code}
     assert producer.end(commit=True) is code

@@ -118,7 +118,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S3-2": ("test_every_way_a_request_can_end_reaches_its_record",),
     "S3-3": (
         "test_responses_are_delivered_in_order_with_their_headers",
-        "test_e6_wrong_correlation_id_ends_the_connection",
+        "test_wrong_correlation_id_ends_the_connection",
         "test_requests_are_pipelined_over_the_link",
     ),
     "S3-4": ("test_a_retry_goes_before_what_waits_and_is_on_its_way_once",),

@@ -1,7 +1,6 @@
-"""What must hold whatever a peer or a caller gives us: rows E1 to E26 of what was collected.
+"""What must hold whatever a peer or a caller gives us, at the level of the engine and the producer.
 
-Rows with a test elsewhere are named in `ELSEWHERE`, and the test is looked for; the others have
-theirs here. A row counts as covered by a test whose name or docstring has its id.
+Parsers are tested beside what they parse: tests/protocol, tests/network, tests/security.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,71 +31,9 @@ from aioidem._protocol.produce import LeaderNode
 from aioidem._protocol.versions import ApiKey
 from aioidem.broker import EmbeddedCluster
 from tests.engine.driver import Rig, T
-from tests.written import TESTS, files_of_tests, written_in
 
 from .conversation import in_virtual_time
 from .samples import filled
-
-ROWS = [f"E{number}" for number in range(1, 27)]
-
-ELSEWHERE = {
-    "E1": "protocol/test_frames.py"
-    "::test_e1_oversized_length_is_refused_before_anything_is_allocated",
-    "E2": "protocol/test_frames.py::test_e2_zero_and_negative_lengths_are_refused",
-    "E3": "network/test_opening.py::test_e3_slow_drip_ends_with_the_setup_timeout",
-    "E4": "protocol/test_codec.py::test_e4_array_count_beyond_the_frame_allocates_nothing",
-    "E5": "protocol/test_codec.py::test_e5_array_of_more_items_than_any_message_has_is_refused",
-    "E6": "network/test_connection.py::test_e6_wrong_correlation_id_ends_the_connection",
-    "E7": "protocol/test_messages.py::test_e7_bytes_behind_a_response_are_refused",
-    "E8": "protocol/test_versions.py::test_e8_asking_lower_and_lower_ends_whatever_is_hinted",
-    "E9": "network/test_opening.py::test_e9_impossible_address_is_refused",
-    "E10": "protocol/test_messages.py::test_e10_throttle_time_is_clamped",
-    "E11": "engine/test_small_parts.py::test_what_a_broker_says_is_clamped",
-    "E12": "engine/test_order.py::test_a_success_without_a_producer_id_is_an_error",
-    "E13": "engine/test_failures.py::test_a_success_without_an_offset_is_acknowledged_with_none",
-    "E14": "security/test_mechanisms.py::test_a_hostile_first_answer_is_refused_at_once",
-    "E15": "security/test_mechanisms.py::test_a_hostile_first_answer_is_refused_at_once",
-    "E16": "security/test_mechanisms.py::test_a_server_that_does_not_prove_itself_is_refused",
-    "E17": "security/test_mechanisms.py::test_scram_goes_on_after_nothing",
-    "E18": "security/test_authentication.py::test_no_other_mechanism_is_ever_tried",
-    "E20": "security/test_tls.py::test_a_certificate_for_another_host_is_refused",
-    "E22": "security/test_canary.py::test_nothing_that_is_said_has_the_secret",
-    "E23": "security/test_canary.py::test_nothing_that_is_said_has_the_secret",
-    "E24": "embedded/test_bad_input.py"
-    "::test_a_bad_record_is_refused_at_the_call_before_a_sequence_is_taken",
-    "E26": "protocol/test_produce.py::test_e26_error_message_of_a_megabyte_is_cut",
-    "E21": "security/test_tls.py"
-    "::test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close_notify",
-}
-HERE = {"E3", "E9", "E19", "E25", "E26", "E4", "E6", "E1", "E2", "E7"}
-
-
-def named_in(path: Path) -> dict[str, set[str]]:
-    """Test -> the rows that its name or docstring has."""
-    return {
-        name: set(re.findall(r"\bE\d{1,2}\b", f"{name.upper().replace('_', ' ')} {said}"))
-        for name, said in written_in(path).items()
-    }
-
-
-def test_every_row_has_a_test_that_names_it() -> None:
-    speaking = [path for path, text in files_of_tests() if re.search(r"(?:_e|\bE)\d", text)]
-    covered = {row for path in speaking for rows in named_in(path).values() for row in rows}
-    assert not set(ROWS) - covered, sorted(set(ROWS) - covered)
-    assert set(ROWS) == set(ELSEWHERE) | HERE
-
-
-def test_every_test_that_the_table_names_exists_and_names_its_row() -> None:
-    for row, test in ELSEWHERE.items():
-        place, _, name = test.partition("::")
-        tests = named_in(TESTS / place)
-        assert name in tests, row
-        assert row in tests[name], f"{row} is not in its name or docstring"
-
-
-def test_every_row_that_is_said_to_have_a_test_here_has_one() -> None:
-    assert set().union(*named_in(Path(__file__)).values()) >= HERE
-
 
 # --- garbage in the place of a Produce answer -----------------------------------------------------
 
@@ -156,23 +91,23 @@ class Spoiling:
 
 
 GARBAGE: Mapping[str, Callable[[bytes], bytes]] = {
-    "E1-a-length-of-2-GiB": lambda _: b"\x7f\xff\xff\xff",
-    "E1-HTTP": lambda _: b"HTTP/1.1 400 Bad Request\r\n",
-    "E2-a-negative-length": lambda _: b"\xff\xff\xff\xfe",
-    "E2-no-length": lambda _: bytes(4),
-    "E4-a-count-of-4-thousand-million": lambda p: frame(p[:5] + b"\xff\xff\xff\xff\x0f" + p[6:]),
-    "E4-a-varint-without-end": lambda p: frame(p[:5] + b"\xff" * 9 + p[6:]),
-    "E4-an-end-in-the-middle": lambda p: frame(p[:-3]),
-    "E6-another-correlation-id": lambda p: frame(b"\0\0\x7f\xff" + p[4:]),
-    "E6-the-answer-twice": lambda p: frame(p) * 2,
-    "E7-a-byte-too-many": lambda p: frame(p + b"\0"),
+    "a-length-of-2-GiB": lambda _: b"\x7f\xff\xff\xff",
+    "HTTP": lambda _: b"HTTP/1.1 400 Bad Request\r\n",
+    "a-negative-length": lambda _: b"\xff\xff\xff\xfe",
+    "no-length": lambda _: bytes(4),
+    "a-count-of-4-thousand-million": lambda p: frame(p[:5] + b"\xff\xff\xff\xff\x0f" + p[6:]),
+    "a-varint-without-end": lambda p: frame(p[:5] + b"\xff" * 9 + p[6:]),
+    "an-end-in-the-middle": lambda p: frame(p[:-3]),
+    "another-correlation-id": lambda p: frame(b"\0\0\x7f\xff" + p[4:]),
+    "the-answer-twice": lambda p: frame(p) * 2,
+    "a-byte-too-many": lambda p: frame(p + b"\0"),
     "random-bytes": lambda _: bytes(range(200, 256)) * 4,
 }
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind: str) -> None:
-    """E1, E2, E4, E6, E7: its batches are in doubt and sent again, and the producer lives."""
+    """A garbled answer ends its connection; its batches are in doubt and are sent again."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -183,7 +118,7 @@ def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind
                 assert spoiling.done
                 second = await producer.send("t", b"1")
                 assert spoiling.closed
-                if kind != "E6-the-answer-twice":
+                if kind != "the-answer-twice":
                     assert producer.statistics().batches_retried == 1
             assert (first.offset, second.offset) == (0, 1)
             [zero, one] = [r.value for batch in cluster.batches("t") for r in batch.records()]
@@ -202,8 +137,8 @@ class Dripping(Spoilt):
         return await super().receive(max_bytes)
 
 
-def test_e3_an_answer_that_drips_does_not_hold_up_its_records() -> None:
-    """E3: bytes move all the time, so only the deadline of the records ends the wait."""
+def test_an_answer_that_drips_does_not_hold_up_its_records() -> None:
+    """Bytes move all the time, so only the deadline of the records ends the wait."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -231,8 +166,8 @@ def test_e3_an_answer_that_drips_does_not_hold_up_its_records() -> None:
     in_virtual_time(main)
 
 
-def test_e3_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
-    """E3: one record's answer is not a mebibyte; its announcement ends the connection at once."""
+def test_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
+    """One record's answer is not a mebibyte; announcing that ends the connection at once."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -258,7 +193,7 @@ def test_e3_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> No
         *[(1, "x" * 256, 9092), (1, "a/b", 9092), (1, "u@a", 9092), (1, "\u202eb", 9092)],
     ],
 )
-def test_e9_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port: int) -> None:
+def test_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port: int) -> None:
     schema: Any = response_type(ApiKey.METADATA, 12)
     module = __import__(schema.__module__, fromlist=["MetadataResponseBroker"])
     brokers = tuple(
@@ -285,7 +220,7 @@ class OtherCluster(Rig):
         return dataclasses.replace(update, topics=(*update.topics, *more))
 
 
-def test_e9_another_cluster_id_is_reported_once() -> None:
+def test_another_cluster_id_is_reported_once() -> None:
     rig = OtherCluster()
     rig.start()
     rig.send()
@@ -300,8 +235,8 @@ def test_e9_another_cluster_id_is_reported_once() -> None:
     assert "cluster to another\\n" in event
 
 
-def test_e5_topics_nobody_asked_about_are_not_kept() -> None:
-    """E5: a broker that names new topics with each answer does not fill the memory."""
+def test_topics_nobody_asked_about_are_not_kept() -> None:
+    """A broker that names new topics with each answer does not fill the memory."""
     rig = OtherCluster()
     rig.start()
     rig.invented = 100
@@ -310,8 +245,8 @@ def test_e5_topics_nobody_asked_about_are_not_kept() -> None:
     assert set(rig.core.cluster.topics) == {T}
 
 
-def test_e5_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
-    """E5: nor does one that names new brokers with each answer."""
+def test_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
+    """A broker that names new brokers with each answer does not fill the memory."""
     connections = Connections(ProducerConfig.build("a:1,b:2"), lambda: 0.5)
     for answer in range(50):
         connections.learn([BrokerAddress(answer * 100 + n, "a", 9092) for n in range(100)])
@@ -319,8 +254,8 @@ def test_e5_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
     assert {-1, -2, *range(4900, 5000)} <= set(connections.nodes)
 
 
-def test_e5_a_new_leaders_address_is_taken_of_leaders_only() -> None:
-    """E5: an answer to Produce names as many brokers as it has partitions, at most."""
+def test_a_new_leaders_address_is_taken_of_leaders_only() -> None:
+    """An answer to Produce names as many brokers as it has partitions, at most."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]
@@ -334,7 +269,7 @@ def test_e5_a_new_leaders_address_is_taken_of_leaders_only() -> None:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def test_e26_what_a_scram_server_says_is_escaped_and_cut() -> None:
+def test_what_a_scram_server_says_is_escaped_and_cut() -> None:
     client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
     client.first()
     client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")
@@ -344,8 +279,8 @@ def test_e26_what_a_scram_server_says_is_escaped_and_cut() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_e19_the_servers_whole_nonce_goes_back() -> None:
-    """E19: CVE-2024-56128, KAFKA-13464."""
+def test_the_servers_whole_nonce_goes_back() -> None:
+    """The client's last message has the server's whole nonce (CVE-2024-56128, KAFKA-13464)."""
     client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
     client.first()
     proof = client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")
@@ -366,8 +301,8 @@ def _headers() -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("chosen", [7, -1, None, "0", []], ids=repr)
-def test_e25_a_partitioner_that_chooses_nonsense_is_refused(chosen: Any) -> None:
-    """E25: else the record would wait for a partition that never comes."""
+def test_a_partitioner_that_chooses_nonsense_is_refused(chosen: Any) -> None:
+    """A partition that cannot exist is refused at the call, and the next record is delivered."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -385,8 +320,8 @@ def test_e25_a_partitioner_that_chooses_nonsense_is_refused(chosen: Any) -> None
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["topic known", "topic new"])
-def test_e25_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(known: bool) -> None:
-    """E25, franz-go c733b9d: the caller gets it, and the next record the next number."""
+def test_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(known: bool) -> None:
+    """The caller gets the exception, and the next record the next number (franz-go c733b9d)."""
     fails = [False]
 
     def partitioner(_key: bytes | None, everything: Any, _available: Any) -> int:
@@ -418,8 +353,8 @@ def test_e25_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(k
     in_virtual_time(main)
 
 
-def test_e25_a_values_iterator_may_send_and_may_raise() -> None:
-    """E25: re-entering from within a call is as good as sending before it."""
+def test_a_values_iterator_may_send_and_may_raise() -> None:
+    """Sending from within a call of `send_many` is as good as sending before it."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -443,8 +378,8 @@ def test_e25_a_values_iterator_may_send_and_may_raise() -> None:
     in_virtual_time(main)
 
 
-def test_e25_a_serializer_that_raises_takes_no_sequence() -> None:
-    """E25: PlaintextProducerSendTest.testWrongSerializer, in the drop-in, which has serializers."""
+def test_a_serializer_that_raises_takes_no_sequence() -> None:
+    """In the drop-in a serializer's exception is the caller's, and takes no sequence."""
 
     def serializer(value: Any) -> bytes:
         if value == "boom":

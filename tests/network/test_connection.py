@@ -209,7 +209,7 @@ async def test_correlation_ids_never_repeat_and_wrap_to_zero() -> None:
 
 
 async def test_responses_are_delivered_in_order_with_their_headers() -> None:
-    """S3-3."""
+    """Responses are matched in the order of their requests."""
     async with running() as peer:
         ids = [peer.write() for _ in range(20)]
         await peer.until(lambda: peer.connection.started(ids[-1]))
@@ -238,7 +238,7 @@ async def test_a_request_without_an_answer_does_not_shift_the_others() -> None:
         assert peer.responses[0][0] == second
 
 
-async def test_e6_unsolicited_response_ends_the_connection() -> None:
+async def test_unsolicited_response_ends_the_connection() -> None:
     async with running() as peer:
         await peer.answer(0)
         await peer.ended.wait()
@@ -247,7 +247,7 @@ async def test_e6_unsolicited_response_ends_the_connection() -> None:
     assert peer.responses == []
 
 
-async def test_e6_wrong_correlation_id_ends_the_connection() -> None:
+async def test_wrong_correlation_id_ends_the_connection() -> None:
     async with running() as peer:
         first, second = peer.write(), peer.write()
         await peer.until(lambda: peer.connection.started(second))
@@ -259,7 +259,7 @@ async def test_e6_wrong_correlation_id_ends_the_connection() -> None:
     assert peer.responses == []
 
 
-async def test_e6_response_to_a_request_that_has_none_ends_the_connection() -> None:
+async def test_response_to_a_request_that_has_none_ends_the_connection() -> None:
     async with running() as peer:
         only = peer.write(expects_response=False)
         await peer.until(lambda: peer.connection.started(only))
@@ -268,7 +268,7 @@ async def test_e6_response_to_a_request_that_has_none_ends_the_connection() -> N
     assert isinstance(peer.cause, ProtocolError)
 
 
-async def test_e6_response_to_a_request_still_queued_ends_the_connection() -> None:
+async def test_response_to_a_request_still_queued_ends_the_connection() -> None:
     async with running() as peer:
         peer.near.hold = anyio.Event()
         first = peer.write(bytes(PIECE))
@@ -282,7 +282,7 @@ async def test_e6_response_to_a_request_still_queued_ends_the_connection() -> No
 
 
 @pytest.mark.parametrize("head", [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"HTTP"])
-async def test_e1_e2_impossible_length_ends_the_connection_after_the_frames_before_it(
+async def test_impossible_length_ends_the_connection_after_the_frames_before_it(
     head: bytes,
 ) -> None:
     async with running() as peer:
@@ -351,7 +351,7 @@ async def test_an_answer_that_takes_long_does_not_hold_up_the_end() -> None:
     assert "that was all" in str(peer.cause)
 
 
-async def test_e7_response_shorter_than_its_header_ends_the_connection() -> None:
+async def test_response_shorter_than_its_header_ends_the_connection() -> None:
     async with running() as peer:
         only = peer.write()
         await peer.until(lambda: peer.connection.started(only))

@@ -197,13 +197,13 @@ async def test_after_opening_frames_may_be_as_large_as_allowed() -> None:
         assert sizes == [len(big)]
 
 
-async def test_e8_broker_without_produce_is_refused() -> None:
+async def test_broker_without_produce_is_refused() -> None:
     async with peer(broker(4, (3, 0, 12))) as port:
         with pytest.raises(IncompatibleBrokerVersion, match=f"127.0.0.1:{port}: .*PRODUCE"):
             await open_to(port)
 
 
-async def test_e8_broker_that_always_says_unsupported_is_refused_after_few_questions() -> None:
+async def test_broker_that_always_says_unsupported_is_refused_after_few_questions() -> None:
     asked: list[int] = []
 
     async def script(stream: SocketStream) -> None:
@@ -319,7 +319,7 @@ async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
             await open_to(port, setup_timeout=1.0)
 
 
-async def test_e3_slow_drip_ends_with_the_setup_timeout() -> None:
+async def test_slow_drip_ends_with_the_setup_timeout() -> None:
     async def drip(stream: SocketStream) -> None:
         await stream.receive()
         await stream.send(b"\0\x08\0\0")
@@ -338,7 +338,7 @@ async def test_malformed_versions_are_a_protocol_error() -> None:
             await open_to(port)
 
 
-async def test_e6_more_frames_than_were_asked_for_are_refused() -> None:
+async def test_more_frames_than_were_asked_for_are_refused() -> None:
     async with peer(says(versions(4, (0, 0, 13)) * 2)) as port:
         with pytest.raises(ProtocolError, match="more than it was asked for"):
             await open_to(port)
@@ -366,7 +366,7 @@ async def test_a_refused_connection_names_the_address_and_the_reason(closed_port
     ("host", "port"),
     [("", 9092), ("127.0.0.1", 0), ("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a" * 300, 9092)],
 )
-async def test_e9_impossible_address_is_refused(host: str, port: int) -> None:
+async def test_impossible_address_is_refused(host: str, port: int) -> None:
     with anyio.fail_after(10), pytest.raises(KafkaConnectionError) as caught:
         await TcpConnector().connect(host, port)
     assert str(port) in str(caught.value)

@@ -270,7 +270,7 @@ async def test_a_session_without_an_end_is_not_renewed() -> None:
 
 
 async def test_an_absurd_lifetime_keeps_us_neither_busy_nor_for_ever() -> None:
-    """E10: however short, a second passes between two renewals; ten thousand years are a month."""
+    """A second passes between two renewals, and a lifetime is a month at most."""
     async with world(Credentials(), lifetime=0.001) as it:
         for _ in range(20):
             await it.until_answered(it.write(1))
@@ -327,7 +327,7 @@ async def test_a_refusal_is_the_cause() -> None:
 
 @pytest.mark.parametrize("what", ["another id", "garbage", "end", "two"])
 async def test_a_broker_that_breaks_the_exchange_ends_the_connection(what: str) -> None:
-    """E6, E17: out of order, undecodable, cut off, or more than was asked for."""
+    """An answer out of order, undecodable, cut off or too long ends the connection."""
 
     async def break_it(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:

@@ -224,7 +224,7 @@ def peak_bytes(schema: type[Any], raw: bytes) -> int:
 
 
 @pytest.mark.parametrize("count", HUGE_COUNTS)
-def test_e4_array_count_beyond_the_frame_allocates_nothing(count: int) -> None:
+def test_array_count_beyond_the_frame_allocates_nothing(count: int) -> None:
     raw = count.to_bytes(4, "big", signed=True)
     assert peak_bytes(MetadataRequestV1, raw + bytes(64)) < 20_000
 
@@ -232,29 +232,29 @@ def test_e4_array_count_beyond_the_frame_allocates_nothing(count: int) -> None:
 @pytest.mark.parametrize(
     "encoded", [b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x01"]
 )
-def test_e4_compact_array_count_beyond_the_frame_allocates_nothing(encoded: bytes) -> None:
+def test_compact_array_count_beyond_the_frame_allocates_nothing(encoded: bytes) -> None:
     raw = bytes(4) + encoded + bytes(64)
     assert peak_bytes(metadata.MetadataResponse, raw) < 20_000
 
 
-def test_e4_array_count_is_bounded_by_the_least_size_of_its_items() -> None:
+def test_array_count_is_bounded_by_the_least_size_of_its_items() -> None:
     # 60 topics of at least three bytes each do not fit into 64, though 60 items of one byte would.
     raw = bytes(4) + b"\x01" + b"\x00" + bytes(4) + (61).to_bytes(1, "big") + bytes(64)
     with pytest.raises(ProtocolError, match="array of 60 items"):
         decode(metadata.MetadataResponse, raw)
 
 
-def test_e4_varint_of_six_bytes_is_refused() -> None:
+def test_varint_of_six_bytes_is_refused() -> None:
     with pytest.raises(ProtocolError, match="varint"):
         decode(metadata.MetadataResponse, bytes(4) + b"\xff\xff\xff\xff\xff\x01" + bytes(64))
 
 
-def test_e4_varint_beyond_32_bits_is_refused() -> None:
+def test_varint_beyond_32_bits_is_refused() -> None:
     with pytest.raises(ProtocolError, match="varint"):
         decode(metadata.MetadataResponse, bytes(4) + b"\xff\xff\xff\xff\x1f" + bytes(64))
 
 
-def test_e4_string_longer_than_the_frame_is_refused() -> None:
+def test_string_longer_than_the_frame_is_refused() -> None:
     raw = bytes(4) + b"\x02" + bytes(4) + b"\xff\x01abc" + bytes(64)
     with pytest.raises(ProtocolError, match="length 254"):
         decode(metadata.MetadataResponse, raw)
@@ -262,7 +262,7 @@ def test_e4_string_longer_than_the_frame_is_refused() -> None:
         decode(MetadataRequestV1, b"\0\0\0\1\x7f\xffabc")
 
 
-def test_e4_negative_lengths_other_than_null_are_refused() -> None:
+def test_negative_lengths_other_than_null_are_refused() -> None:
     one_topic = b"\0\0\0\1"
     with pytest.raises(ProtocolError, match="length -2"):
         decode(MetadataRequestV1, one_topic + b"\xff\xfe")
@@ -270,7 +270,7 @@ def test_e4_negative_lengths_other_than_null_are_refused() -> None:
         decode(MetadataRequestV1, b"\xff\xff\xff\xfe")
 
 
-def test_e4_null_where_the_schema_has_none_is_refused() -> None:
+def test_null_where_the_schema_has_none_is_refused() -> None:
     assert decode(MetadataRequestV1, b"\xff\xff\xff\xff").topics is None
     with pytest.raises(ProtocolError, match="length -1"):
         decode(MetadataRequestV1, b"\0\0\0\1\xff\xff")
@@ -295,44 +295,44 @@ def test_known_tags_are_read_in_any_order_among_unknown_ones() -> None:
     assert (response.finalized_features_epoch, response.zk_migration_ready) == (7, True)
 
 
-def test_e4_tag_size_beyond_the_frame_is_refused() -> None:
+def test_tag_size_beyond_the_frame_is_refused() -> None:
     with pytest.raises(ProtocolError, match="tagged field 99 of 127 bytes"):
         decode(api_versions.ApiVersionsResponse, API_VERSIONS_BODY + b"\x01\x63\x7fabc")
 
 
-def test_e4_tag_count_beyond_the_frame_is_refused() -> None:
+def test_tag_count_beyond_the_frame_is_refused() -> None:
     raw = API_VERSIONS_BODY + b"\xff\xff\xff\xff\x0f" + bytes(64)
     assert peak_bytes(api_versions.ApiVersionsResponse, raw) < 20_000
 
 
-def test_e4_duplicate_tags_are_refused() -> None:
+def test_duplicate_tags_are_refused() -> None:
     epoch = b"\x01\x08" + (7).to_bytes(8, "big")
     with pytest.raises(ProtocolError, match="comes twice"):
         decode(api_versions.ApiVersionsResponse, API_VERSIONS_BODY + b"\x02" + epoch + epoch)
 
 
 @pytest.mark.parametrize("size", [0, 7, 9])
-def test_e4_known_tag_of_another_size_is_refused(size: int) -> None:
+def test_known_tag_of_another_size_is_refused(size: int) -> None:
     raw = API_VERSIONS_BODY + b"\x01\x01" + size.to_bytes(1, "big") + bytes(size)
     with pytest.raises(ProtocolError):
         decode(api_versions.ApiVersionsResponse, raw)
 
 
-def test_e5_text_that_is_not_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     for bad in (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80"):
         raw = b"\0\0\0\1" + len(bad).to_bytes(2, "big") + bad
         with pytest.raises(ProtocolError, match="not UTF-8"):
             decode(MetadataRequestV1, raw)
 
 
-def test_e5_array_of_more_items_than_any_message_has_is_refused() -> None:
+def test_array_of_more_items_than_any_message_has_is_refused() -> None:
     count = MAX_ITEMS + 1
     raw = count.to_bytes(4, "big") + bytes(2 * count)
     with pytest.raises(ProtocolError, match=f"array of {count} items"):
         decode(MetadataRequestV1, raw)
 
 
-def test_e5_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
+def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
     """Each of these two is below it, and its bytes are there."""
     keys, features = 1000, MAX_ITEMS - 999
     plain = b"\0\0" + _uvarint(keys + 1) + bytes(7 * keys) + bytes(4)
@@ -366,14 +366,14 @@ def _uvarint(value: int) -> bytes:
     return bytes((*out, value))
 
 
-def test_e5_long_list_within_the_frame_is_read() -> None:
+def test_long_list_within_the_frame_is_read() -> None:
     count = 50_000
     topics = decode(MetadataRequestV1, count.to_bytes(4, "big") + bytes(2 * count)).topics
     assert topics is not None
     assert len(topics) == count
 
 
-def test_e7_trailing_bytes_are_refused() -> None:
+def test_trailing_bytes_are_refused() -> None:
     raw = API_VERSIONS_BODY + b"\x00"
     decode(api_versions.ApiVersionsResponse, raw)
     with pytest.raises(ProtocolError, match="3 bytes follow"):
@@ -381,7 +381,7 @@ def test_e7_trailing_bytes_are_refused() -> None:
     decode(api_versions.ApiVersionsResponse, raw + b"abc", trailing="ignore")
 
 
-def test_e7_an_answer_of_another_version_is_refused() -> None:
+def test_an_answer_of_another_version_is_refused() -> None:
     answer = make(
         produce_v8.ProduceResponse,
         responses=(make(produce_v8.TopicProduceResponse, name="t", partition_responses=()),),

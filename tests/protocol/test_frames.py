@@ -65,7 +65,7 @@ def test_the_largest_frame_allowed_is_taken_and_one_byte_more_is_not() -> None:
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 0x15030302, 1213486160, LIMIT + 1])
-def test_e1_oversized_length_is_refused_before_anything_is_allocated(length: int) -> None:
+def test_oversized_length_is_refused_before_anything_is_allocated(length: int) -> None:
     splitter = FrameSplitter(LIMIT)
     splitter.feed(frame(b"x"))
     expected = re.compile(f"frame of {length} bytes")  # which takes memory, too
@@ -80,7 +80,7 @@ def test_e1_oversized_length_is_refused_before_anything_is_allocated(length: int
 
 
 @pytest.mark.parametrize("length", [0, -1, -(2**31)])
-def test_e2_zero_and_negative_lengths_are_refused(length: int) -> None:
+def test_zero_and_negative_lengths_are_refused(length: int) -> None:
     head = length.to_bytes(4, "big", signed=True)
     with pytest.raises(NotKafkaError):
         FrameSplitter(LIMIT).feed(head)
@@ -90,7 +90,7 @@ def test_e2_zero_and_negative_lengths_are_refused(length: int) -> None:
         later.feed(head)
 
 
-def test_e3_announced_frame_takes_only_the_memory_that_arrived() -> None:
+def test_announced_frame_takes_only_the_memory_that_arrived() -> None:
     splitter = FrameSplitter(100 << 20)
     head = (100 << 20).to_bytes(4, "big")
     tracemalloc.start()
@@ -134,7 +134,7 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize(("first_bytes", "name"), STRANGERS)
-def test_e1_strangers_are_named_by_their_first_bytes(first_bytes: bytes, name: str) -> None:
+def test_strangers_are_named_by_their_first_bytes(first_bytes: bytes, name: str) -> None:
     assert name in (recognise(first_bytes) or "")
     with pytest.raises(NotKafkaError, match=name):
         FrameSplitter(100 << 20).feed(first_bytes)

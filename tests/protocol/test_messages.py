@@ -129,7 +129,7 @@ def test_tags_in_a_response_header_are_skipped() -> None:
     assert decode_response(kind, raw) == (9, entity)
 
 
-def test_e7_bytes_behind_a_response_are_refused() -> None:
+def test_bytes_behind_a_response_are_refused() -> None:
     kind = schema(response_type(22, 4))
     entity = kind(
         throttle_time=timedelta(0), error_code=ErrorCode.none, producer_id=7, producer_epoch=3
@@ -194,12 +194,12 @@ def test_correlation_id_is_read_from_any_buffer() -> None:
         (timedelta(milliseconds=2**31 - 1), MAX_THROTTLE_MS),
     ],
 )
-def test_e10_throttle_time_is_clamped(asked: int | timedelta, believed: int) -> None:
+def test_throttle_time_is_clamped(asked: int | timedelta, believed: int) -> None:
     assert throttle_ms(asked) == believed
 
 
 @given(text=st.text(max_size=400))
-def test_e26_text_of_a_broker_is_printable_and_short(text: str) -> None:
+def test_text_of_a_broker_is_printable_and_short(text: str) -> None:
     shown = printable(text, limit=50)
     assert shown.isprintable()
     assert len(shown) < 600
@@ -207,7 +207,7 @@ def test_e26_text_of_a_broker_is_printable_and_short(text: str) -> None:
         assert shown == text
 
 
-def test_e26_text_of_a_broker_is_escaped_and_cut() -> None:
+def test_text_of_a_broker_is_escaped_and_cut() -> None:
     assert printable("a\x1b[31m\n\u202eb") == "a\\x1b[31m\\n\\u202eb"
     assert printable("x" * 1_000_000) == "x" * 300 + "... (1000000 characters)"
 

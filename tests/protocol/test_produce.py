@@ -243,7 +243,7 @@ def test_new_leaders_addresses_are_told_and_impossible_ones_left_out() -> None:
 
 
 @pytest.mark.parametrize(("asked", "believed"), [(250, 250), (-1, 0), (2**31 - 1, MAX_THROTTLE_MS)])
-def test_e10_throttle_time_of_an_answer_is_clamped(asked: int, believed: int) -> None:
+def test_throttle_time_of_an_answer_is_clamped(asked: int, believed: int) -> None:
     kinds = schemas(13, "response")
     entity = kinds.ProduceResponse(responses=(), throttle_time=timedelta(milliseconds=asked))
     _, seen = decode_produce_response(13, payload(encode_response(entity, 1)))
@@ -251,12 +251,12 @@ def test_e10_throttle_time_of_an_answer_is_clamped(asked: int, believed: int) ->
 
 
 @pytest.mark.parametrize("fields", [{"index": -1}, {"base_offset": -2}, {"base_offset": -(2**63)}])
-def test_e4_negative_partition_or_offset_is_refused(fields: dict[str, int]) -> None:
+def test_negative_partition_or_offset_is_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ProtocolError, match="partition"):
         only_partition(13, answer(13, **fields))
 
 
-def test_e4_other_negative_numbers_count_as_not_told() -> None:
+def test_other_negative_numbers_count_as_not_told() -> None:
     leader = schemas(13, "response").LeaderIdAndEpoch(leader_id=-7, leader_epoch=-9)
     seen = only_partition(13, answer(13, current_leader=leader, log_start_offset=-5))
     assert (seen.leader_id, seen.leader_epoch, seen.log_start_offset) == (-1, -1, -1)
@@ -276,7 +276,7 @@ def test_a_partition_answered_twice_is_refused() -> None:
         decode_produce_response(13, payload(encode_response(twice, 1)))
 
 
-def test_e26_error_message_of_a_megabyte_is_cut() -> None:
+def test_error_message_of_a_megabyte_is_cut() -> None:
     seen = only_partition(13, answer(13, error_message="x" * 1_000_000))
     assert seen.error_message is not None
     assert len(seen.error_message) < 400
@@ -385,7 +385,7 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
-    """D2.11."""
+    """The window is read from either struct, and the partition's wins (KIP-1269)."""
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 
 
@@ -425,7 +425,7 @@ def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
 
 
 def test_the_window_is_found_among_unknown_tags() -> None:
-    """D2.11."""
+    """The window is found among unknown tagged fields (KIP-1269)."""
     raw = payload(encode_response(v14(20), 1))
     more = raw.replace(PARTITION_TAG, b"\x03\x09\x02zz" + PARTITION_TAG[1:] + b"\x63\x00")
     assert decode_produce_response(14, more)[1].partitions[0].retained == 20
@@ -443,7 +443,7 @@ def test_our_v14_reads_back_what_kio_writes_of_it() -> None:
 
 
 def test_a_v14_request_is_a_v13_request() -> None:
-    """S0-6: the same bytes but for the version in the header."""
+    """Produce v14 has the bytes of v13 but for the version in the header."""
     arguments: dict[str, Any] = {
         "correlation_id": 7,
         "client_id": "c",

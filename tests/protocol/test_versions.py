@@ -126,18 +126,18 @@ def test_a_table_cannot_be_changed() -> None:
         table().offered[0] = (0, 1)  # type: ignore[index]
 
 
-def test_e8_range_with_lowest_above_highest_counts_as_not_offered() -> None:
+def test_range_with_lowest_above_highest_counts_as_not_offered() -> None:
     assert not table((ApiKey.METADATA, 9, 4)).supports(ApiKey.METADATA)
     assert not table((ApiKey.METADATA, -3, 12)).supports(ApiKey.METADATA)
 
 
-def test_e8_no_apis_at_all_is_refused() -> None:
+def test_no_apis_at_all_is_refused() -> None:
     with pytest.raises(IncompatibleBrokerVersion, match="PRODUCE: the broker offers none"):
         negotiation().answer(raw(response(4)))
 
 
 @pytest.mark.parametrize("ranges", [[(3, 0, 12)], [(0, 0, 2)], [(0, 15, 20)], [(0, 13, 3)]])
-def test_e8_no_produce_version_in_common_is_refused(ranges: list[tuple[int, int, int]]) -> None:
+def test_no_produce_version_in_common_is_refused(ranges: list[tuple[int, int, int]]) -> None:
     with pytest.raises(IncompatibleBrokerVersion, match="PRODUCE"):
         negotiation().answer(raw(response(4, *ranges)))
 
@@ -178,7 +178,7 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
 @given(
     hints=st.lists(st.tuples(st.integers(-5, 300), st.integers(-5, 300)), min_size=8, max_size=8)
 )
-def test_e8_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int, int]]) -> None:
+def test_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int, int]]) -> None:
     talk = negotiation()
     versions = [talk.version]
     answers = iter(raw(response(0, (18, *each), error=UNSUPPORTED)) for each in hints)
@@ -191,7 +191,7 @@ def test_e8_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int
     assert versions[-1] == 0
 
 
-def test_e8_a_higher_hint_is_not_followed() -> None:
+def test_a_higher_hint_is_not_followed() -> None:
     talk = negotiation()
     talk.answer(raw(response(0, (18, 0, 99), error=UNSUPPORTED)))
     assert talk.version == 0

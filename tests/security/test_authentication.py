@@ -116,7 +116,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
-    """E18: whatever a broker offers instead, it learns the name of ours and nothing else."""
+    """Whatever a broker offers instead, it learns the name of our mechanism and nothing else."""
     seen: list[tuple[int, Any]] = []
 
     def watch(request: RequestSeen) -> None:
@@ -175,7 +175,7 @@ async def test_keys_are_derived_off_the_event_loop(monkeypatch: pytest.MonkeyPat
 
 @bounded(30)
 async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() -> None:
-    """E1: its versions are no proof that it is the broker, or that it lets us in."""
+    """Until authentication is over, a frame of more than 64 KiB ends the connection."""
 
     def flood(seen: RequestSeen) -> Action | None:
         if seen.api_key != AUTHENTICATE:
@@ -191,7 +191,7 @@ async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
 @bounded(30)
 async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) -> None:
-    """E16: the error code is NONE, the signature is not there: whoever it is, he knows nothing."""
+    """Error NONE without the broker's signature is a refusal: a stranger could say it."""
     rounds = 0
 
     def pretend(seen: RequestSeen) -> Action | None:
@@ -211,7 +211,7 @@ async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) ->
 
 @bounded(30)
 async def test_what_the_broker_says_is_escaped_and_cut() -> None:
-    """E26: an error message is a stranger's text."""
+    """An error message is a stranger's text."""
 
     def shout(seen: RequestSeen) -> Action | None:
         if seen.api_key != AUTHENTICATE:
@@ -348,7 +348,7 @@ async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tupl
 @VIRTUAL
 @bounded(300)
 async def test_values_that_are_refused_again_and_again_end_the_producer() -> None:
-    """E17: no retry heals them, so nobody waits out a deadline; and there are pauses in between."""
+    """Refused values end the producer after pauses, long before the deadline of its records."""
     error, seconds = await _locked_out(password("PLAIN"), dict(USERS))
     assert isinstance(error, SaslAuthenticationFailed)
     assert error.status is DeliveryStatus.NOT_WRITTEN
@@ -360,7 +360,7 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """E17: it may give others the next time. Warnings say what it waits for, paused in between."""
+    """A callable may give other credentials the next time; warnings say what is waited for."""
     caplog.set_level(logging.WARNING, "aioidem")
     options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
     error, seconds = await _locked_out(options, dict(USERS))

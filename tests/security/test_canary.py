@@ -202,7 +202,7 @@ async def drive(cluster: EmbeddedCluster, ear: Ear, options: Mapping[str, Any]) 
 async def test_nothing_that_is_said_has_the_secret(
     mechanism: str, right: bool, broker: Callable[[RequestSeen], Action | None]
 ) -> None:
-    """E22, E23: logs, reprs, exceptions, tracebacks with locals, statistics, pickles."""
+    """No log, repr, exception, traceback with locals, statistics or pickle has the secret."""
     ear = Ear()
     security = BrokerSecurity(
         mechanisms=MECHANISMS, users={"alice": CANARY if right else "other"}, max_session=0.2
@@ -317,8 +317,10 @@ def kerberos() -> ModuleType:
 async def test_a_kerberos_ticket_is_not_said(
     answers: list[bytes], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E17, E22. No embedded broker speaks GSSAPI: one without SASL says what such a one would, and
-    may go on for ten rounds.
+    """No log and no exception has the ticket.
+
+    No embedded broker speaks GSSAPI: one without SASL says what such a one would, and may go on for
+    ten rounds.
     """
     monkeypatch.setitem(sys.modules, "gssapi", kerberos())
     heard: list[bytes] = []

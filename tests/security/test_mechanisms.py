@@ -68,7 +68,7 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
     scram = Scram("SCRAM-SHA-256", "user", Secret("pencil"), nonce=OURS)
     assert scram.first() == f"n,,n=user,r={OURS}".encode()
     final = scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
-    # kafka_protocol #112, CVE-2024-56128 (E19): the whole nonce goes back.
+    # kafka_protocol #112, CVE-2024-56128: the whole nonce goes back.
     assert final == (f"c=biws,r={THEIRS},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode())
     assert scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
 
@@ -97,7 +97,7 @@ def test_two_exchanges_have_different_nonces() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        # E14: the nonce does not extend ours, is ours, cannot be printed, is missing.
+        # The nonce does not extend ours, is ours, cannot be printed, is missing.
         f"r=other{THEIRS},s={SALT},i=4096",
         f"r={OURS},s={SALT},i=4096",
         f"r={THEIRS}\x7f,s={SALT},i=4096",
@@ -144,7 +144,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
 @pytest.mark.parametrize(
     "message",
     [
-        b"",  # E16: success without a proof
+        b"",  # Success without a proof.
         b"v=",
         b"v=AAAA",
         b"v=" + base64.b64encode(b"\0" * 32),
@@ -158,7 +158,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
     ],
 )
 def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
-    """E16: it is never said to be over before the server's signature was right."""
+    """The exchange is not over before the server's signature was right."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     with pytest.raises(AuthenticationFailedError):
@@ -184,7 +184,7 @@ def test_the_servers_signature_is_compared_in_constant_time(
 
 
 def test_scram_goes_on_after_nothing() -> None:
-    """E17: rounds after the end."""
+    """A round after the end of the exchange is refused."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")

@@ -147,7 +147,7 @@ async def test_two_sends_at_once_wait_for_one_another() -> None:
     ("host", "names"),
     [
         ("kafka-1.example.org", ["kafka-1.example.org"]),
-        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # E20, librdkafka #5253: the root's dot
+        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # librdkafka #5253: the root's dot
         ("KAFKA-1.example.org", ["kafka-1.example.org"]),
         ("kafka-1.example.org", ["*.example.org"]),
         ("10.1.2.3", ["10.1.2.3"]),
@@ -156,7 +156,7 @@ async def test_two_sends_at_once_wait_for_one_another() -> None:
 )
 @bounded(20)
 async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[str]) -> None:
-    """E20: names, wild cards, addresses of both kinds, and a trailing dot."""
+    """Names, wild cards, addresses of both kinds and a trailing dot match."""
     async with peer(shaking(CA.server(*names))) as port:
         await connect(port, host)
 
@@ -174,7 +174,7 @@ async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[st
 )
 @bounded(20)
 async def test_a_certificate_for_another_host_is_refused(host: str, names: list[str]) -> None:
-    """E20: the check is on by default, and only an explicit option turns it off."""
+    """The check is on by default, and only an explicit option turns it off."""
     async with peer(shaking(CA.server(*names))) as port:
         with pytest.raises(SslAuthenticationError, match=r"certificate is not accepted: .*match"):
             await connect(port, host)
@@ -183,7 +183,7 @@ async def test_a_certificate_for_another_host_is_refused(host: str, names: list[
 
 @bounded(20)
 async def test_an_authority_nobody_named_is_refused_even_without_the_check_of_the_host() -> None:
-    """E20: self-signed, in effect."""
+    """A certificate of an unknown authority is refused as a self-signed one is."""
     async with peer(shaking(Authority().server("localhost"))) as port:
         with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
             await connect(port, ssl_endpoint_identification_algorithm="")
@@ -193,7 +193,7 @@ async def test_an_authority_nobody_named_is_refused_even_without_the_check_of_th
 
 @bounded(20)
 async def test_an_expired_certificate_is_refused() -> None:
-    """E20."""
+    """An expired certificate is refused, and the error says so."""
     import datetime as dt
 
     past = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -205,7 +205,7 @@ async def test_an_expired_certificate_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
 @bounded(20)
 async def test_tls_before_1_2_is_not_spoken() -> None:
-    """E20: neither by our contexts, nor with a caller's that would."""
+    """TLS 1.0 and 1.1 are refused, by our contexts and with a caller's that would speak them."""
     old = CA.server("localhost")
     old.set_ciphers("DEFAULT@SECLEVEL=0")
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -439,7 +439,7 @@ async def test_a_peer_that_stays_silent_in_the_handshake_has_the_setup_timeout()
 async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close_notify(
     polite: bool,
 ) -> None:
-    """E21: cut in the middle of an answer, the batch is in doubt, and sent again."""
+    """A batch whose answer is cut by the end of the stream is in doubt, and sent again."""
     cuts = 1
     async with EmbeddedCluster() as cluster:
         host, port = cluster.bootstrap_servers.split(":")

@@ -4,8 +4,8 @@ A mutant replaces methods of the engine from here, outside of it: the engine has
 caught when a seed, in the soak's own order, shows a violation it does not show without the mutant.
 Ends with `K mutants, C caught`, exit status 1 when C < K.
 
-Each names the rule it breaks and where that rule comes from (attack.md's findings, reliability.md's
-cases), so that a survivor says what the simulation fails to show.
+Each names the rule it breaks, and the issue of Kafka or of a client that taught it where there is
+one, so that a survivor says what the simulation fails to show.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
 # -- the window ---------------------------------------------------------------------------------
 
 
-@mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905; reliability.md finding 7)")
+@mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905)")
 def count_instead_of_span(patch: Patch) -> None:
     def naive(self: PartitionState, *_args: Any) -> bool:
         # What is outstanding counts; what waits to be sent again does not.
@@ -131,12 +131,12 @@ def count_instead_of_span(patch: Patch) -> None:
     patch(PartitionState, "may_send_new", naive)
 
 
-@mutant("one batch in flight until the first NONE (KAFKA-15591, C-J1)")
+@mutant("one batch in flight until the first NONE (KAFKA-15591)")
 def no_first_ack_gate(patch: Patch) -> None:
     patch(PartitionState, "gate_open", property(lambda _self: True))
 
 
-@mutant("the gate closes when the leader changes (attack.md 10)")
+@mutant("the gate closes when the leader changes")
 def gate_not_reset_on_leader_change(patch: Patch) -> None:
     follow = PartitionState.follow
 
@@ -150,7 +150,7 @@ def gate_not_reset_on_leader_change(patch: Patch) -> None:
     patch(PartitionState, "follow", kept)
 
 
-@mutant("the gate closes after an error (S8)")
+@mutant("the gate closes after an error")
 def gate_not_reset_after_an_error(patch: Patch) -> None:
     on_error, on_lost = PartitionState.on_error, PartitionState.on_lost
 
@@ -168,7 +168,7 @@ def gate_not_reset_after_an_error(patch: Patch) -> None:
     patch(PartitionState, "on_lost", lost_kept)
 
 
-@mutant("the window is 5 again after a leader change (D2.1); no largest value is remembered")
+@mutant("the window is 5 again after a leader change; no largest value is remembered")
 def twenty_kept_after_a_leader_change(patch: Patch) -> None:
     learn = PartitionWindow.learn
 
@@ -181,7 +181,7 @@ def twenty_kept_after_a_leader_change(patch: Patch) -> None:
     patch(PartitionWindow, "learn", largest)
 
 
-@mutant("an absent field means 5, also after 20 was seen (D2.4)")
+@mutant("an absent field means 5, also after 20 was seen")
 def absent_field_keeps_twenty(patch: Patch) -> None:
     learn = PartitionWindow.learn
 
@@ -192,7 +192,7 @@ def absent_field_keeps_twenty(patch: Patch) -> None:
     patch(PartitionWindow, "learn", kept)
 
 
-@mutant("a resend is not bound by the span (attack.md 9)")
+@mutant("a resend is not bound by the span")
 def span_rule_applied_to_resends(patch: Patch) -> None:
     def within(self: PartitionState, _batch: Batch) -> bool:
         return self.window.admits(self.span)
@@ -200,7 +200,7 @@ def span_rule_applied_to_resends(patch: Patch) -> None:
     patch(PartitionState, "_within_window", within)
 
 
-@mutant("no more requests in flight than the connection may have (D2.6)")
+@mutant("no more requests in flight than the connection may have")
 def connection_window_ignored(patch: Patch) -> None:
     def admits(self: Link, now: float) -> bool:
         return self.state.name == "READY" and now >= self.throttled_until
@@ -270,13 +270,13 @@ def no_search_below_the_hint(patch: Patch) -> None:
 # -- doubt --------------------------------------------------------------------------------------
 
 
-@mutant("no refusal clears doubt (attack.md 12, F13)")
+@mutant("no refusal clears doubt")
 def doubt_cleared_by_a_refusal(patch: Patch) -> None:
     row: Any = (Persistence.IN_DOUBT, Evidence.REFUSED)
     patch(PERSISTENCE_TRANSITIONS, row, Persistence.REJECTED)
 
 
-@mutant("NOT_LEADER with a base offset comes after the append (attack.md 1)")
+@mutant("NOT_LEADER with a base offset comes after the append")
 def not_leader_always_a_rejection(patch: Patch) -> None:
     classify = classify_module.classify
 
@@ -286,7 +286,7 @@ def not_leader_always_a_rejection(patch: Patch) -> None:
     patch(core_module, "classify", naive)
 
 
-@mutant("REQUEST_TIMED_OUT and its like come after the append (F13)")
+@mutant("REQUEST_TIMED_OUT and its like come after the append")
 def timed_out_taken_for_a_rejection(patch: Patch) -> None:
     classify = classify_module.classify
 
@@ -308,7 +308,7 @@ def unknown_code_taken_for_a_rejection(patch: Patch) -> None:
     patch(core_module, "classify", naive)
 
 
-@mutant("what a lost connection owed is in doubt (F1, F4)")
+@mutant("what a lost connection owed is in doubt")
 def lost_request_taken_for_unwritten(patch: Patch) -> None:
     on_lost = PartitionState.on_lost
 
@@ -339,7 +339,7 @@ def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
     patch(PartitionState, "on_lost", naive)
 
 
-@mutant("a batch in doubt is never split (attack.md 12)")
+@mutant("a batch in doubt is never split")
 def in_doubt_batch_is_split(patch: Patch) -> None:
     too_large = PartitionState._on_too_large
 
@@ -350,7 +350,7 @@ def in_doubt_batch_is_split(patch: Patch) -> None:
     patch(PartitionState, "_on_too_large", naive)
 
 
-@mutant("a batch in doubt is never renumbered (finding 6; librdkafka #4953, KAFKA-14034)")
+@mutant("a batch in doubt is never renumbered (librdkafka #4953, KAFKA-14034)")
 def in_doubt_batch_is_renumbered(patch: Patch) -> None:
     adopt = PartitionState.adopt
 
@@ -364,7 +364,7 @@ def in_doubt_batch_is_renumbered(patch: Patch) -> None:
     patch(PartitionState, "adopt", naive)
 
 
-@mutant("a NONE over a rejected batch proves nothing below it (attack.md 10; finding 8)")
+@mutant("a NONE over a rejected batch proves nothing below it")
 def implicit_ack_over_a_rejected_predecessor(patch: Patch) -> None:
     def naive(self: PartitionState, _acked: Batch, below: Any, _attempt: Any, out: Any) -> None:
         for batch in [b for b in below if b.state is not BatchState.IN_FLIGHT]:
@@ -379,7 +379,7 @@ def no_implicit_ack(patch: Patch) -> None:
     patch(PartitionState, "_imply", lambda _self, *_args: None)
 
 
-@mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss (finding 2, C-J17)")
+@mutant("OUT_OF_ORDER on a batch in doubt is probed, not taken for a loss")
 def out_of_order_ends_doubt(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
         if not self.outstanding and self.recovery.rung is Rung.REFUSED:
@@ -388,7 +388,7 @@ def out_of_order_ends_doubt(patch: Patch) -> None:
     patch(PartitionState, "advance", naive)
 
 
-@mutant("OUT_OF_ORDER on a batch in doubt is no rejection: Java bumps and resends it (finding 2)")
+@mutant("OUT_OF_ORDER on a batch in doubt is no rejection: Java bumps and resends it")
 def out_of_order_bumps_and_resends(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, out: Any, **_options: Any) -> None:
         if not self.outstanding and self.recovery.rung is Rung.REFUSED:
@@ -408,7 +408,7 @@ def oldest_asked_for_ever(patch: Patch) -> None:
     patch(PartitionState, "advance", naive)
 
 
-@mutant("two refused passes, the second not before the pause (attack.md a)")
+@mutant("two refused passes, the second not before the pause")
 def one_refused_pass_is_enough(patch: Patch) -> None:
     end = Recovery.end_pass
 
@@ -419,7 +419,7 @@ def one_refused_pass_is_enough(patch: Patch) -> None:
     patch(Recovery, "end_pass", naive)
 
 
-@mutant("NOT_WRITTEN is never said of what was in doubt (attack.md 3)")
+@mutant("NOT_WRITTEN is never said of what was in doubt")
 def expired_doubt_said_to_be_not_written(patch: Patch) -> None:
     def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
         batch.persistence = Persistence.REJECTED
@@ -510,7 +510,7 @@ def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
 # -- DescribeProducers --------------------------------------------------------------------------
 
 
-@mutant("DescribeProducers acknowledges nothing (attack.md 2)")
+@mutant("DescribeProducers acknowledges nothing")
 def acked_from_describe_producers_alone(patch: Patch) -> None:
     told = ProducerCore.on_producers
 
@@ -531,7 +531,7 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
     patch(ProducerCore, "on_producers", naive)
 
 
-@mutant("what DescribeProducers does not show may still come (attack.md 3)")
+@mutant("what DescribeProducers does not show may still come")
 def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None:
     told = ProducerCore.on_producers
 
@@ -551,7 +551,7 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
     patch(ProducerCore, "on_producers", naive)
 
 
-@mutant("its LastSequence counts only with our epoch (attack.md 4)")
+@mutant("its LastSequence counts only with our epoch")
 def epoch_of_describe_producers_ignored(patch: Patch) -> None:
     told = ProducerCore.on_producers
 
@@ -578,7 +578,7 @@ def _timeout() -> KafkaError:
 # -- epochs and sequences -----------------------------------------------------------------------
 
 
-@mutant("numbers once written belong to those bytes for ever (attack.md 3; franz-go #1217)")
+@mutant("numbers once written belong to those bytes for ever (franz-go #1217)")
 def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
     give_up = PartitionState._give_up
     give_up_numbers = PartitionState._give_up_numbers
@@ -614,7 +614,7 @@ def no_bump_after_giving_up(patch: Patch) -> None:
     patch(PartitionState, "_give_up_numbers", lambda _self, _out: None)
 
 
-@mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152, S4)")
+@mutant("a new epoch is adopted only when nothing is outstanding (KAFKA-12152)")
 def epoch_adopted_while_outstanding(patch: Patch) -> None:
     def naive(self: PartitionState, identity: ProducerIdentity, *_args: Any) -> None:
         if self.ledger.identity != identity and not self.in_doubt:
@@ -626,7 +626,7 @@ def epoch_adopted_while_outstanding(patch: Patch) -> None:
     patch(PartitionState, "adopt", naive)
 
 
-@mutant("idle partitions start again at 0 under a new epoch (C-J7)")
+@mutant("idle partitions start again at 0 under a new epoch")
 def old_sequence_kept_under_a_new_epoch(patch: Patch) -> None:
     def naive(self: SequenceLedger, identity: ProducerIdentity) -> None:
         self.identity = identity
@@ -634,7 +634,7 @@ def old_sequence_kept_under_a_new_epoch(patch: Patch) -> None:
     patch(SequenceLedger, "adopt", naive)
 
 
-@mutant("one incident, one bump; epochs end at 32767 (C3, librdkafka #3720)")
+@mutant("one incident, one bump; epochs end at 32767 (librdkafka #3720)")
 def epoch_past_its_end(patch: Patch) -> None:
     def naive(self: IdentityLedger) -> None:
         if self.current is not None:
@@ -676,7 +676,7 @@ def new_batches_pass_what_waits(patch: Patch) -> None:
 # -- leaders and topics -------------------------------------------------------------------------
 
 
-@mutant("nothing goes to a new leader while the old one owes answers (S7, aiokafka #228)")
+@mutant("nothing goes to a new leader while the old one owes answers (aiokafka #228)")
 def new_leader_not_kept_waiting(patch: Patch) -> None:
     follow = PartitionState.follow
 
@@ -716,7 +716,7 @@ def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
     patch(ProducerCore, "_recreate", recreate)
 
 
-@mutant("in-doubt batches of a recreated topic are never asked about (attack.md 21)")
+@mutant("in-doubt batches of a recreated topic are never asked about")
 def recreated_topic_taken_for_the_same(patch: Patch) -> None:
     from aioidem._engine import metadata_merge
 
@@ -726,12 +726,12 @@ def recreated_topic_taken_for_the_same(patch: Patch) -> None:
 # -- expiry of producer state -------------------------------------------------------------------
 
 
-@mutant("a suspect partition's doubt is not resent (KIP-854, attack.md 5)")
+@mutant("a suspect partition's doubt is not resent (KIP-854)")
 def blind_resend_where_suspect(patch: Patch) -> None:
     patch(PartitionState, "must_not_resend", property(lambda _self: False))
 
 
-@mutant("expiry goes by record timestamps, not by idleness (attack.md d)")
+@mutant("expiry goes by record timestamps, not by idleness")
 def expiry_by_idleness(patch: Patch) -> None:
     def naive(self: Suspicion, wall_ms: float, _expiration: float, _unresolved: Any) -> bool:
         # Time since something was acknowledged: moments ago, for any busy producer.
@@ -742,7 +742,7 @@ def expiry_by_idleness(patch: Patch) -> None:
     patch(Suspicion, "assess", naive)
 
 
-@mutant("the last batch's stamp counts, not the newest one's (attack.md d)")
+@mutant("the last batch's stamp counts, not the newest one's")
 def newest_stamp_instead_of_the_last(patch: Patch) -> None:
     def naive(self: Suspicion, wall_ms: float, expiration: float, unresolved: Any) -> bool:
         stamps = [batch.max_timestamp_ms for batch in unresolved]
@@ -755,7 +755,7 @@ def newest_stamp_instead_of_the_last(patch: Patch) -> None:
     patch(Suspicion, "assess", naive)
 
 
-@mutant("the gate also closes when nothing is outstanding, where suspect (attack.md d)")
+@mutant("the gate also closes when nothing is outstanding, where suspect")
 def implicit_ack_where_suspect(patch: Patch) -> None:
     imply = PartitionState._imply
 
@@ -772,7 +772,7 @@ def implicit_ack_where_suspect(patch: Patch) -> None:
 # -- data-loss events ---------------------------------------------------------------------------
 
 
-@mutant("what the answers prove lost is reported (design.md, resolving doubt 2, 3 and 5)")
+@mutant("what the answers prove lost is reported")
 def no_data_loss_event(patch: Patch) -> None:
     patch(ProducerCore, "data_loss", lambda _self, _partition, _reason: None)
 
@@ -830,7 +830,7 @@ def missing_partition_refused_by_old_metadata(patch: Patch) -> None:
 # -- time ---------------------------------------------------------------------------------------
 
 
-@mutant("every record has a deadline (A5.38 to A5.42; aiokafka #1101)")
+@mutant("every record has a deadline (aiokafka #1101)")
 def sent_batches_never_expire(patch: Patch) -> None:
     def naive(self: PartitionState, now: float, _grace: float, _answered: Any, out: Any) -> None:
         expired = self.queue.expire(now)

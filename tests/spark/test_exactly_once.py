@@ -106,7 +106,7 @@ def test_a_task_tried_again_after_its_commit_skips(
 def test_other_rows_for_a_written_batch_fail(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """attack.md finding 7: rows that move between tasks are lost or doubled."""
+    """A batch that was written with other rows fails: rows would be lost or doubled."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     write_rows(sink, [numbered(topic, 5)], task)
     for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):
@@ -160,7 +160,7 @@ def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, 
 def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """attack.md finding 6, the harmless half."""
+    """A second attempt that reads the marker after the first one's commit writes nothing."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> bool:
@@ -181,7 +181,7 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """attack.md finding 6: the case that reading before fencing gets wrong."""
+    """An attempt that read the marker before its twin committed is fenced, and writes nothing."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> None:
@@ -278,7 +278,7 @@ def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: s
 def test_a_task_that_takes_too_long_says_what_to_do(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """attack.md finding 16: a transaction's timeout would abort it again and again."""
+    """A transaction that times out fails with the option to raise, and nothing is committed."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "1500"})
 
     def endless() -> Iterator[Sequence[SinkRow]]:

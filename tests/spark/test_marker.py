@@ -71,13 +71,13 @@ def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
 
 @pytest.mark.parametrize("first", [marker(5, 6 * WEEK), marker(3), marker(6, WEEK / 2 - 1)])
 def test_a_new_task_is_told_by_task_0(first: Marker) -> None:
-    """The number of tasks varies from batch to batch (2nd attack, g)."""
+    """A task without a marker of its own writes where task 0's marker is recent."""
     assert answer(5, None, first) is Answer.WRITE
 
 
 @pytest.mark.parametrize("first", [None, marker(6, WEEK / 2 + 1), marker(7)])
 def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
-    """attack.md finding 8: groups expire, and follow the topic."""
+    """A marker that may have expired is refused: groups expire, and follow the topic."""
     with pytest.raises(MarkerMissingError, match="marker=missing-ok"):
         answer(5, None, first)
     assert answer(5, None, first, missing_ok=True) is Answer.WRITE

@@ -37,7 +37,7 @@ def query(spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: P
 def test_failing_tasks_and_repeated_batches_write_once(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, query: Query
 ) -> None:
-    """attack.md finding 15: what a task needs to know reaches it by its local properties."""
+    """What a task needs to know reaches it by its local properties, at every attempt."""
     seen: list[int] = []
     cluster.intercept(lambda each: seen.append(each.api_key))
     try:

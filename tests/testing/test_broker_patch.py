@@ -33,7 +33,7 @@ def test_any_constant_can_be_put_there_and_what_was_before_leaves_no_trace(
 
 
 def test_patching_back_gives_the_former_bytes() -> None:
-    """attack.md finding 29."""
+    """Patching back to the former count gives the former bytes."""
     assert retained(CLASS) == 5
     assert patched(patched(CLASS, 20), 5) == CLASS
     # One push is one byte longer, the other two.

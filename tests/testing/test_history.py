@@ -56,7 +56,7 @@ def test_what_is_unknown_may_be_there_or_not() -> None:
 
 
 def test_an_acknowledgement_without_an_offset_asks_for_presence_only() -> None:
-    """attack.md finding 27."""
+    """A record acknowledged without an offset may be anywhere in the log."""
     assert found([row(0, offset=-1)], logged(0)) == []
     assert found([row(0, offset=-1)], logged()) == [Anomaly.LOST]
 

@@ -144,7 +144,7 @@ def test_planted_twenty_after_the_leader_or_the_connection_changed(how: str) -> 
 
 
 def test_a_deposed_leaders_answer_teaches_nothing() -> None:
-    """D2.5."""
+    """An answer under an older leader epoch does not change the window."""
     wire = Wire()
     wire.opened()
     late = wire.send(1)
@@ -279,7 +279,7 @@ def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
 
 
 def test_planted_split_of_a_batch_in_doubt() -> None:
-    """attack.md 12."""
+    """A batch in doubt that is split is reported."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), 7)

@@ -97,7 +97,7 @@ def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
     ids=["5-sigterm", "5-sigkill", "3-sigterm", "0-sigkill"],
 )
 @bounded(60)
-async def test_f8_doubt_across_a_restart_is_resolved_exactly(
+async def test_doubt_across_a_restart_is_resolved_exactly(
     cluster: KafkaCluster, world: World, appended: int, clean: bool
 ) -> None:
     """Of a full window ``appended`` were, the rest never arrived, and nothing was answered."""

@@ -97,7 +97,7 @@ def _damage(batch: bytes, payload: bytes) -> bytes:
 
 @pytest.mark.parametrize("appended", [True, False], ids=["after-the-append", "before-it"])
 @bounded(60)
-async def test_f12_not_leader_of_one_partition_in_a_request_of_two(
+async def test_not_leader_of_one_partition_in_a_request_of_two(
     cluster: KafkaCluster, world: World, appended: bool
 ) -> None:
     topic = f"f12-{appended}"
@@ -121,7 +121,7 @@ async def test_f12_not_leader_of_one_partition_in_a_request_of_two(
 
 @pytest.mark.parametrize("code", [TIMED_OUT, NOT_ENOUGH_AFTER], ids=["timed-out", "not-enough"])
 @bounded(60)
-async def test_f13_appended_and_refused_then_refused_for_sure_then_found(
+async def test_appended_and_refused_then_refused_for_sure_then_found(
     cluster: KafkaCluster, world: World, code: int
 ) -> None:
     """A later NOT_LEADER, which for a first attempt says that nothing was written, changes nothing:
@@ -154,7 +154,7 @@ def answer_with(proxy: FaultProxy, said: list[tuple[int, int | None]]) -> None:
 
 
 @bounded(60)
-async def test_f13_what_was_appended_and_refused_ever_since_is_never_called_not_written(
+async def test_what_was_appended_and_refused_ever_since_is_never_called_not_written(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f13-sticky")

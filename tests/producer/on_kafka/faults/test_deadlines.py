@@ -39,7 +39,7 @@ async def appended_up_to(cluster: KafkaCluster, topic: str, sequence: int) -> No
 
 @pytest.mark.parametrize("fate", ["appended", "appended-later", "never-arrived"])
 @bounded(60)
-async def test_f14_deadlines_pass_with_a_full_window_in_flight(
+async def test_deadlines_pass_with_a_full_window_in_flight(
     cluster: KafkaCluster, world: World, fate: str
 ) -> None:
     topic = f"f14-{fate}"

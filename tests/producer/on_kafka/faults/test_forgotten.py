@@ -61,7 +61,7 @@ async def settle_doubt(history: History, world: World, *, read: bool) -> None:
 
 
 @bounded(60)
-async def test_f18_an_idle_producer_that_was_forgotten_goes_on_as_if_it_were_not(
+async def test_an_idle_producer_that_was_forgotten_goes_on_as_if_it_were_not(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f18-idle")
@@ -82,7 +82,7 @@ async def test_f18_an_idle_producer_that_was_forgotten_goes_on_as_if_it_were_not
 
 @reads
 @bounded(60)
-async def test_f18_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
+async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
     topic = f"f18-{read}"

@@ -61,9 +61,7 @@ async def all_acknowledged(
 
 
 @bounded(60)
-async def test_f1_answers_are_lost_with_their_connections(
-    cluster: KafkaCluster, world: World
-) -> None:
+async def test_answers_are_lost_with_their_connections(cluster: KafkaCluster, world: World) -> None:
     await cluster.create_topic("f1")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
@@ -80,7 +78,7 @@ async def test_f1_answers_are_lost_with_their_connections(
 
 
 @bounded(60)
-async def test_f2_an_answer_comes_after_its_connection_was_given_up(
+async def test_an_answer_comes_after_its_connection_was_given_up(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f2")
@@ -99,9 +97,7 @@ async def test_f2_an_answer_comes_after_its_connection_was_given_up(
 
 @pytest.mark.parametrize("way", ["f3-requests", "f4-answers"])
 @bounded(60)
-async def test_f3_f4_frames_are_cut_at_byte_k(
-    cluster: KafkaCluster, world: World, way: str
-) -> None:
+async def test_frames_are_cut_at_byte_k(cluster: KafkaCluster, world: World, way: str) -> None:
     await cluster.create_topic(way)
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
@@ -117,9 +113,7 @@ async def test_f3_f4_frames_are_cut_at_byte_k(
 
 
 @bounded(60)
-async def test_f3_the_connection_is_reset_again_and_again(
-    cluster: KafkaCluster, world: World
-) -> None:
+async def test_the_connection_is_reset_again_and_again(cluster: KafkaCluster, world: World) -> None:
     await cluster.create_topic("f3-reset")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
@@ -135,7 +129,7 @@ async def test_f3_the_connection_is_reset_again_and_again(
 
 @pytest.mark.parametrize("way", ["request", "answer"])
 @bounded(60)
-async def test_f5_a_black_hole_swallows_both_directions(
+async def test_a_black_hole_swallows_both_directions(
     cluster: KafkaCluster, world: World, way: str
 ) -> None:
     topic = f"f5-{way}"
@@ -154,7 +148,7 @@ async def test_f5_a_black_hole_swallows_both_directions(
 
 
 @bounded(60)
-async def test_f5_the_broker_is_stopped_for_longer_than_a_request_may_take(
+async def test_the_broker_is_stopped_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
     """SIGSTOP: what is written to it waits, and is served after its connection's end."""

@@ -32,7 +32,7 @@ NONE, CORRUPT, NOT_LEADER = 0, 2, 6
 
 
 @bounded(60)
-async def test_f16_new_partitions_get_one_batch_until_they_have_answered_for_one(
+async def test_new_partitions_get_one_batch_until_they_have_answered_for_one(
     cluster: KafkaCluster, world: World
 ) -> None:
     for number in range(TOPICS):
@@ -100,7 +100,7 @@ def damaged(payload: bytes) -> bytes:
 
 
 @bounded(60)
-async def test_f16_the_first_batch_of_a_new_partition_is_refused(
+async def test_the_first_batch_of_a_new_partition_is_refused(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Alone it is sent again and again; the others follow when it is there."""

@@ -57,7 +57,7 @@ def answer_with(cluster: KafkaCluster, said: Iterable[int | Action]) -> None:
 
 
 @bounded(60)
-async def test_f21_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> None:
+async def test_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> None:
     await cluster.create_topic("f21")
     codes = (LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TIMED_OUT)
     answer_with(cluster, [*codes, Cut(), Cut(6, reset=True), BlackHole()])
@@ -71,7 +71,7 @@ async def test_f21_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -
 
 @pytest.mark.parametrize("said", [LOADING, BlackHole()], ids=["loading", "silent"])
 @bounded(60)
-async def test_f21_no_id_comes_and_starting_ends_in_time(
+async def test_no_id_comes_and_starting_ends_in_time(
     cluster: KafkaCluster, world: World, said: int | Action
 ) -> None:
     answer_with(cluster, [said] * 10_000)
@@ -84,7 +84,7 @@ async def test_f21_no_id_comes_and_starting_ends_in_time(
 
 
 @bounded(60)
-async def test_f21_a_producer_starts_while_its_only_controller_restarts(
+async def test_a_producer_starts_while_its_only_controller_restarts(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f21-restart")

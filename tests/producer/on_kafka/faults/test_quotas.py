@@ -44,7 +44,7 @@ def longest_wait(proxy: FaultProxy, client_id: str) -> float:
 
 
 @bounded(60)
-async def test_f24_throttled_for_longer_than_a_request_may_take(
+async def test_throttled_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Being muted is no timeout: the connection stays, and nothing is sent twice."""
@@ -89,7 +89,7 @@ async def last_sequence(cluster: KafkaCluster, topic: str) -> int:
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["sent-again-meanwhile", "given-up-before"])
 @bounded(60)
-async def test_f24_requests_of_a_closed_connection_are_appended_when_the_quota_lets_them(
+async def test_requests_of_a_closed_connection_are_appended_when_the_quota_lets_them(
     cluster: KafkaCluster, world: World, given_up: bool
 ) -> None:
     topic = f"f24-{given_up}"

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("clean", [False, True], ids=["f7-kill-9-and-restart", "f9-clean-restart"])
 @bounded(60)
-async def test_f7_f9_restarts_under_load(cluster: KafkaCluster, world: World, clean: bool) -> None:
+async def test_restarts_under_load(cluster: KafkaCluster, world: World, clean: bool) -> None:
     topic = f"f9-{clean}"
     await cluster.create_topic(topic)
     cluster.proxy.set_link(rtt=RTT)
@@ -45,7 +45,7 @@ async def test_f7_f9_restarts_under_load(cluster: KafkaCluster, world: World, cl
 
 
 @bounded(60)
-async def test_f8_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of_one(
+async def test_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of_one(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f8")

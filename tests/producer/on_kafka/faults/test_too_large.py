@@ -50,7 +50,7 @@ async def limit(cluster: KafkaCluster, topic: str, size: int) -> None:
 
 
 @bounded(60)
-async def test_f35_full_windows_are_split_when_the_limit_falls(
+async def test_full_windows_are_split_when_the_limit_falls(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f35")
@@ -72,7 +72,7 @@ async def test_f35_full_windows_are_split_when_the_limit_falls(
 
 
 @bounded(60)
-async def test_f35_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
+async def test_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f35-one", configs={LIMIT: 1000})
@@ -95,7 +95,7 @@ async def test_f35_one_record_too_large_fails_alone_in_the_middle_of_a_full_wind
 
 @pytest.mark.parametrize("known", [True, False], ids=["known-to-the-leader", "not-known"])
 @bounded(60)
-async def test_f35_the_limit_falls_while_large_batches_are_in_doubt(
+async def test_the_limit_falls_while_large_batches_are_in_doubt(
     cluster: KafkaCluster, world: World, known: bool
 ) -> None:
     """They are in the log. Where a small one below them was found to be, and so the leader is known

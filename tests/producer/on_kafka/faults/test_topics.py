@@ -55,7 +55,7 @@ async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, 
 
 
 @bounded(60)
-async def test_f19_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
+async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
     """The broker keeps our state, so nothing of ours is lost, and nothing is reported as lost."""
@@ -83,7 +83,7 @@ async def test_f19_records_are_deleted_under_load_and_while_a_window_is_in_doubt
 
 
 @bounded(60)
-async def test_f19_records_are_deleted_and_the_broker_crashes(
+async def test_records_are_deleted_and_the_broker_crashes(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
@@ -128,7 +128,7 @@ class Vanished:
 
 
 @bounded(60)
-async def test_f20_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
+async def test_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f20-gone")
@@ -168,7 +168,7 @@ class ToldAnew:
 
 
 @bounded(60)
-async def test_f20_a_topic_is_deleted_and_made_anew_under_load(
+async def test_a_topic_is_deleted_and_made_anew_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
     """What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst, and

@@ -32,7 +32,7 @@ TRIES = 5
 
 
 @bounded(120)
-async def test_f10_preferred_elections_and_reassignments_under_load(
+async def test_preferred_elections_and_reassignments_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
     await cluster.create_topic("f10", replicas=[[0, 1], [1, 2]], configs=SAFE)
@@ -53,9 +53,7 @@ async def test_f10_preferred_elections_and_reassignments_under_load(
 
 
 @bounded(120)
-async def test_f11_a_leader_flaps_while_epochs_are_bumped(
-    cluster: KafkaCluster, world: World
-) -> None:
+async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, world: World) -> None:
     """A record that is too large is given up with its number, so the epoch is bumped, each time on
     the way to another leader.
     """
@@ -83,7 +81,7 @@ async def test_f11_a_leader_flaps_while_epochs_are_bumped(
 
 
 @bounded(120)
-async def test_f12_half_a_request_is_refused_and_the_answer_alone_names_the_new_leader(
+async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_leader(
     cluster: KafkaCluster, world: World
 ) -> None:
     """One request, two partitions, and one of them has moved before it arrives. No metadata comes
@@ -122,7 +120,7 @@ async def test_f12_half_a_request_is_refused_and_the_answer_alone_names_the_new_
 
 
 @bounded(120)
-async def test_f10_not_leader_comes_after_the_append_where_a_follower_is_stopped(
+async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
     """The old leader and the new one have the batch, the third is waited for. It is refused with

@@ -22,7 +22,7 @@ ACKED, UNKNOWN = DeliveryStatus.ACKED, DeliveryStatus.UNKNOWN
 
 
 @bounded(180)
-async def test_f17_unclean_election_loses_acknowledged_records_and_is_noticed(
+async def test_unclean_election_loses_acknowledged_records_and_is_noticed(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Three producers, a topic each: the new leader knows the first one, but not its last records;

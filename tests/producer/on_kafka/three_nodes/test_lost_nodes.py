@@ -27,9 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 @bounded(240)
-async def test_f9_rolling_restart_of_all_nodes_under_load(
-    cluster: KafkaCluster, world: World
-) -> None:
+async def test_rolling_restart_of_all_nodes_under_load(cluster: KafkaCluster, world: World) -> None:
     places = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
     await cluster.create_topic("f9", replicas=places, configs=SAFE)
     async with producer_of(cluster, world) as producer:
@@ -44,7 +42,7 @@ async def test_f9_rolling_restart_of_all_nodes_under_load(
 
 
 @bounded(180)
-async def test_f7_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) -> None:
+async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) -> None:
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
     await cluster.create_topic("f7", replicas=places, configs=SAFE)
@@ -63,9 +61,7 @@ async def test_f7_kill_of_a_leader_under_load(cluster: KafkaCluster, world: Worl
 
 
 @bounded(180)
-async def test_f21_the_controller_dies_and_then_the_quorum(
-    cluster: KafkaCluster, world: World
-) -> None:
+async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
     """Without a controller no leader can be elected; whoever leads goes on, and new producers get
     their ids.
     """
@@ -94,7 +90,7 @@ async def test_f21_the_controller_dies_and_then_the_quorum(
 
 
 @bounded(120)
-async def test_f8_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_doubt(
+async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
     """A restart leaves it one remembered batch, so the others' resends are OUT_OF_ORDER there."""
@@ -121,7 +117,7 @@ async def test_f8_a_follower_that_has_restarted_becomes_the_leader_of_a_window_i
 
 
 @bounded(120)
-async def test_f16_topics_are_created_by_a_window_of_first_records(
+async def test_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Their leaders hear of them at different times, and know no producer."""

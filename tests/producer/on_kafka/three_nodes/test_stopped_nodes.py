@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 @bounded(120)
-async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
+async def test_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
     """REQUEST_TIMED_OUT while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it does no
@@ -57,7 +57,7 @@ async def test_f13_appended_and_refused_while_the_only_follower_is_stopped(
 
 
 @bounded(120)
-async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
+async def test_deadlines_pass_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
     """What was on its way ends UNKNOWN, and is there all the same or not; what comes later cannot
@@ -85,7 +85,7 @@ async def test_f14_deadlines_pass_while_the_only_follower_is_stopped(
 
 
 @bounded(120)
-async def test_f5_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
+async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     cluster: KafkaCluster, world: World
 ) -> None:
     """What was on its way to it is still there when it wakes up, long after the same was written
