@@ -32,6 +32,7 @@ from aioidem._broker.state import ClusterState
 from aioidem._broker.stored import StoredRecord
 from aioidem._broker.threaded import ThreadedCluster
 from aioidem._broker.topology import Broker
+from aioidem._records import ReadRecord
 from aioidem._records.reader import RecordBatch
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Drop",
     "EmbeddedCluster",
     "Interceptor",
+    "ReadRecord",
     "RecordBatch",
     "Refuse",
     "RefusedError",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_VARIABLE = re.compile(r"\b(?:TypeVar|ParamSpec)\(")
 _SPECIAL = {"__init__", "__call__", "__aenter__", "__enter__", "__await__", "__iter__"}
 
 
@@ -89,7 +91,7 @@ def in_signature(found: Definition) -> Iterator[Definition]:
 
 
 def _is_type_variable(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and "TypeVar(" in ast.unparse(node.value)
+    return isinstance(node, ast.Assign) and bool(_VARIABLE.search(ast.unparse(node.value)))
 
 
 def _annotations(found: Definition) -> Iterator[ast.expr]:
