@@ -1,3 +1,3 @@
-"""Questions to brokers beside the producer's own connections."""
+"""Requests to brokers over connections other than the producer's."""
 
 from __future__ import annotations

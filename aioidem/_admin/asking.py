@@ -1,12 +1,15 @@
-"""One question to one broker, and its answer: for what the producer never asks.
+"""Send one request to one broker and return the answer, for requests the producer never sends.
 
-A connection for each question, with the producer's own security, closed behind it. `until_known`
-asks again, with another server to begin with, while brokers are away or busy.
+Each request opens a connection, with the producer's own security settings, and closes it
+afterwards. `until_known` repeats a request, at another bootstrap server each time, while brokers
+are unreachable or busy.
 
-Invariants: a question is bounded by the configuration's `request_timeout`, and connecting by its
-own; asking again by a time that is given, and the last reason is in the error.
+Invariants: the configuration's `request_timeout` bounds a request, its `connection_setup_timeout`
+the connecting, and the caller's `timeout` all repetitions. The error after that time names the last
+failure.
 
-Rejected: the producer's connections (they are the sender's, whose questions are of its own plan).
+Rejected: using the producer's connections (only the sender may, which knows what is outstanding on
+them).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from itertools import cycle
 from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._config import ProducerConfig
@@ -30,12 +34,22 @@ __all__ = ["Place", "ask", "until_known"]
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.1
-# Timed out, network, loading, no coordinator, another coordinator, a transaction that is not over.
-_AGAIN: Final = frozenset({7, 13, 14, 15, 16, 88})
+# Answers after which the same request may succeed: timeouts, lost connections, coordinators that
+# load, move or are not known yet, and offsets that an open transaction may still change.
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.unstable_offset_commit,
+    }
+)
 
 
 class Place(NamedTuple):
-    """Where a broker listens."""
+    """The address at which a broker listens."""
 
     host: str
     port: int
@@ -44,17 +58,18 @@ class Place(NamedTuple):
 async def until_known(
     config: ProducerConfig, what: str, timeout: float, find: Callable[[Place], Awaitable[_T]]
 ) -> _T:
-    """Find something out, beginning at each server of `bootstrap_servers` in turn.
+    """Repeat a request until it succeeds, starting at each of `bootstrap_servers` in turn.
 
     Args:
         config: how to connect.
-        what: for the error.
-        timeout: seconds.
-        find: asks.
+        what: what is being looked for, for the error message.
+        timeout: seconds for all attempts together.
+        find: sends the request, beginning at the given server.
 
     Raises:
-        KafkaTimeoutError: not within `timeout`.
-        AuthenticationFailedError, BrokerResponseError: refused for good.
+        KafkaTimeoutError: no attempt succeeded within `timeout`.
+        AuthenticationFailedError: a broker refuses the credentials.
+        BrokerResponseError: a broker answered with an error that repeating does not cure.
     """
     servers = cycle(Place(host, port) for host, port in config.bootstrap_servers)
     reason: errors.KafkaError | None = None
@@ -71,26 +86,30 @@ async def until_known(
             except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
                 reason = error
             await anyio.sleep(_PAUSE)
-    raise errors.KafkaTimeoutError(f"{what}: not known within {timeout:g} s: {reason}")
+    raise errors.KafkaTimeoutError(
+        f"{what}: no answer within {timeout:g} s; the last failure: {reason}"
+    )
 
 
 async def ask(
     config: ProducerConfig, place: Place, api_key: int, make: Callable[[Connection], Any]
 ) -> Any:
-    """Ask that broker.
+    """Send one request to one broker, and return its answer.
 
     Args:
         config: how to connect.
-        place: whom.
-        api_key: of the question.
-        make: the question, in a version that the connection's broker speaks.
+        place: the broker's address.
+        api_key: the API.
+        make: makes the request, in a version that the connection's broker offers.
 
     Returns:
-        The answer, as kio has it.
+        The decoded response, an object of kio's schema.
 
     Raises:
-        KafkaConnectionError, KafkaTimeoutError, AuthenticationFailedError,
-        IncompatibleBrokerVersion: there is none.
+        KafkaConnectionError: the broker cannot be reached, or the connection was lost.
+        KafkaTimeoutError: there was no answer within the configuration's `request_timeout`.
+        AuthenticationFailedError: one side does not accept the other.
+        IncompatibleBrokerVersion: the broker offers no version that we speak.
     """
     connection = await Connection.open(
         secured(limited(TcpConnector(), config), config),

@@ -1,15 +1,15 @@
-"""The offsets a group has committed, asked of its coordinator (OffsetFetch v7, KIP-447).
+"""Read the offsets that a consumer group has committed (OffsetFetch v7, KIP-447).
 
-The producer commits offsets and never reads them, so this asks by itself: the coordinator, then
-OffsetFetch with `require_stable`.
+The producer commits offsets but never reads them, so this has requests of its own: FindCoordinator,
+then OffsetFetch with `require_stable`.
 
 Invariants:
 
-* While a transaction may still change an offset there is no answer (UNSTABLE_OFFSET_COMMIT), and
-  it is asked again: an answer given without `require_stable` would be the offset of before.
-* Bounded by `timeout`.
+- While a transaction may still change an offset, the coordinator answers UNSTABLE_OFFSET_COMMIT and
+  the request is repeated. Without `require_stable` it would answer the previous offset.
+- `timeout` bounds the whole.
 
-Rejected: a consumer for this (aiokafka's does not ask for stable offsets).
+Rejected: using a consumer for this (aiokafka's does not ask for stable offsets).
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ from aioidem._protocol.find_coordinator import (
     coordinator_request,
 )
 from aioidem._protocol.messages import request_type
+from aioidem._protocol.versions import ApiKey
 from aioidem.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = ["committed_offsets"]
 
-_FIND_COORDINATOR: Final = 10
 _OFFSET_FETCH: Final = 9
-_VERSION: Final = 7  # the first with require_stable, the last for one group; Kafka 2.5 to 4.x
+# the first with require_stable and the last for a single group; brokers from 2.5 to 4.x have it
+_VERSION: Final = 7
 
 
 async def committed_offsets(
     config: ProducerConfig, group: str, partitions: Collection[TopicPartition], timeout: float
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-    """Read what a group has committed for some partitions, once no transaction can change it.
+    """Read a group's committed offsets, once no transaction can change them any more.
 
     Args:
         config: how to connect.
-        group: its id.
-        partitions: which.
-        timeout: seconds.
+        group: the group's id.
+        partitions: the partitions to read.
+        timeout: seconds for the whole.
 
     Returns:
-        The offsets; without the partitions for which nothing is committed.
+        The offsets, without those partitions for which none is committed.
 
     Raises:
-        KafkaTimeoutError: no stable answer within `timeout` seconds.
-        AuthenticationFailedError, BrokerResponseError: refused, for example
-        `GroupAuthorizationFailedError`.
+        KafkaTimeoutError: there was no stable answer within `timeout`.
+        AuthenticationFailedError: a broker refuses the credentials.
+        BrokerResponseError: the request was refused, for example with
+            `GroupAuthorizationFailedError`.
     """
 
     async def find(server: Place) -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -67,10 +69,10 @@ async def committed_offsets(
 
 async def _coordinator(config: ProducerConfig, server: Place, group: str) -> Place:
     def make(connection: Connection) -> Any:
-        version = connection.versions.choose(_FIND_COORDINATOR)
+        version = connection.versions.choose(ApiKey.FIND_COORDINATOR)
         return coordinator_request(version, group, CoordinatorKey.GROUP)
 
-    answer = coordinator_answer(await ask(config, server, _FIND_COORDINATOR, make), group)
+    answer = coordinator_answer(await ask(config, server, ApiKey.FIND_COORDINATOR, make), group)
     if answer.error_code:
         raise errors.broker_error(answer.error_code, f"the coordinator of {group}")
     return Place(answer.host, answer.port)
@@ -102,7 +104,7 @@ def _topics(schema: Any, partitions: Collection[TopicPartition]) -> tuple[Any, .
     of_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         of_topic.setdefault(topic, []).append(partition)
-    # kio has a module for each version of a message, and the parts of a message in it.
+    # kio has one module for each version of a message, which also has the parts of that message.
     entry = importlib.import_module(schema.__module__).OffsetFetchRequestTopic
     return tuple(entry(name=name, partition_indexes=(*of,)) for name, of in of_topic.items())
 

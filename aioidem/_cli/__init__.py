@@ -1,15 +1,15 @@
-"""The command line: `aioidem perf` and `aioidem broker`.
+"""The command line: `aioidem perf`, `aioidem broker` and `aioidem audit`.
 
 Invariants:
 
-* `import aioidem._cli` needs nothing but the standard library. Typer, rich and the histogram belong
-  to the extra `cli` and are imported by `main`; without them it says so in one line.
-* `main` returns the exit status and never raises for what a user can cause: 0 done, 1 not
-  everything was acknowledged or the run could not be made, 2 bad usage, 128 + signal when
-  interrupted. Every message about usage is one line on standard error.
+- `import aioidem._cli` needs only the standard library. Typer, rich and the histogram belong to the
+  extra `cli` and are imported by `main`; if they are missing, one line says so.
+- `main` returns the exit status and raises nothing that a user can cause: 0 success, 1 some record
+  was not acknowledged or the run could not be made, 2 bad usage, 128 + signal if interrupted. Every
+  message about usage is one line on standard error.
 
-Rejected: letting Typer run in its standalone mode. It prints usage errors as a box of several
-lines, which scripts cannot match and a log cannot hold.
+Rejected: Typer's standalone mode. It prints usage errors as a box of several lines, which scripts
+cannot match and which does not fit a log.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ _EXTRAS = {
     "pyspark": ("pyspark", "spark"),
     "pyarrow": ("pyarrow", "spark"),
 }
-"""What extras install: names to import, names to install, and the extra."""
+"""What the extras install: the name to import, the name to install, and the extra."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: arguments without the program's name; `None` takes them from `sys.argv`.
+        argv: the arguments without the program's name; `None` takes them from `sys.argv`.
 
     Returns:
         The exit status: 0, 1, 2 or 128 + the number of the signal that ended the command.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A terminal of another locale shows a question mark, and does not end a measurement.
+        # A character that the terminal's encoding lacks is shown as "?" instead of raising an
+        # error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
-    # Commands load what they need when they run, so an extra can be missed at either moment.
+    # Commands import what they need when they run, so a missing extra can show at either point.
     try:
         from aioidem._cli.app import run
 

@@ -1,10 +1,10 @@
-"""`aioidem audit`: its flags checked, the audit run on Spark, and what it found shown.
+"""`aioidem audit`: check its flags, run the audit on Spark, and show the result.
 
 Invariants:
 
-* What can be wrong with the flags is found before a JVM is started, and is one line.
-* Exit status: 0 nothing is wrong, 1 something is or the audit could not be made, 2 bad usage.
-* What is shown is the JSON's content; nothing is computed here.
+- A mistake in the flags is found before a JVM is started, and reported in one line.
+- Exit status: 0 no anomaly, 1 an anomaly or the audit could not be made, 2 bad usage.
+- What is shown is the JSON's content; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MAX_BUCKET = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditCommand:
-    """One `aioidem audit`, checked."""
+    """The checked flags of one `aioidem audit`."""
 
     ledger: str
     bootstrap: str
     topic: str
     out: str
-    options: Mapping[str, str] = field(repr=False)  # may be passwords, and so may settings
+    options: Mapping[str, str] = field(repr=False)  # both may contain passwords
     bucket: int
     master: str
     settings: Mapping[str, str] = field(repr=False)
@@ -86,7 +86,7 @@ def plan_audit(
         raise UsageError("--json: not with --follow, which has no end to report")
     remote = "://" in ledger
     if follow and not remote:
-        Path(ledger).mkdir(parents=True, exist_ok=True)  # the load may be yet to begin
+        Path(ledger).mkdir(parents=True, exist_ok=True)  # the load may start later
     if not remote and not Path(ledger).is_dir():
         raise UsageError(f"--ledger: {ledger} is not a folder")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
@@ -115,12 +115,12 @@ def _out(ledger: str, out: str | None) -> str:
 
 
 def audit(command: AuditCommand) -> int:
-    """Run the audit, show what it found, write the JSON.
+    """Run the audit, show its result and write the JSON.
 
     Returns:
         The exit status.
     """
-    # Here, because importing them needs the extra.
+    # Imported here, because they need the extra.
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -171,7 +171,7 @@ def _audit_once(spark: SparkSession, plan: AuditPlan, command: AuditCommand) -> 
 
 
 def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
-    """A line per batch, until Ctrl-C or until somebody stops the query."""
+    """Print a line per batch, until Ctrl-C or until the query is stopped elsewhere."""
     from aioidem._spark.follow import FollowPlan, follow
 
     console = Console(highlight=False)
@@ -193,9 +193,9 @@ def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
 
 
 def example_lines(found: Mapping[str, Any]) -> list[str]:
-    """One line for each kind of anomaly, with examples.
+    """Return one line with examples for each kind of anomaly.
 
-    They name producers, and a producer's name is what whoever wrote the record made it.
+    The examples contain producers' names, which come from the records and may be any text.
     """
     return [
         f"{finding}: {'; '.join(map(printable, examples))}"
@@ -204,7 +204,7 @@ def example_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def findings_table(found: Mapping[str, Any]) -> Table:
-    """Sums and anomalies, one a row."""
+    """Make a table of the sums and the anomalies, one per row."""
     table = Table(box=box.ASCII, show_header=False)
     table.add_column()
     table.add_column(justify="right")

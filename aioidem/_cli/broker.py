@@ -2,10 +2,10 @@
 
 Invariants:
 
-* The bootstrap address is the first line on standard output and is flushed at once, so that a
-  script can read it and start.
-* SIGINT and SIGTERM end it cleanly with status 0: being stopped is how it is meant to end.
-* The flags are checked before anything listens.
+- The first line on standard output is the bootstrap address, flushed at once, so that a script can
+  read it and start.
+- SIGINT and SIGTERM end it with status 0, because that is the normal way to end it.
+- The flags are checked before anything listens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPlan:
-    """One `aioidem broker`, checked; `rtt` in seconds, `port` 0 for any free one."""
+    """The checked flags of one `aioidem broker`; `rtt` in seconds, `port` 0 for any free one."""
 
     brokers: int
     retain: int
@@ -53,10 +53,10 @@ class BrokerPlan:
 
 
 def parse_topic(text: str) -> TopicPlan:
-    """`name` or `name:partitions`.
+    """Parse `name` or `name:partitions`.
 
     Raises:
-        UsageError: the name is not a topic's, or the number is out of range.
+        UsageError: this is not a legal topic name, or the number is out of range.
     """
     name, colon, count = text.partition(":")
     try:
@@ -80,12 +80,12 @@ def plan_broker(
     """Check the flags of `aioidem broker`.
 
     Raises:
-        UsageError: a flag is out of range, or a topic was named twice.
+        UsageError: a flag is out of range, or a topic is given twice.
     """
     _in_range("--brokers", brokers, 1, MAX_BROKERS)
     _in_range("--retain", retain, DEFAULT_RETAIN, MAX_RETAIN)
     _in_range("--rtt", rtt_ms, 0.0, MAX_RTT_MS)
-    # Brokers listen on consecutive ports from this one on.
+    # Brokers listen on consecutive ports, starting with this one.
     _in_range("--port", port, 0, _MAX_PORT - brokers + 1)
     planned = tuple(parse_topic(topic) for topic in topics)
     names = [topic.name for topic in planned]
@@ -102,7 +102,7 @@ def serve(plan: BrokerPlan) -> int:
         The exit status: 0.
 
     Raises:
-        OSError: the port is taken.
+        OSError: a port is taken.
     """
     anyio.run(_serve, plan)
     return 0
@@ -123,5 +123,5 @@ async def _serve(plan: BrokerPlan) -> None:
 
 
 def _in_range(flag: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # Also false for NaN.
+    if not low <= value <= high:  # also true for NaN
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")

@@ -1,6 +1,7 @@
-"""The load that `aioidem perf` generates, here or in Spark's tasks.
+"""The load that `aioidem perf` generates, in this process or in Spark's tasks.
 
-What is asked for (`plan`), the loop (`load`), what is measured (`measure`), how it is shown.
+`plan` checks what was asked for, `load` sends the records, `measure` counts their outcomes, and the
+other modules show the results.
 """
 
 from __future__ import annotations

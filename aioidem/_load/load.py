@@ -1,18 +1,18 @@
-"""The load loop: queue records as fast as the producer takes them, and see each one end.
+"""The load loop: queue records as fast as the producer accepts them, and note how each one ends.
 
 Invariants:
 
-* `send_nowait` until the producer has no room, then `wait_for_room`: the loop never awaits a
-  single record, so it measures the producer and not itself.
-* It ends: by count or by the clock, also while it waits for room; then `flush`, whose timeout is
-  past every record's own deadline.
-* In transactions: whatever is sent is in one, and the last is committed before the run is over. A
-  commit empties the pipeline, which is part of what is measured.
-* A failure of the client ends the run and is returned, never raised: what was measured until then
-  is still a result.
+- The loop calls `send_nowait` until the buffer is full, then awaits `wait_for_room`. It never
+  awaits a single record, so that it measures the producer and not itself.
+- It ends after a number of records or seconds, also while it waits for room. Then it calls `flush`,
+  whose timeout is longer than any record's own deadline.
+- With transactions, every record belongs to one, and the last one is committed before the run ends.
+  A commit waits until no batch is in flight, and that time is part of the measurement.
+- An error of the client ends the run and is returned, never raised, because what was measured until
+  then is still a result.
 
-Rejected: a task per record, and `send_many` (its outcomes are per call, the latencies here are per
-record).
+Rejected: one task per record; `send_many` (it has one outcome per call, but latencies are measured
+per record).
 """
 
 from __future__ import annotations
@@ -35,50 +35,51 @@ __all__ = ["Clock", "LoadDelivery", "LoadProducer", "Pace", "Workload", "run_loa
 
 Clock = Callable[[], float]
 
-# A producer with much room would otherwise keep the loop here for its whole buffer, with the
-# network idle. Short enough not to delay an answer, long enough not to send batches half full.
+# How many seconds the loop queues records before other tasks may run. With a large buffer it would
+# otherwise fill all of it while the network is idle. A millisecond is short enough not to delay the
+# reading of answers, and long enough for batches to fill.
 _LONGEST_TURN = 0.001
-_FIRST_TURN = 0.05  # Nothing is in flight yet that could be delayed.
+_FIRST_TURN = 0.05  # nothing is in flight yet, so no answer can be delayed
 _SHORTEST_NAP = 0.001
 
 
 class LoadDelivery(Protocol):
-    """What the loop needs of `aioidem.Delivery`."""
+    """What the loop uses of `aioidem.Delivery`."""
 
     @property
     def status(self) -> DeliveryStatus:
-        """What is known of the record."""
+        """The outcome of the record so far."""
         ...
 
     def exception(self) -> BaseException | None:
-        """Why it was not acknowledged."""
+        """Return why it was not acknowledged; None if it was."""
         ...
 
     def add_done_callback(self, callback: Callable[..., object], /) -> object:
-        """Call with the delivery once it has ended."""
+        """Call this function with the delivery once its outcome is known."""
 
 
 class LoadProducer(Protocol):
-    """What the loop needs of `aioidem.Producer`."""
+    """What the loop uses of `aioidem.Producer`."""
 
     def send_nowait(self, topic: str, value: bytes) -> LoadDelivery:
-        """Queue a record; BufferFullError when there is no room."""
+        """Queue a record; BufferFullError if there is no room."""
         ...
 
     async def wait_for_room(self) -> object:
         """Return when there may be room."""
 
     async def flush(self, timeout: float | None = None) -> object:
-        """Return when every record queued so far has ended."""
+        """Return when every record queued so far has an outcome."""
 
     async def begin_transaction(self) -> object:
         """Begin a transaction."""
 
     async def commit_transaction(self, timeout: float | None = None) -> object:
-        """Return when every record of it has ended and it is committed."""
+        """Return when the transaction is committed."""
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic, asked for where not known yet."""
+        """Return the topic's partitions, asking a broker if they are not known yet."""
         ...
 
 
@@ -87,17 +88,18 @@ class Pace:
     """An even rate: record number n is due at start + n / rate.
 
     Attributes:
-        records_per_sec: the rate, `math.inf` for as fast as possible.
-        start: time of the first record, in seconds.
+        records_per_sec: the rate; `math.inf` for as fast as possible.
+        start: the time of the first record, in seconds.
     """
 
     records_per_sec: float
     start: float
 
     def delay(self, sent: int, now: float) -> float:
-        """Seconds until the next record is due after `sent` of them; 0 when it is.
+        """Return the seconds until the next record is due after `sent` records, or 0 if it is.
 
-        Waits too short for a timer are one millisecond, and what falls due meanwhile goes at once.
+        A shorter wait than a timer can measure becomes one millisecond; records that become due
+        meanwhile are then sent at once.
         """
         if self.records_per_sec == math.inf:
             return 0.0
@@ -107,7 +109,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one run sends: `values` in turn, until `num_records` or `duration` seconds are over."""
+    """What one run sends: `values` in turn, for `num_records` or for `duration` seconds."""
 
     topic: str
     values: Sequence[bytes]
@@ -119,7 +121,7 @@ class Workload:
 
 
 class _Transactions:
-    """Begins one when a record is due, and commits it when it is old enough."""
+    """Begins a transaction when a record is due, and commits it after its duration."""
 
     def __init__(self, producer: LoadProducer, work: Workload, tally: Tally, clock: Clock) -> None:
         self._producer = producer
@@ -133,7 +135,7 @@ class _Transactions:
         self._before = 0
 
     async def turn(self, now: float) -> None:
-        """Before a record is sent at `now`."""
+        """Commit the open transaction if it is old enough, and make sure that one is open."""
         if self._begun_at is not None and now - self._begun_at >= self._duration:
             await self.end()
         if self._begun_at is None:
@@ -142,7 +144,7 @@ class _Transactions:
             self._before = self._tally.records
 
     async def end(self) -> None:
-        """Commit what is open, if there is anything."""
+        """Commit the open transaction, if there is one."""
         if self._begun_at is None:
             return
         asked_at = self._clock()
@@ -154,16 +156,18 @@ class _Transactions:
 async def run_load(
     producer: LoadProducer, work: Workload, tally: Tally, clock: Clock
 ) -> KafkaError | None:
-    """Send the workload and wait until every record has ended.
+    """Send the workload, and wait until every record has an outcome.
 
     Args:
-        producer: a started producer that knows `work.topic`.
-        tally: told of every record and outcome.
-        clock: seconds, the clock `tally` was started by.
+        producer: a started producer that knows the partitions of `work.topic`.
+        work: what to send.
+        tally: counts every record and outcome.
+        clock: returns seconds; the same clock as that of `tally`.
 
     Returns:
-        None, or the error that ended the run early. Outcomes of records are the tally's, not an
-        error of the run.
+        None, or the error that ended the run early. Failed records are counted by the tally and do
+            not
+        end the run.
     """
     failure: KafkaError | None = None
     first = anyio.Event()
@@ -172,7 +176,7 @@ async def run_load(
         transactions = _Transactions(producer, work, tally, clock)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_close_first_batch, first, tally)
-        # Caught inside: leaving the task group, it would be wrapped in an exception group.
+        # Caught inside the task group, which would wrap it in an exception group.
         try:
             await _fill(producer, work, tally, clock, first, transactions)
             if transactions is not None:
@@ -185,7 +189,7 @@ async def run_load(
 
 
 async def _close_first_batch(first: anyio.Event, tally: Tally) -> None:
-    """A batch completes its records without a turn of the event loop between them."""
+    """Note the end of the first batch, whose records complete with no other task in between."""
     await first.wait()
     tally.first_batch_over()
 
@@ -226,12 +230,12 @@ async def _fill(
 
 
 async def _wait_for_room(producer: LoadProducer, tally: Tally) -> None:
-    """Wait for room; that it takes long is an error only when nothing moves."""
+    """Wait for room; a timeout is an error only if no record got an outcome meanwhile."""
     before = tally.open
     try:
         await producer.wait_for_room()
     except KafkaTimeoutError:
-        # A thin link may need longer than max.block to free a part of a large buffer.
+        # On a slow link, freeing a part of a large buffer can take longer than max.block.ms.
         if tally.open == before:
             raise
 

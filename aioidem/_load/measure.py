@@ -1,21 +1,22 @@
-"""What a run amounted to: outcomes, latencies and rates, as plain data.
+"""Count a run's outcomes, latencies and rates.
 
 Invariants:
 
-* `Tally` is told everything, times included; it reads no clock and does nothing but count. One
-  record costs a few microseconds and no memory of its own.
-* Every record queued ends in exactly one of acked, not_written and unknown. What is still open
-  when the run is over counts as unknown: nobody can say that it was not written.
-* Tallies of several processes can be put together (`merged`): each as `state()`, plain data, with
-  times of one clock, the wall's. Their histograms are added, so that percentiles are those of all.
-* The steady rate runs from the first acknowledgement to the last and leaves out the records of the
-  first batch: the time before it went into connecting, learning the window and the first round
-  trip, so counting its records without its time would flatter a short run.
+- `Tally` is given everything, times included; it reads no clock and only counts. A record costs a
+  few microseconds and no memory of its own.
+- Every queued record ends as exactly one of acked, not_written and unknown. Records without an
+  outcome at the end of the run count as unknown, because they may have been written.
+- The tallies of several processes can be added up (`merged`). Each is passed as `state()`, plain
+  data, with times of one common clock, the wall clock. The histograms are added, so the percentiles
+  are those of all records.
+- The steady rate runs from the first acknowledgement to the last, and leaves out the records of the
+  first batch. The time before was spent on connecting, discovering the window and the first round
+  trip; counting these records without that time would make a short run look better than it is.
 
-Rejected: a sorted list of latencies (8 bytes and a sort per record; HDR histograms keep three
-digits in constant memory), and recognising the first batch by a time tolerance (a large batch
-takes longer to complete than several small ones at zero RTT; the caller knows when its event loop
-turned, and says so with `first_batch_over`).
+Rejected: a sorted list of latencies (8 bytes and a sort per record; an HDR histogram keeps three
+digits in constant memory); recognising the first batch by elapsed time (with no round-trip time one
+large batch takes longer than several small ones; the caller knows when its event loop ran other
+tasks, and calls `first_batch_over`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _CURVE_PERCENTILES = (
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Time from queueing a record to its acknowledgement, in milliseconds."""
+    """The time from queueing a record to its acknowledgement, in milliseconds."""
 
     avg: float
     p50: float
@@ -61,7 +62,7 @@ class Latency:
     max: float
 
     def as_json(self) -> dict[str, float]:
-        """The values by name, to the microsecond."""
+        """Return the values by name, rounded to microseconds."""
         return {
             "avg": round(self.avg, 3),
             "p50": round(self.p50, 3),
@@ -74,8 +75,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Transactions that were committed, the records in them, and what a commit took in
-    milliseconds, the wait for its records included.
+    """The committed transactions: their number, their records, and how long a commit took.
+
+    The times are in milliseconds and include the wait for the transaction's records.
     """
 
     transactions: int
@@ -84,14 +86,14 @@ class Committed:
     max_ms: float
 
     def as_json(self) -> dict[str, object]:
-        """The values by name, to the microsecond."""
+        """Return the values by name, with times rounded to microseconds."""
         times = {"avg": round(self.avg_ms, 3), "max": round(self.max_ms, 3)}
         return {"transactions": self.transactions, "records": self.records, "commit_ms": times}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One interval of a run that goes on; rates in records or MiB per second, times in ms."""
+    """One interval of a running load; rates in records or MiB per second, times in milliseconds."""
 
     elapsed: float
     records: int
@@ -105,7 +107,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """What was run: everything about a result that is known before its first record."""
+    """What was run: the facts about a result that are known before its first record."""
 
     client: str
     version: str
@@ -115,12 +117,13 @@ class RunLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One row: what was run and what came of it.
+    """One row of results: what was run, and its outcome.
 
-    `None` stands for what cannot be known: a rate without two acknowledgements to measure it by, a
-    window the client does not report, a span nobody counted. `seconds` runs from the first record
-    queued to the last outcome. MB are 2**20 bytes, as in Kafka's own tool. `timeline` counts the
-    acknowledgements of each `timeline_step` seconds, `curve` pairs percentiles with milliseconds.
+    `None` stands for an unknown value: a rate without two acknowledgements, a window that the
+    client does not report, a span that was not counted. `seconds` runs from the first queued record
+    to the last outcome. MB are 2**20 bytes, as in Kafka's own tool. `timeline` counts the
+    acknowledgements in each interval of `timeline_step` seconds, `curve` has pairs of percentile
+    and milliseconds.
     """
 
     label: RunLabel
@@ -144,15 +147,16 @@ class RunResult:
 
     @property
     def complete(self) -> bool:
-        """Whether the run went through and every record of it was acknowledged, and committed if it
-        was sent in a transaction.
+        """Whether the run ended without an error, with every record acknowledged.
+
+        In transactions every record must also have been committed.
         """
         if self.committed is not None and self.committed.records < self.records:
             return False
         return self.failure is None and 0 < self.records == self.acked
 
     def as_json(self) -> dict[str, object]:
-        """The documented object, keys in the documented order."""
+        """Return the documented JSON object, with its keys in the documented order."""
         steady = self.steady_records_per_sec
         return {
             "client": self.label.client,
@@ -179,7 +183,7 @@ class Tally:
     """Counts one run.
 
     Args:
-        started: when the run began, in seconds of the clock used for every other time.
+        started: when the run began, in seconds of the clock that all other times come from.
     """
 
     __slots__ = (
@@ -235,20 +239,20 @@ class Tally:
 
     @property
     def open(self) -> int:
-        """Records queued whose outcome is not known yet."""
+        """The number of queued records without an outcome so far."""
         return self.records - self.acked - self.not_written - self.unknown
 
     @property
     def failure(self) -> str | None:
-        """The first failure, in words."""
+        """The first failure, as text."""
         return self._failure
 
     def queued(self) -> None:
-        """A record was handed to the client."""
+        """Count a record that was handed to the client."""
         self.records += 1
 
     def acknowledged(self, size: int, sent_at: float, now: float) -> None:
-        """A record of `size` bytes, queued at `sent_at`, was acknowledged at `now`."""
+        """Count a record of `size` bytes, queued at `sent_at` and acknowledged at `now`."""
         self.acked += 1
         self._acked_bytes += size
         self._last_ack = self._finished = now
@@ -256,7 +260,7 @@ class Tally:
             self._first_batch_acked += 1
             self._first_batch_at = now
         latency = max(0.0, now - sent_at)
-        # Outside its range the histogram drops a value without a word; clamped, it stays counted.
+        # The histogram silently drops values outside of its range, so they are clamped to it.
         microseconds = min(max(1, round(latency * 1e6)), _HIGHEST_MICROSECONDS)
         self._histogram.record_value(microseconds)
         self._latency_sum += latency
@@ -268,7 +272,7 @@ class Tally:
         self._interval_max = max(self._interval_max, latency)
 
     def failed(self, status: DeliveryStatus, error: BaseException | None, now: float) -> None:
-        """A record ended without an acknowledgement at `now`."""
+        """Count a record that ended at `now` without an acknowledgement."""
         if status is DeliveryStatus.NOT_WRITTEN:
             self.not_written += 1
         else:
@@ -278,27 +282,28 @@ class Tally:
             self.note_failure(error)
 
     def committed(self, records: int, asked_at: float, now: float) -> None:
-        """A transaction of so many records was committed at `now`."""
+        """Count a transaction with this many records that was committed at `now`."""
         self._commits.append((records, now - asked_at))
         self._finished = max(self._finished, now)
 
     def note_failure(self, error: BaseException) -> None:
-        """Keep the first failure; the ones after it are mostly its consequences."""
+        """Keep the first failure; later ones are usually its consequences."""
         if self._failure is None:
             name, text = type(error).__name__, " ".join(str(error).split())
-            # Our own errors and aiokafka's name their class in their text, others do not.
+            # The texts of our own errors and of aiokafka's already begin with the class, others do
+            # not.
             self._failure = text if name in text else f"{name}: {text}".removesuffix(": ")
 
     def first_batch_over(self) -> None:
-        """The event loop turned: what was acknowledged so far was the first batch.
+        """Note that other tasks ran: the records acknowledged so far were the first batch.
 
-        Does nothing before the first acknowledgement and after the first call that follows it.
+        It has an effect only once, after the first acknowledgement.
         """
         if self.acked:
             self._first_batch_over = True
 
     def state(self) -> dict[str, Any]:
-        """All of it but the interval that goes on, as JSON has it, for `merged`."""
+        """Return all counts but those of the current interval, as JSON values, for `merged`."""
         return {
             **{name: getattr(self, name) for name in _STATE},
             "_histogram": self._histogram.encode().decode(),
@@ -306,13 +311,13 @@ class Tally:
 
     @classmethod
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
-        """What tallies of one clock counted together, from the first start to the last outcome.
+        """Add up tallies that used one clock, from the first start to the last outcome.
 
-        The first batches of all are left out of the steady rate, and it begins when the first of
-        them was over: never higher than what was seen.
+        For the steady rate, the first batches of all tallies are left out, and the time begins when
+        the first of them was over. So the rate is never higher than what was observed.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there are no tallies.
         """
         parts = list(states)
         if not parts:
@@ -343,7 +348,7 @@ class Tally:
                 self._mark(late + step * part["_timeline_step"], count)
 
     def progress(self, now: float) -> Progress:
-        """What happened since the last call, and a new interval."""
+        """Return what happened since the last call, and begin a new interval."""
         seconds = now - self._interval_at
         acked, size = self._interval_acked, self._interval_bytes
         progress = Progress(
@@ -369,7 +374,7 @@ class Tally:
         rtt_ms: float | None = None,
         max_span: int | None = None,
     ) -> RunResult:
-        """The run as a row; records still open become unknown."""
+        """Return the run as a row; records without an outcome count as unknown."""
         seconds = self._finished - self._started
         curve = self._curve()
         return RunResult(
@@ -409,12 +414,12 @@ class Tally:
         return counted / seconds if seconds > 0 else None
 
     def _curve(self) -> dict[float, float]:
-        """Percentiles in milliseconds; empty without an acknowledgement."""
+        """Return percentiles in milliseconds; empty without an acknowledgement."""
         if not self.acked:
             return {}
         found = self._histogram.get_percentile_to_value_dict(list(_CURVE_PERCENTILES))
-        # The histogram answers with the upper edge of a bucket, which can lie above the largest
-        # value seen: without the bound p999 would exceed max.
+        # The histogram returns the upper edge of a bucket, which may exceed the largest value;
+        # without this bound p99.9 could exceed the maximum.
         return {at: min(found[at] / 1000, 1000 * self._latency_max) for at in _CURVE_PERCENTILES}
 
     def _latency(self, curve: Mapping[float, float]) -> Latency | None:
@@ -430,7 +435,7 @@ class Tally:
         )
 
     def _mark(self, elapsed: float, count: int = 1) -> None:
-        """Count acknowledgements on the timeline, which coarsens rather than grow on."""
+        """Count acknowledgements on the timeline, whose step doubles when it is full."""
         index = max(0, int(elapsed / self._timeline_step))
         while index >= _TIMELINE_POINTS:
             points = self._timeline + [0] * (len(self._timeline) % 2)
@@ -444,7 +449,7 @@ class Tally:
 
 
 def speed_ups(results: Sequence[RunResult]) -> list[float | None]:
-    """Each row's steady rate over the first row's; None where either is not known."""
+    """Divide each row's steady rate by the first row's; None where one of the two is unknown."""
     if not results:
         return []
     base = results[0].steady_records_per_sec

@@ -2,15 +2,15 @@
 
 Invariants:
 
-* Each run has its own producer and, on the embedded cluster, its own topic, so that no run inherits
-  a window, a batch in flight or a span of the one before.
-* The first signal ends the run that goes on, gives its records a bounded time to end and keeps what
-  was measured; the second one ends everything at once.
-* Nothing of a plan is checked again here, and no outcome is decided here: records end as the
-  producer says, the span is the broker's own count where the broker is ours.
+- Each run has its own producer and, on the embedded cluster, its own topic, so that it starts
+  without a window, a batch in flight or a span of the run before.
+- The first signal ends the current run, gives its records a bounded time to end, and keeps what was
+  measured. The second signal ends everything at once.
+- Nothing is checked or decided here: the plan was checked before, records end as the producer says,
+  and on the embedded cluster the span is the broker's own count.
 
-Rejected: one producer for all runs with the limit changed in between (a run would start with the
-window the one before had learned), and a fresh cluster per run (nothing gained, time lost).
+Rejected: one producer for all runs, with its limit changed in between (a run would start with the
+window that the one before had discovered); a new cluster per run (it takes time and gains nothing).
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ __all__ = [
 ]
 
 INTERRUPTED_CLOSE = 5.0
-"""Seconds the records in flight get to end after a signal or a failure."""
+"""How many seconds the records in flight have to end after a signal or an error."""
 _FLUSH_MARGIN = 10.0
 
 
 class PerfProducer(LoadProducer, Protocol):
-    """What a run needs of `aioidem.Producer`."""
+    """What a run uses of `aioidem.Producer`."""
 
     async def start(self) -> object:
-        """Connect."""
+        """Connect to the cluster."""
 
     async def close(self, timeout: float | None = None) -> object:
-        """End every record within `timeout` seconds and release everything."""
+        """Wait at most `timeout` seconds for every record's outcome, then release everything."""
 
     def statistics(self) -> ProducerStatistics:
-        """The counters, windows and spans of now."""
+        """Return the current counters, windows and spans."""
         ...
 
 
@@ -81,7 +81,7 @@ class Target:
 
     Attributes:
         topics: one per run.
-        max_span: the broker's own count for a topic; None where the broker is not ours.
+        max_span: returns the broker's own count for a topic; None on a real cluster.
     """
 
     bootstrap: str
@@ -93,21 +93,21 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PerfOutcome:
-    """The rows, and the signal that cut them short if one did."""
+    """The results, and the number of the signal that ended the runs early, if one did."""
 
     results: tuple[RunResult, ...]
     signal_number: int | None = None
 
     @property
     def exit_status(self) -> int:
-        """0 when every record of every run was acknowledged, 128 + the signal, else 1."""
+        """128 + the signal's number, else 0 if all runs acknowledged every record, else 1."""
         if self.signal_number is not None:
             return 128 + self.signal_number
         return 0 if self.results and all(row.complete for row in self.results) else 1
 
 
 class Interrupt:
-    """Turns signals into cancellation: the first of what is in `run_scope`, the second of all."""
+    """Turns the first signal into cancelling `run_scope`, and the second into ending everything."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -117,14 +117,14 @@ class Interrupt:
     async def watch(
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen for SIGINT and SIGTERM until cancelled."""
+        """Wait for SIGINT and SIGTERM until cancelled."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
                 self.deliver(number)
 
     def deliver(self, number: int) -> None:
-        """One signal arrived."""
+        """Handle one signal."""
         if self.number is None:
             self.number = number
             self._run.cancel()
@@ -132,7 +132,7 @@ class Interrupt:
             self.everything.cancel()
 
     def run_scope(self) -> anyio.CancelScope:
-        """A scope for the next run; already cancelled when a signal came before it."""
+        """Return a cancel scope for the next run, already cancelled if a signal came before."""
         self._run = anyio.CancelScope()
         if self.number is not None:
             self._run.cancel()
@@ -140,7 +140,7 @@ class Interrupt:
 
 
 def perf(plan: PerfPlan) -> int:
-    """Run the plan, show it, write its files.
+    """Run the plan, show its results and write its files.
 
     Returns:
         The exit status.
@@ -148,7 +148,7 @@ def perf(plan: PerfPlan) -> int:
     with choose_screen() as screen:
         try:
             outcome = anyio.run(perform, plan, screen, backend_options=loop_options())
-        except OSError as error:  # The embedded cluster found no port to listen on.
+        except OSError as error:  # the embedded cluster found no port to listen on
             screen.trouble(f"aioidem perf: {error}")
             return 1
         if outcome.results:
@@ -158,14 +158,18 @@ def perf(plan: PerfPlan) -> int:
 
 
 def loop_options() -> dict[str, object]:
-    """Options for `anyio.run`: uvloop where it is installed, because timers and sockets of the
-    plain loop cost a long pipeline a few per cent.
+    """Return options for `anyio.run` that use uvloop if it is installed.
+
+    The timers and sockets of asyncio's own loop cost a long pipeline a few per cent.
     """
     return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
 
 
 def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -> bool:
-    """Write what the plan asks for; whether that went well. Trouble is told to the screen."""
+    """Write the files that the plan asks for, and return whether that succeeded.
+
+    The screen shows what failed.
+    """
     try:
         if plan.json_file is not None:
             render.write_json(plan.json_file, results)
@@ -192,7 +196,7 @@ async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
     async with anyio.create_task_group() as tasks:
         await tasks.start(interrupt.watch)
         with interrupt.everything:
-            # Caught inside: leaving the task group, it would be wrapped in an exception group.
+            # Caught inside the task group, which would wrap it in an exception group.
             try:
                 async with open_target(plan) as target:
                     await _run_each(plan, target, screen, interrupt, results)
@@ -206,7 +210,7 @@ async def perform(plan: PerfPlan, screen: Screen) -> PerfOutcome:
 
 @asynccontextmanager
 async def open_target(plan: PerfPlan) -> AsyncIterator[Target]:
-    """The servers of the plan, or an embedded cluster with a fresh topic for each run.
+    """Yield the plan's servers, or an embedded cluster with a new topic for each run.
 
     Raises:
         OSError: the embedded cluster cannot listen.
@@ -242,7 +246,8 @@ async def _run_each(
     for in_flight, topic in zip(plan.in_flight, target.topics, strict=True):
         result = await run_once(plan, target, topic, in_flight, screen, interrupt)
         results.append(result)
-        # A run that sent nothing met a target that is not there; the next one would wait as long.
+        # If a run sent nothing, the target is unreachable, and the next run would wait just as
+        # long.
         if interrupt.number is not None or result.records == 0:
             return
 
@@ -262,7 +267,7 @@ async def run_once(
     make_producer: ProducerFactory = _make_producer,
     clock: Clock = time.perf_counter,
 ) -> RunResult:
-    """One run: a producer of its own, the load, and what came of it. Never raises KafkaError."""
+    """Make one run with a producer of its own; it never raises KafkaError."""
     _, result = await run_tallied(
         plan, target, topic, in_flight, screen, interrupt, make_producer=make_producer, clock=clock
     )
@@ -280,7 +285,7 @@ async def run_tallied(
     make_producer: ProducerFactory = _make_producer,
     clock: Clock = time.perf_counter,
 ) -> tuple[Tally, RunResult]:
-    """`run_once`, with what it counted: a part of a run that goes on elsewhere too."""
+    """Make one run, and return its tally too, to be merged with those of other processes."""
     config = plan.config(in_flight, target.bootstrap)
     name = f"{in_flight} in flight"
     label = RunLabel(
@@ -314,7 +319,7 @@ async def _measured_load(
     screen: Screen,
     clock: Clock,
 ) -> bool:
-    """The load with its progress shown; whether it went through."""
+    """Send the load while showing its progress; return whether it ended without an error."""
     work = Workload(
         topic=topic,
         values=plan.values,
@@ -322,7 +327,7 @@ async def _measured_load(
         duration=plan.duration,
         throughput=plan.throughput,
         transaction_duration=plan.transaction_duration,
-        # Past every record's deadline and its grace: flush ends because the records do.
+        # Longer than any record's deadline and its grace, so flush ends because the records do.
         flush_timeout=config.delivery_timeout + config.request_timeout + _FLUSH_MARGIN,
     )
     screen.begin(name, plan.num_records if plan.duration is None else plan.duration)

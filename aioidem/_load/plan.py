@@ -1,14 +1,14 @@
-"""What `aioidem perf` was asked to do: command line in, one frozen `PerfPlan` out.
+"""What `aioidem perf` was asked to do: it turns the command line into one frozen `PerfPlan`.
 
 Invariants:
 
-* Everything that can be wrong with the flags is found here, before a socket is opened or a broker
-  started, and raised as `UsageError` with one line that names the flag.
-* A `PerfPlan` is complete and consistent: the code that runs it checks nothing again.
-* Nothing here awaits, reads a clock or prints. Only files that a flag names are read.
+- Every mistake in the flags is found here, before a socket is opened or a broker is started, and is
+  raised as `UsageError` with one line that names the flag.
+- A `PerfPlan` is complete and consistent, so the code that runs it checks nothing again.
+- Nothing here awaits, reads a clock or prints. Only files that a flag names are read.
 
-Rejected: range checks by the option parser. Its messages name the parameter and not the reason,
-and the rules that matter (which flags exclude each other) span several flags anyway.
+Rejected: range checks by the option parser. Its messages name the parameter but not the reason, and
+the important rules (which flags exclude each other) span several flags anyway.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ __all__ = [
 
 DEFAULT_TOPIC = "perf"
 DEFAULT_DURATION = 5.0
-"""Seconds a run lasts on the embedded cluster when neither a count nor a duration was given."""
+"""The seconds of a run on the embedded cluster if neither a count nor a duration is given."""
 DEFAULT_RECORD_SIZE = 1000
 DEFAULT_IN_FLIGHT = 5
 DEFAULT_RETAIN = 5
-"""Batches per producer and partition a broker remembers: Kafka's constant, KIP-1269's default."""
+"""The batches per producer and partition that a broker remembers.
+
+It is Kafka's constant, and the default of KIP-1269.
+"""
 
 DEFAULT_TRANSACTION_DURATION_MS = 3000
-"""As Kafka's tool has it, for a transactional id without a duration."""
+"""The default of Kafka's own tool, for a transactional id without a duration."""
 
 MAX_RUNS = 64
 MAX_IN_FLIGHT = 1_000_000
@@ -68,12 +71,13 @@ MAX_RTT_MS = 60_000.0
 MAX_BROKERS = 16
 MAX_PARTITIONS = 1_000
 
-# Values are made once and sent in turn. A handful keeps a codec honest (one value repeated would
-# compress to nothing); a bound in bytes keeps large records from filling memory with noise.
+# Values are made once and sent in turn. Several are needed, because a codec would compress a
+# repeated value to nothing; the bound in bytes keeps large records from filling the memory.
 _POOL_VALUES = 64
 _POOL_BYTES = 4 << 20
 
-# Typical of a batch that fills while a window is in flight; they decide a byte or two per record.
+# Typical of a batch that fills while a window is in flight; they decide one or two bytes per
+# record.
 _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
@@ -84,20 +88,21 @@ _ESCAPES: Mapping[str, str] = MappingProxyType({r"\n": "\n", r"\r\n": "\r\n", r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerfPlan:
-    """One `aioidem perf`, checked.
+    """The checked flags of one `aioidem perf`.
 
     Attributes:
-        topic: topic written to; on the embedded cluster the prefix of one fresh topic per run.
-        in_flight: one run per entry, in this order.
-        num_records: records of each run, or None when `duration` (seconds) ends it.
-        values: record values, sent in turn.
-        throughput: records per second not to exceed; `math.inf` for no limit.
-        transaction_duration: seconds after which a transaction is committed; None: there are none.
-        properties: producer properties by their Java names, without the servers and the in-flight
-            limit, which differ per run.
-        bootstrap: servers to use, or None for the embedded cluster.
-        rtt: round trip of the embedded cluster's links, in seconds.
-        warnings: lines for the user to read before the run.
+        topic: the topic to write to; on the embedded cluster the prefix of one new topic per run.
+        in_flight: the requests in flight, with one run per entry, in this order.
+        num_records: the records of each run, or None if `duration` (seconds) ends it.
+        values: the record values, sent in turn.
+        throughput: the limit in records per second; `math.inf` for none.
+        transaction_duration: the seconds after which a transaction is committed; None: no
+            transactions.
+        properties: the producer's properties by their Java names, without the servers and the
+            in-flight limit, which differ per run.
+        bootstrap: the servers to use, or None for the embedded cluster.
+        rtt: the round trip of the embedded cluster's links, in seconds.
+        warnings: lines to show to the user before the run.
     """
 
     topic: str
@@ -107,7 +112,7 @@ class PerfPlan:
     values: tuple[bytes, ...] = dataclasses.field(repr=False)  # the user's records
     throughput: float
     transaction_duration: float | None
-    properties: Mapping[str, str] = dataclasses.field(repr=False)  # may be passwords
+    properties: Mapping[str, str] = dataclasses.field(repr=False)  # may contain passwords
     bootstrap: str | None
     rtt: float
     retain: int
@@ -120,17 +125,18 @@ class PerfPlan:
 
     @property
     def record_size(self) -> int:
-        """Size of a record's value in bytes; the rounded mean where a payload file varies."""
+        """The size of a record's value in bytes; the rounded mean if they differ."""
         return round(sum(map(len, self.values)) / len(self.values))
 
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
-        """Configuration of the run with `in_flight` requests, against `bootstrap`.
+        """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
 
-        A run that ends by the clock and seals at `batch.size` gets a buffer of two windows unless
-        the user sized it: Kafka's 32 MiB would hold minutes of records on a long link, and every
-        one of them still has to be sent (or expire) after the time is over. Two windows keep the
-        pipeline full, and exactly two leave no part of a window for a round trip of its own at the
-        end. Late sealing needs the whole buffer to fill its batches, and drains it fast.
+        A run that ends after a time and seals batches at `batch.size` gets a buffer of two windows,
+        unless the user set its size. Kafka's 32 MiB would hold minutes of records on a long link,
+        and after the time is over each of them would still have to be sent or to expire. Two
+        windows keep the pipeline full, and exactly two leave no part of a window for an extra round
+        trip at the end. With late sealing the whole buffer is needed to fill batches, and it
+        empties fast.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.
@@ -150,14 +156,14 @@ class PerfPlan:
         value = max(self.values, key=len)
         encoded = record_size(payload_size(None, value, ()), _OFFSET_DELTA, _TIMESTAMP_DELTA)
         per_batch = max(1, (config.batch_size - BATCH_OVERHEAD) // encoded)
-        # The buffer counts records by their bound, a batch by their size.
+        # The buffer counts the upper bound of a record's size, a batch its actual size.
         batch = per_batch * record_size_bound(None, value, ())
         batches = 2 * config.max_in_flight_requests_per_connection
         return min(config.buffer_memory, batches * batch * self.partitions)
 
 
 def parse_in_flight(text: str) -> tuple[int, ...]:
-    """`"1,5,20"` as `(1, 5, 20)`.
+    """Parse `"1,5,20"` as `(1, 5, 20)`.
 
     Raises:
         UsageError: an entry is not a whole number in range, or there are too many.
@@ -167,7 +173,7 @@ def parse_in_flight(text: str) -> tuple[int, ...]:
         raise UsageError(f"--in-flight: {len(words)} runs, at most {MAX_RUNS} are allowed")
     runs: list[int] = []
     for word in words:
-        # isdecimal alone admits other scripts' digits, which int() would accept silently.
+        # isdecimal alone accepts the digits of other scripts, and so does int().
         number = int(word) if word.isascii() and word.isdecimal() and len(word) <= 9 else 0
         if not 1 <= number <= MAX_IN_FLIGHT:
             raise UsageError(
@@ -179,10 +185,10 @@ def parse_in_flight(text: str) -> tuple[int, ...]:
 
 
 def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
-    """The record values in a file, split at `delimiter`; empty ones are left out.
+    """Read the record values in a file, split at `delimiter`; empty ones are left out.
 
     Raises:
-        UsageError: the file cannot be read, is larger than 256 MiB or holds no value.
+        UsageError: the file cannot be read, is larger than 256 MiB or has no value.
     """
     try:
         with path.open("rb") as file:
@@ -191,7 +197,7 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
         raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
     if len(content) > MAX_PAYLOAD_FILE:
         raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
-    # As the shell gave it: its bytes need not be text.
+    # The bytes as the shell passed them, which need not be valid text.
     separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
     values = tuple(value for value in content.split(separator) if value)
     if not values:
@@ -200,7 +206,7 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
 
 
 def _read_up_to(file: BinaryIO, most: int) -> bytes:
-    """What a file holds, or its first `most` bytes; `read(most)` takes so much memory at once."""
+    """Read a file, or its first `most` bytes; `read(most)` would allocate that much at once."""
     content = bytearray()
     while piece := file.read(min(_PIECE, most - len(content))):
         content += piece
@@ -230,7 +236,7 @@ def plan_perf(
     json_file: Path | None = None,
     report_file: Path | None = None,
 ) -> PerfPlan:
-    """Check the flags of `aioidem perf` together; None means "not given".
+    """Check all flags of `aioidem perf`; None means that a flag was not given.
 
     Raises:
         UsageError: a flag is malformed, out of range, or contradicts another.
@@ -258,7 +264,7 @@ def plan_perf(
         properties=MappingProxyType(properties),
         bootstrap=bootstrap,
         rtt=_between("--rtt", 0.0 if rtt_ms is None else rtt_ms, 0.0, MAX_RTT_MS) / 1000,
-        # The lower bound of 5 is the broker's own: it refuses a smaller value.
+        # The broker itself refuses a value below 5.
         retain=_whole("--retain", retain, DEFAULT_RETAIN, DEFAULT_RETAIN, MAX_RETAIN),
         brokers=_whole("--brokers", brokers, 1, 1, MAX_BROKERS),
         partitions=_whole("--partitions", partitions, 1, 1, MAX_PARTITIONS),
@@ -275,8 +281,9 @@ def plan_perf(
 def _transactions(
     flag: str | None, duration_ms: int | None, properties: dict[str, str]
 ) -> float | None:
-    """How long a transaction is, in seconds; None without transactions. The id, from either
-    spelling or made up as by Kafka's tool, is put into `properties`.
+    """Return the duration of a transaction in seconds, or None without transactions.
+
+    The id is put into `properties`, taken from either flag, or made up as Kafka's own tool does.
     """
     prop = properties.get(_TRANSACTIONAL_ID)
     if flag is not None and prop is not None and flag != prop:
@@ -294,7 +301,7 @@ def _transactions(
 
 
 def _bootstrap(flag: str | None, properties: dict[str, str]) -> str | None:
-    """The servers, from either spelling; the property is taken out of `properties`."""
+    """Return the servers from either flag; the property is removed from `properties`."""
     prop = properties.pop("bootstrap.servers", None)
     if flag is not None and prop is not None and flag != prop:
         raise UsageError(
@@ -344,7 +351,7 @@ def _limits(
 
 
 def _in_flight(text: str | None, properties: dict[str, str]) -> tuple[int, ...]:
-    """The runs, from either spelling; the property is taken out of `properties`."""
+    """Return one entry per run from either flag; the property is removed from `properties`."""
     prop = properties.pop(_IN_FLIGHT_PROPERTY, None)
     if prop is None:
         return (DEFAULT_IN_FLIGHT,) if text is None else parse_in_flight(text)
@@ -375,10 +382,10 @@ def _values(size: int | None, path: Path | None, delimiter: str | None) -> tuple
 
 
 def _random_values(size: int) -> tuple[bytes, ...]:
-    """Seeded random capital letters, as Kafka's tool sends: the same bytes in every run."""
+    """Make random capital letters from a fixed seed, as Kafka's tool does."""
     letters = string.ascii_uppercase.encode()
     table = bytes(letters[byte % len(letters)] for byte in range(256))
-    source = random.Random(size)  # noqa: S311 (guards nothing)
+    source = random.Random(size)  # noqa: S311 (it protects nothing)
     count = max(1, min(_POOL_VALUES, _POOL_BYTES // size))
     return tuple(source.randbytes(size).translate(table) for _ in range(count))
 
@@ -395,7 +402,7 @@ def _throughput(records_per_second: float) -> float:
 
 
 def _check_configs(plan: PerfPlan, flag: str) -> None:
-    """Build every run's configuration once, so that a bad property costs no run."""
+    """Build every run's configuration once, so that a wrong property shows before the first run."""
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]
@@ -424,7 +431,7 @@ def _check_report_extra(report_file: Path | None) -> None:
 
 
 def _output(flag: str, path: Path | None) -> Path | None:
-    """A file that can be written, found out before the run and without creating it."""
+    """Check that a file can be written, without creating it."""
     if path is None:
         return None
     if path.is_dir():
@@ -445,6 +452,6 @@ def _whole(flag: str, value: int | None, default: int, low: int, high: int) -> i
 
 
 def _between(flag: str, value: float, low: float, high: float) -> float:
-    if not low <= value <= high:  # Also false for NaN.
+    if not low <= value <= high:  # also true for NaN
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
     return value

@@ -1,12 +1,12 @@
-"""Client properties of a command: from its flags, from a file in Java's format, or from elsewhere.
+"""Client properties for a command: from its flags, from a file in Java's format, or from elsewhere.
 
-A password on a command line can be read by every user of the machine for as long as the command
-runs. So a value may stand in a file (`--command-config`), or be named instead of given:
-`sasl.password=env:NAME` takes it from the environment, `sasl.password=file:PATH` from a file.
+Every user of the machine can read a command line while the command runs, passwords included. So a
+value may be in a file (`--command-config`), or be named instead of given: `sasl.password=env:NAME`
+takes it from the environment, `sasl.password=file:PATH` from a file.
 
-Invariants: what a flag gives overrides what the file gives, as in Kafka's own tools; no message
-contains a value, nor what may be one (a line that is no property may be a password); a secret that
-other users can read is pointed out, and used.
+Invariants: a flag overrides the file, as in Kafka's own tools. No message contains a value, or what
+may be one (a line that is not a property may be a password). A secret that other users can read is
+used, with a warning.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = [
 
 _FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
 _SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
-# Kafka's names have a dot, but for two of a producer's.
+# Kafka's names contain a dot, except for two of the producer's.
 _NAME: Final = re.compile(r"acks|retries|[\w-]+(\.[\w-]+)+", re.ASCII)
 _MARK: Final = b"\xef\xbb\xbf"
 _MAX_FILE: Final = 1 << 20
 
 
 class Properties(NamedTuple):
-    """What was gathered.
+    """The properties that were found.
 
     Attributes:
-        values: properties by their Java names. They may be passwords: never print them.
-        warnings: a line for each secret that other users of this machine can read.
+        values: the properties by their Java names. They may be passwords: never print them.
+        warnings: one line for each secret that other users of this machine can read.
     """
 
     values: Mapping[str, str]
@@ -57,15 +57,15 @@ class Properties(NamedTuple):
 def gather_properties(
     items: Sequence[str] = (), file: Path | None = None, *, flag: str = "--producer-props"
 ) -> Properties:
-    """Read a file of properties, then the flag's, which override it, and look up named values.
+    """Read properties from a file and a flag, which overrides the file, and look up named values.
 
     Args:
-        items: `name=value`, as they stood behind the flag.
+        items: `name=value`, as given with the flag.
         file: a file in Java's properties format, or None.
-        flag: what to call it in messages.
+        flag: the flag's name, for messages.
 
     Raises:
-        UsageError: an item or the file is malformed, or a named value is not there.
+        UsageError: an item or the file is malformed, or a named value does not exist.
     """
     given = parse_properties(items, flag)
     warnings = [_exposed(flag, name) for name, value in given.items() if _is_plain(name, value)]
@@ -80,7 +80,7 @@ def gather_properties(
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    """The properties in a file, as `java.util.Properties` reads them.
+    """Read a file as `java.util.Properties` does.
 
     Raises:
         UsageError: it cannot be read, is larger than 1 MiB, or is malformed.
@@ -95,7 +95,7 @@ def _read_file(path: Path) -> dict[str, str]:
     if len(content) > _MAX_FILE:
         raise UsageError(f"--command-config: {path} is larger than {_MAX_FILE >> 20} MiB")
     values: dict[str, str] | None = None
-    with suppress(ValueError):  # its text is of the file
+    with suppress(ValueError):  # its text quotes the file
         values = dict(javaproperties.load(BytesIO(content.removeprefix(_MARK))))
     if values is None:
         problem = "is no properties file: it has a broken \\u escape"
@@ -107,10 +107,10 @@ def _read_file(path: Path) -> dict[str, str]:
 
 
 def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> dict[str, str]:
-    """`["a=1", "b=2"]` as a dictionary; a value may contain `=`.
+    """Parse `["a=1", "b=2"]` as a dictionary; a value may contain `=`.
 
     Raises:
-        UsageError: an item is not `name=value`, or a name was given two values.
+        UsageError: an item is not `name=value`, or a name has two different values.
     """
     properties: dict[str, str] = {}
     for place, item in enumerate(items, 1):
@@ -119,13 +119,13 @@ def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> di
         if not equals or not name:
             raise UsageError(f"{flag}: value {place} is not name=value")
         if properties.setdefault(name, value) != value:
-            # Without the values: they may be passwords.
+            # The values are not shown: they may be passwords.
             raise UsageError(f"{flag}: {name} was given twice, with two values")
     return properties
 
 
 def without_values(message: str, argv: Sequence[str]) -> str:
-    """A parser's message about these words, with what follows an equals sign left out of them."""
+    """Remove from a parser's message what follows the equals sign in words of the command line."""
     for word in argv:
         name, equals, value = word.partition("=")
         if value:
@@ -136,8 +136,8 @@ def without_values(message: str, argv: Sequence[str]) -> str:
 def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[str]:
     """Repeat a flag before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
 
-    Kafka's own tool takes several values after one flag, which option parsers that know only
-    one value per flag read as stray arguments. A value ends the list when it starts with a dash.
+    Kafka's own tool takes several values after one flag. Option parsers that know only one value
+    per flag take the others for stray arguments. A value that starts with a dash ends the list.
     """
     spread: list[str] = []
     position = 0
@@ -153,13 +153,13 @@ def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[st
         while position < len(argv) and not argv[position].startswith("-"):
             spread += [word, argv[position]]
             position += 1
-        if position == first:  # Nothing followed: leave it for the parser to refuse.
+        if position == first:  # nothing followed, so the parser refuses it
             spread.append(word)
     return spread
 
 
 def _look_up(name: str, text: str) -> str:
-    """A value, or what `env:NAME` and `file:PATH` stand for."""
+    """Return the value, or what `env:NAME` or `file:PATH` names."""
     try:
         return look_up(text)
     except NamedValueError as error:
@@ -167,7 +167,7 @@ def _look_up(name: str, text: str) -> str:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Whether this is a secret that is given, and not named."""
+    """Return whether this property is a secret that is given itself instead of being named."""
     return bool(value and _SECRET.search(name)) and not is_named(value)
 
 

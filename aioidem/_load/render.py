@@ -2,10 +2,11 @@
 
 Invariants:
 
-* Everything but `write_json` is a plain function from data to text or to something rich can print.
-* Into a pipe goes plain ASCII, one line per interval and a table no wider than its content, so that
-  `grep` and a log see what a person would.
-* The JSON has the documented keys and nothing else; what cannot be known is null.
+- Every function but `write_json` and `write_whole` only turns data into text, or into something
+  that rich can print.
+- Output to a pipe is plain ASCII, with one line per interval and a table as wide as its content, so
+  that `grep` and logs get what a person would see.
+- The JSON has the documented keys and no others; an unknown value is null.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ __all__ = [
 ]
 
 _UNKNOWN = "-"
-_BREAKS = re.compile(r" |(?=/s)|(?<=-)")  # where a heading may go on in the next line
+_BREAKS = re.compile(r" |(?=/s)|(?<=-)")  # where a heading may be broken into lines
 
 
 def progress_line(name: str, progress: Progress) -> str:
-    """One interval as one line, in the words of Kafka's own tool."""
+    """Format one interval as one line, in the words of Kafka's own tool."""
     line = (
         f"{name}: {progress.acked} records acknowledged,"
         f" {progress.records_per_sec:.1f} records/sec ({progress.mb_per_sec:.2f} MB/sec)"
@@ -55,7 +56,7 @@ def progress_line(name: str, progress: Progress) -> str:
 
 
 def summary_line(name: str, result: RunResult) -> str:
-    """A finished run as one line."""
+    """Format a finished run as one line."""
     line = f"{name}: {result.acked} of {result.records} records acknowledged in"
     line += f" {result.seconds:.2f} s, {result.records_per_sec:.1f} records/sec"
     if result.steady_records_per_sec is not None:
@@ -68,7 +69,7 @@ def summary_line(name: str, result: RunResult) -> str:
 
 
 def failures(name: str, result: RunResult) -> list[str]:
-    """What to tell the user about a run that did not acknowledge everything; else nothing."""
+    """Return lines about a run that did not acknowledge every record, else an empty list."""
     if result.complete:
         return []
     reason = f": {result.failure}" if result.failure else ""
@@ -79,8 +80,8 @@ def failures(name: str, result: RunResult) -> list[str]:
 
 
 def results_table(results: Sequence[RunResult], *, plain: bool = False) -> Table:
-    """The runs side by side; the speed-up is each steady rate over the first row's."""
-    # A terminal may be 80 columns wide; in a pipe a heading stays in one line, for grep.
+    """Put the runs into a table; the speed-up is each steady rate over the first row's."""
+    # A terminal may have 80 columns. In a pipe a heading stays on one line, for grep.
     table = Table(
         box=box.ASCII if plain else box.SIMPLE_HEAD, pad_edge=False, collapse_padding=not plain
     )
@@ -94,7 +95,7 @@ def results_table(results: Sequence[RunResult], *, plain: bool = False) -> Table
 
 
 def table_text(results: Sequence[RunResult]) -> str:
-    """The table as plain text for a pipe, as wide as it needs to be."""
+    """Format the table as plain text for a pipe, as wide as its content."""
     console = Console(width=400, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
         console.print(results_table(results, plain=True))
@@ -102,10 +103,10 @@ def table_text(results: Sequence[RunResult]) -> str:
 
 
 def results_columns(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
-    """The table's columns: heading and one cell per run.
+    """Return the table's columns, each with its heading and one cell per run.
 
-    Columns that would say nothing are left out: the client when there is one, the failures when
-    there are none.
+    Columns without information are left out: the client if there is only one, failures if there are
+    none.
     """
     columns = [
         ("in flight", [str(row.label.in_flight) for row in results]),
@@ -144,7 +145,7 @@ def _decimal(number: float | None, unit: str = "") -> str:
 
 
 def results_json(results: Sequence[RunResult]) -> str:
-    """A list of objects, one per run."""
+    """Format the results as a JSON list of objects, one per run."""
     return json.dumps([result.as_json() for result in results], indent=2, allow_nan=False) + "\n"
 
 
@@ -158,7 +159,7 @@ def write_json(path: Path, results: Sequence[RunResult]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once; what is no regular file (`/dev/stdout`) is written to directly.
+    """Replace a file atomically; what is not a regular file (`/dev/stdout`) is written to directly.
 
     Raises:
         OSError: the file cannot be written.
@@ -166,7 +167,7 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    # In the same folder: a rename is atomic only within one file system.
+    # In the same folder, because a rename is atomic only within one file system.
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
@@ -174,7 +175,8 @@ def write_whole(path: Path, text: str) -> None:
         try:
             file.write(text)
             file.flush()
-            # Temporary files keep others out; a result is as public as any file of this user.
+            # A temporary file is private; the result gets the permissions of any new file of this
+            # user.
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
         except BaseException:
@@ -189,7 +191,7 @@ def _umask() -> int:
 
 
 def statistics_lines(statistics: object) -> list[str]:
-    """A frozen dataclass of statistics as `name value` lines, nested ones by dotted names."""
+    """Format a dataclass of statistics as `name value` lines, with dotted names for nested ones."""
     width = max((len(name) for name, _ in _leaves("", statistics)), default=0)
     return [f"{name:<{width}}  {value}" for name, value in _leaves("", statistics)]
 

@@ -1,13 +1,14 @@
-"""`--report`: the results as one HTML file that needs nothing else, not even a network.
+"""`--report`: the results as one HTML file that needs no other file and no network.
 
 Invariants:
 
-* The page holds everything (the plotting library's script too), so it can be mailed and archived.
-* It draws `RunResult`s and computes nothing new; the numbers are those of the table and the JSON.
-* Only this module imports plotly, which comes with the extra `report`.
+- The page contains everything, also the plotting library's script, so it can be mailed and
+  archived.
+- It draws `RunResult`s and computes nothing new; its numbers are those of the table and the JSON.
+- Only this module imports plotly, which comes with the extra `report`.
 
-Rejected: matplotlib (static pictures, and numpy with it), a script from a CDN (a report of a run
-behind a firewall would be blank).
+Rejected: matplotlib (static pictures, and it needs numpy); a script from a CDN (behind a firewall
+the report would be blank).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def write_report(path: Path, results: Sequence[RunResult]) -> None:
 
 
 def report_html(results: Sequence[RunResult]) -> str:
-    """The whole page: the table and three drawings."""
+    """Make the whole page: the table and three charts."""
     figures = [_rates(results), _latencies(results), _timelines(results)]
     drawings = [
         figure.to_html(full_html=False, include_plotlyjs=index == 0)
@@ -63,7 +64,7 @@ def report_html(results: Sequence[RunResult]) -> str:
 
 
 def run_names(results: Sequence[RunResult]) -> list[str]:
-    """A name for each row, no two the same: a drawing would merge rows of one name."""
+    """Give each row a name, all different, because a chart would merge rows with the same name."""
     clients = {row.label.client for row in results}
     names: list[str] = []
     for row in results:

@@ -1,10 +1,10 @@
-"""Where a run is seen while it goes on: a live bar on a terminal, plain lines in a pipe.
+"""Show a run while it goes on: with a live bar on a terminal, with plain lines in a pipe.
 
 Invariants:
 
-* Both have the same three moments (`begin`, `update`, `end`), told with plain data; neither reads
-  a clock nor touches a producer.
-* Results go to standard output, trouble to standard error, one line each.
+- Both screens have the methods `begin`, `update` and `end`, and are given plain data; neither reads
+  a clock or uses a producer.
+- Results go to standard output, errors to standard error, one line each.
 
 Rejected: rich's live display in a pipe. It prints one blank frame at the end and nothing before.
 """
@@ -28,27 +28,27 @@ __all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
 
 
 class Screen(Protocol):
-    """What the runs tell; `interval` is how often, in seconds, they should call `update`."""
+    """What shows the runs; `update` is to be called every `interval` seconds."""
 
     interval: float
 
     def begin(self, name: str, total: float | None) -> None:
-        """A run starts; `total` is the records or seconds it will take, as `update` counts them."""
+        """Show that a run starts; `total` is its records or seconds, in the unit of `update`."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """An interval is over and `done` of the total with it."""
+        """Show an interval; `done` is how much of the total is over."""
 
     def end(self, name: str, result: RunResult) -> None:
-        """The run is over."""
+        """Show that the run is over."""
 
     def note(self, line: str) -> None:
-        """Something worth knowing."""
+        """Show a line of information."""
 
     def trouble(self, line: str) -> None:
-        """Something that went wrong."""
+        """Show a line about something that went wrong."""
 
     def table(self, results: Sequence[RunResult]) -> None:
-        """All runs are over."""
+        """Show the results of all runs."""
 
     def __enter__(self) -> Self: ...
 
@@ -61,22 +61,22 @@ class Screen(Protocol):
 
 
 class _PatientConsole(Console):
-    """Goes quiet when its reader goes away (`| head`).
+    """A console that becomes silent when its reader closes the pipe (`| head`).
 
-    Rich would exit from wherever it printed, here a task beside a producer with records in flight.
-    The run goes on, so that its files are written and its status is true.
+    Rich would exit the process wherever it printed, here in a task next to a producer with records
+    in flight. Instead the run goes on, so that its files are written and its exit status is right.
     """
 
     def on_broken_pipe(self) -> None:
-        """Drop what is printed from now on."""
+        """Drop everything that is printed from now on."""
         self.quiet = True
         silence(self.file)
 
 
 def silence(file: IO[str]) -> None:
-    """Let a file's descriptor lead nowhere, or Python complains once more when it flushes at exit.
+    """Redirect a file's descriptor to /dev/null, or Python reports another error on exit.
 
-    Does nothing for a file without a descriptor.
+    A file without a descriptor is left alone.
     """
     try:
         descriptor = file.fileno()
@@ -88,7 +88,7 @@ def silence(file: IO[str]) -> None:
 
 
 class PlainScreen:
-    """Lines, for pipes and logs."""
+    """Shows lines, for pipes and logs."""
 
     interval = 1.0
 
@@ -97,27 +97,27 @@ class PlainScreen:
         self._errors = errors
 
     def begin(self, name: str, total: float | None) -> None:
-        """Nothing to say before there is something to say."""
+        """Show nothing: the first line follows with the first interval."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """One line per interval; how much is left is the bar's business."""
+        """Print one line per interval, without what is left to do."""
         del done
         self.note(render.progress_line(name, progress))
 
     def end(self, name: str, result: RunResult) -> None:
-        """One line per run."""
+        """Print one line per run."""
         self.note(render.summary_line(name, result))
 
     def note(self, line: str) -> None:
-        """A line on standard output."""
+        """Print a line to standard output."""
         _line(self._out, line)
 
     def trouble(self, line: str) -> None:
-        """A line on standard error."""
+        """Print a line to standard error."""
         _line(self._errors, line)
 
     def table(self, results: Sequence[RunResult]) -> None:
-        """The table in ASCII."""
+        """Print the table in ASCII."""
         for line in render.table_text(results).splitlines():
             _line(self._out, line)
 
@@ -134,7 +134,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A bar per run that moves, for terminals."""
+    """Shows a moving bar per run, for terminals."""
 
     interval = 0.2
 
@@ -152,16 +152,16 @@ class LiveScreen:
         self._tasks: dict[str, TaskID] = {}
 
     def begin(self, name: str, total: float | None) -> None:
-        """A new bar."""
+        """Add a bar."""
         self._tasks[name] = self._progress.add_task(name, total=total, rate="")
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """The bar moves."""
+        """Move the bar."""
         rate = f"{progress.acked} acked, {progress.records_per_sec:,.0f}/s"
         self._progress.update(self._tasks[name], completed=done, rate=rate)
 
     def end(self, name: str, result: RunResult) -> None:
-        """The bar stops and shows the steady rate."""
+        """Stop the bar, and show the steady rate with it."""
         steady = result.steady_records_per_sec or result.records_per_sec
         task = self._tasks[name]
         total = next(bar.total for bar in self._progress.tasks if bar.id == task)
@@ -170,15 +170,15 @@ class LiveScreen:
         self._progress.stop_task(task)
 
     def note(self, line: str) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         _line(self._out, line)
 
     def trouble(self, line: str) -> None:
-        """A line on standard error, kept clear of the bars."""
+        """Print a line to standard error, apart from the bars."""
         _line(self._errors, line)
 
     def table(self, results: Sequence[RunResult]) -> None:
-        """The table, after the bars have come to rest."""
+        """Stop the bars and print the table."""
         self._progress.stop()
         self._out.print(render.results_table(results))
 
@@ -196,13 +196,13 @@ class LiveScreen:
 
 
 def choose_screen() -> Screen:
-    """The screen for where standard output goes."""
+    """Choose the screen by whether standard output is a terminal."""
     out = _PatientConsole(highlight=False)
     errors = _PatientConsole(stderr=True, highlight=False)
     return LiveScreen(out, errors) if out.is_terminal else PlainScreen(out, errors)
 
 
 def _line(console: Console, line: str) -> None:
-    # soft_wrap: a line stays a line however narrow the terminal is taken to be. markup off: what a
-    # broker says may hold brackets.
+    # soft_wrap keeps a line whole however narrow the terminal is. Markup is off, because a broker's
+    # text may contain brackets.
     console.print(printable(line, len(line)), markup=False, soft_wrap=True)

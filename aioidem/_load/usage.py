@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one line."""
+"""Mistakes in a command line, each reported in one line."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ _LONGEST_LINE: Final = 2500
 
 
 class UsageError(ValueError):
-    """The command line cannot be obeyed; the message is one line and names the flag."""
+    """The command line is wrong; the message is one line and names the flag."""
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Text that a user gave, quoted and cut to `limit` characters."""
+    """Quote text that a user gave, shortened to `limit` characters."""
     return repr(text if len(text) <= limit else text[:limit] + "...")
 
 
 def reason(error: OSError) -> str:
-    """The system's own words for why a file could not be read."""
+    """Return the system's text for why a file could not be read."""
     return error.strerror or type(error).__name__
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without its class: the flag in front says where to look."""
+    """Return an error's text on one line, without its class."""
     text = " ".join(str(error).split())
     return text.removeprefix(f"{type(error).__name__}: ") or type(error).__name__
 
 
 def terminal_line(text: str) -> str:
-    """Text of whatever origin as one line that a terminal shows as it is, cut if it is very long.
+    """Turn any text into one line that is safe to print on a terminal.
 
-    Messages quote files, paths and servers, and none of them is to move a cursor.
+    Messages quote files, paths and servers, and none of those may move the cursor. A very long text
+    is shortened.
     """
     line = printable(" ".join(text.split()), len(text))
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."

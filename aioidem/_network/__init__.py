@@ -1,3 +1,3 @@
-"""The only place with sockets: how a connection is made, and how frames go through it."""
+"""Open connections to brokers and send frames through them; no other package opens a socket."""
 
 from __future__ import annotations

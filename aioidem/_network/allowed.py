@@ -1,12 +1,12 @@
-"""Which addresses a cluster may send its clients to (`allowed_brokers`).
+"""Restrict which addresses a cluster may send its clients to (`allowed_brokers`).
 
-A client connects to whatever addresses the brokers advertise, with its credentials. In a network
-where that must not reach everything, the option names what it may reach: hosts, domains and
-networks. The bootstrap servers are the user's own word and always allowed.
+A client connects to whatever addresses the brokers advertise, and presents its credentials there.
+Where not every host of the network may receive them, this option lists the hosts, domains and
+networks that may. The bootstrap servers were named by the user and are always allowed.
 
-Invariants: nothing is sent to an address that is not allowed, not even a TCP handshake; a name that
-is allowed only because of a network is looked up here and connected to by the address that was
-checked, so that a second answer of the name service changes nothing.
+Invariants: nothing is sent to an address that is not allowed, not even a TCP handshake. A host name
+that is allowed only because its address is in an allowed network is resolved here, and the
+connection goes to the very address that was checked, so a second DNS answer changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def limited(connector: Connector, config: ProducerConfig) -> Connector:
-    """The connector, kept to `allowed_brokers` where the configuration has them."""
+    """Return the connector, restricted to `allowed_brokers` if that option is set."""
     if config.allowed_brokers is None:
         return connector
     bootstrap = [host for host, _ in config.bootstrap_servers]
@@ -41,9 +41,10 @@ class AllowedConnector:
     """Connects to allowed addresses only.
 
     Args:
-        inner: what connects.
-        allowed: host names, domains as ``*.example.org``, and networks as ``10.1.0.0/16``.
-        bootstrap: hosts that are allowed beside them.
+        inner: the connector that opens the connection.
+        allowed: host names, domains such as ``*.example.org``, and networks such as
+            ``10.1.0.0/16``.
+        bootstrap: host names that are allowed besides.
     """
 
     def __init__(self, inner: Connector, allowed: Iterable[str], bootstrap: Iterable[str]) -> None:
@@ -64,7 +65,7 @@ class AllowedConnector:
 
         Raises:
             BrokerNotAllowedError: the address is not allowed; nothing was sent to it.
-            KafkaConnectionError: it cannot be reached.
+            KafkaConnectionError: the address cannot be reached.
         """
         name = host.lower()
         if name in self._names or self._in_a_domain(name):
@@ -74,15 +75,15 @@ class AllowedConnector:
                 return await self._inner.connect(found, port)
         raise BrokerNotAllowedError(
             f"the cluster named a broker at {printable(address(host, port))}, which "
-            "allowed_brokers does not have: it was not connected to"
+            "is not in allowed_brokers: no connection was made"
         )
 
     def _in_a_domain(self, name: str) -> bool:
-        # What has a colon or a zone is an address, whatever its zone looks like.
+        # A host with a colon or a zone is an IP address, even if its zone ends like a domain.
         return name.isascii() and not {":", "%"} & {*name} and name.endswith((*self._domains,))
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """The address itself, or those of a name."""
+        """Return the IP addresses of a host: itself if it is one, or what its name resolves to."""
         if not self._networks:
             return []
         if _is_network(host):

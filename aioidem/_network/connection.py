@@ -1,30 +1,32 @@
-"""One pipelined connection to one broker: a pump between a byte stream and whole frames.
+"""One pipelined connection to one broker: it moves whole frames over a byte stream.
 
-It moves bytes and checks order; what a request means, when it is late and whether to reconnect is
-the Sender's business.
+It moves bytes and checks their order. What a request means, when it is late and whether to
+reconnect is decided by the Sender.
 
 Invariants:
 
-- Frames leave in the order of `write`. A response is accepted only if it is the next one due and
-  carries that request's correlation id; anything else ends the connection (an answer taken for
-  the wrong request would acknowledge the wrong records).
-- How long a response may be is known of the request it answers: one announced as longer ends the
-  connection before any of it is kept.
-- A request is due an answer once it has *started*, that is, once it was handed to the stream. It
-  is never said not to have started when a byte of it may have left: `started` stays answerable
-  after the end, because "not started" is what lets a batch be called never sent.
-- `run` ends with a cause, once, and the stream is closed by then. Frames that were complete
-  before the end were delivered; after `close_soon` none is.
-- Whatever is cancelled, the stream is closed: closing is shielded, and bounded.
-- Before the peer has shown that it is a broker, and authenticated us where that is configured, it
-  gets 64 KiB and the setup timeout, and what it speaks is named if it is not Kafka.
-- A session that nears its end is renewed where it is (KIP-368): what is queued is parked, what is
-  due is waited for, then the exchange has the connection to itself. Nothing is lost by it: what was
-  parked has not started.
+- Frames leave in the order of the calls to `write`. A response is accepted only if it belongs to
+  the oldest unanswered request, that is, carries its correlation id. Anything else ends the
+  connection: a response matched to the wrong request would acknowledge the wrong records.
+- The request determines how long its response may be. A response whose length prefix announces more
+  ends the connection before any of it is kept.
+- A request has *started* once it was handed to the stream; from then on a response is due.
+  `started` never returns False for a request of which a byte may have left, and it can still be
+  called after the connection has ended, because only a batch whose request has not started may be
+  reported as never sent.
+- `run` ends once, with a cause, and by then the stream is closed. Frames that were complete before
+  the end have been delivered; after `close_soon` no frame is delivered.
+- Cancellation never leaves the stream open: closing it is shielded, and bounded in time.
+- Until the peer has proved to be a broker, and has authenticated us where SASL is configured, it
+  may send at most 64 KiB and has the setup timeout to answer. A peer that does not speak Kafka is
+  named in the error if its protocol can be recognised.
+- A session that nears its end is renewed on the same connection (KIP-368): queued requests stay in
+  the queue, outstanding responses are awaited, then only the authentication exchange uses the
+  connection. A failed renewal leaves no request in doubt, because the queued ones have not started.
 
-Rejected: a future per request here (the engine has the state of each batch; a second copy would
-differ from it some day); a lock around `send` (one writer task needs none, and it is what lets
-frames of one moment go out together).
+Rejected: a future per request here (the engine already has the state of each batch, and a second
+copy would disagree with it sooner or later); a lock around `send` (a single writer task needs none,
+and can combine all frames that are queued at one moment into one write).
 """
 
 from __future__ import annotations
@@ -64,19 +66,19 @@ from aioidem.errors import (
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
 OnFrame = Callable[[int, bytes], Awaitable[None] | None]
-"""Takes a response: its correlation id and the whole frame without its length, header included.
+"""Receive a response: its correlation id, and its frame without the length prefix.
 
-What it returns is awaited before the next response is looked at, and cancelled if the connection
-ends meanwhile.
+The awaitable it returns is awaited before the next response is read, and is cancelled if the
+connection ends first.
 """
 
 OnProgress = Callable[[int, int], None]
-"""Takes the bytes just written and just read; one of them is 0."""
+"""Receive the number of bytes just written and just read; one of the two is 0."""
 
 _HANDSHAKE_FRAME_BYTES: Final = 1 << 16
-"""Some 20 ms of decoding, on the event loop; brokers need 2 KiB."""
+"""Decoding 64 KiB blocks the event loop for about 20 ms; an ApiVersions answer has 2 KiB."""
 _HANDSHAKE_LIMIT: Final = FrameLimit(_HANDSHAKE_FRAME_BYTES)
-_UNASKED_LIMIT: Final = FrameLimit(1 << 16, "answer that nobody asked for,")
+_UNASKED_LIMIT: Final = FrameLimit(1 << 16, "unexpected answer")
 _READ_BYTES: Final = 1 << 16
 _SEND_BYTES: Final = 1 << 17
 _CLOSE_SECONDS: Final = 1.0
@@ -90,19 +92,19 @@ def _own_version() -> str:
         return "0"
 
 
-# Looked up on import: it reads files, which no event loop should wait for.
+# Read at import, because looking it up reads files, which would block an event loop.
 _SOFTWARE: Final = ("aioidem", _own_version())
 
 _STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 Cause = KafkaConnectionError | ProtocolError | AuthenticationFailedError
-"""Why a connection ended."""
+"""The reason why a connection ended."""
 
 
 class Connection:
-    """A connection on which requests may be outstanding in any number. Make one with `open`.
+    """A connection on which any number of requests may be outstanding; `open` makes one.
 
-    Belongs to one event loop; no method may be called from another thread.
+    It belongs to one event loop; no method may be called from another thread.
     """
 
     __slots__ = (
@@ -155,7 +157,8 @@ class Connection:
         self._cause: Cause | None = None
         self._authentication: Authentication | None = None
         self._setup_timeout = setup_timeout
-        # While the session is renewed: what the exchange waits for, an answer or all answers.
+        # Set while the session is renewed: either the one response the exchange waits for, or all
+        # outstanding ones.
         self._exchange: _Exchange | None = None
         self._answered = False
         self._crash: Exception | None = None
@@ -175,34 +178,44 @@ class Connection:
         max_frame_bytes: int,
         sasl: SaslClient | None = None,
     ) -> Connection:
-        """Connect, agree on versions, and authenticate.
+        """Connect, negotiate API versions and authenticate.
 
-        :param setup_timeout: seconds for all of it, and for each renewal of a session.
-        :param max_frame_bytes: the largest response taken from then on.
-        :param sasl: who to authenticate as; None: nobody.
-        :raises AuthenticationFailedError: one side does not accept the other.
-        :raises NotKafkaError: the peer speaks something else, named if it can be recognised.
-        :raises KafkaConnectionError: it cannot be reached, hung up, or did not answer in time. A
-            peer that says nothing is asked what it speaks, within the same time.
-        :raises IncompatibleBrokerVersion: there is no version in common.
-        :raises BrokerResponseError: the broker refused to tell its versions.
-        :raises ProtocolError: its answer is malformed.
+        Args:
+            connector: opens the byte stream.
+            host: the host as the cluster advertises it.
+            port: the port as the cluster advertises it.
+            client_id: the client id in each request's header, or None.
+            setup_timeout: seconds for all of this, and for each later renewal of the session.
+            max_frame_bytes: the largest response accepted once the connection is open.
+            sasl: the credentials to authenticate with; None means no authentication.
+
+        Raises:
+            AuthenticationFailedError: one side does not accept the other.
+            NotKafkaError: the peer speaks another protocol, which is named if it can be recognised.
+            KafkaConnectionError: the peer cannot be reached, closed the connection, or did not
+                answer within `setup_timeout`. A peer that stays silent is probed for TLS and HTTP
+                in that time.
+            IncompatibleBrokerVersion: client and broker have no version of an API in common.
+            BrokerResponseError: the broker answered ApiVersions with an error.
+            ProtocolError: the broker's answer is malformed.
         """
         peer = _Peer(connector, host, port)
         failure: KafkaError | None = None
         connection: Connection | None = None
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(peer.wonder, setup_timeout)
+                tasks.start_soon(peer.probe, setup_timeout)
                 try:
                     with anyio.move_on_after(setup_timeout):
                         connection = await cls._open(
                             peer, client_id, setup_timeout, max_frame_bytes, sasl
                         )
-                except KafkaError as error:  # not through the task group, which would wrap it
+                # an error raised through the task group would be wrapped
+                except KafkaError as error:
                     failure = error
                 tasks.cancel_scope.cancel()
-        except BaseException:  # cancelled while `wonder` ends: nobody else knows of the connection
+        # cancelled while `probe` ends: nobody else would close the connection
+        except BaseException:
             if connection is not None:
                 await _close(connection._stream)  # noqa: SLF001 - our own class
             raise
@@ -280,7 +293,7 @@ class Connection:
         )
 
     async def _authenticate(self, sasl: SaslClient, client_id: str | None) -> None:
-        """For the first time: nothing else is on the connection yet."""
+        """Authenticate for the first time, while nothing else uses the connection."""
 
         async def ask(_: int, frame: Secret[bytes]) -> bytes:
             await _send_hidden(self._stream, frame)
@@ -298,16 +311,16 @@ class Connection:
 
     @property
     def cause(self) -> Cause | None:
-        """Why it ended or is about to; None while it is open."""
+        """The reason why it ended or is about to end; None while it is open."""
         return self._cause
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether it accepts no more requests."""
         return self._cause is not None
 
     def next_correlation_id(self) -> int:
-        """An id no request on this connection has (until 2^31 of them were made)."""
+        """Return an id that none of the last 2^31 - 1 requests on this connection had."""
         self._last_id = 0 if self._last_id == _LAST_CORRELATION_ID else self._last_id + 1
         return self._last_id
 
@@ -319,14 +332,17 @@ class Connection:
         expects_response: bool = True,
         limit: FrameLimit | None = None,
     ) -> None:
-        """Queue a request; `run` sends it.
+        """Queue a request, which `run` will send.
 
-        :param frame: with its length.
-        :param correlation_id: the one inside the frame, from `next_correlation_id`.
-        :param expects_response: False for what a broker does not answer (Produce with acks=0).
-        :param limit: how long its answer may be; None: as long as the splitter allows.
-        :raises KafkaConnectionError: the connection has ended; nothing of the frame was or will be
-            sent.
+        Args:
+            frame: the request, with its length prefix.
+            correlation_id: the id inside the frame, from `next_correlation_id`.
+            expects_response: False for a request that brokers do not answer (Produce with acks=0).
+            limit: how long the response may be; None means as long as the splitter allows.
+
+        Raises:
+            KafkaConnectionError: the connection has ended; no byte of the frame was or will be
+                sent.
         """
         if self._cause is not None:
             raise KafkaConnectionError(f"nothing can be sent: {self._cause.args[0]}")
@@ -339,20 +355,23 @@ class Connection:
         self._wake.set()
 
     def started(self, correlation_id: int) -> bool:
-        """Whether any byte of this request may have left.
+        """Return whether any byte of this request may have left.
 
-        False only for a request that was written here and is, or was at the end, still queued.
+        It is False only for a request that was passed to `write` and is still queued, or was when
+        the connection ended.
         """
         return correlation_id not in self._unstarted
 
     async def run(self, on_frame: OnFrame, on_progress: OnProgress) -> Cause:
-        """Send and receive until the connection ends; return why it did. Call it once.
+        """Send and receive until the connection ends, and return the cause. It may be called once.
 
         The stream is closed when this returns or raises. A `ProtocolError`, a
         `KafkaConnectionError` or an `AuthenticationFailedError` raised by a callback ends the
-        connection with that as its cause; any other exception of a callback is raised from here.
+        connection with that error as its cause; any other exception of a callback is raised from
+        here.
 
-        :raises InternalError: it was called before.
+        Raises:
+            InternalError: it was called before.
         """
         if self._ran:
             raise InternalError("Connection.run was called twice")
@@ -379,15 +398,15 @@ class Connection:
         return cause
 
     def close_soon(self, reason: str) -> None:
-        """End the connection with this reason, without waiting: `run` returns soon.
+        """End the connection for this reason without waiting; `run` returns soon afterwards.
 
-        What is queued is not sent and no further response is delivered.
+        Queued requests are not sent and no further response is delivered.
         """
         self._end(KafkaConnectionError(f"{self._where}: {reason}"))
         self._stop()
 
     async def aclose(self) -> None:
-        """End the connection and wait until the stream is closed. It may be called again."""
+        """End the connection and wait until the stream is closed; further calls are harmless."""
         self.close_soon("closed by this side")
         if self._ended is None:
             self._ended = anyio.Event()
@@ -404,19 +423,19 @@ class Connection:
         return address(self.host, self.port)
 
     def _end(self, cause: Cause) -> Cause:
-        """Take no more requests; the first cause stays. Returns it."""
+        """Accept no more requests, and return the first cause that was given."""
         if self._cause is None:
             self._cause = cause
         return self._cause
 
     def _stop(self) -> None:
-        """Deliver no more responses and let `run` return."""
+        """Deliver no more responses and make `run` return."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
     def _fail(self, error: Exception) -> None:
-        """End because of what a loop ran into."""
+        """End the connection because the reading or the writing task failed."""
         cause = _placed(error, self._where)
         if isinstance(cause, Cause):
             self._end(cause)
@@ -430,7 +449,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
             self._fail(error)
             if isinstance(error, _STREAM_ERRORS):
-                # What the peer answered before it hung up may still be on its way to the reader.
+                # Responses that the peer sent before it closed the connection may still have to be
+                # read.
                 with anyio.move_on_after(_CLOSE_SECONDS):
                     await self._done_reading.wait()
         self._stop()
@@ -442,14 +462,17 @@ class Connection:
                     await self._renew(self._authentication, on_progress)
                 data = self._start_next()
                 for at in range(0, len(data), _SEND_BYTES):
-                    # A long frame goes in pieces, so that its progress shows before its end.
+                    # A long frame is sent in pieces so that its progress can be reported.
                     piece = data[at : at + _SEND_BYTES] if len(data) > _SEND_BYTES else data
                     await self._stream.send(piece)
                     on_progress(len(piece), 0)
             await self._wake.wait()
 
     async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
-        """Authenticate again. The writer does it, so nothing that is queued can leave meanwhile."""
+        """Authenticate again.
+
+        The writing task does this itself, so no queued request can leave meanwhile.
+        """
 
         async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             exchange = self._exchange = _Exchange(correlation_id)
@@ -459,7 +482,7 @@ class Connection:
 
         try:
             if self._due:
-                # However long the broker needs: whoever is waited for has a timeout of his own.
+                # This wait needs no bound of its own: each outstanding request has a timeout.
                 self._exchange = _Exchange(None)
                 await self._exchange.wait()
             with anyio.move_on_after(self._setup_timeout):
@@ -467,12 +490,10 @@ class Connection:
                 return
         finally:
             self._exchange = None
-        raise KafkaConnectionError(
-            f"waited {self._setup_timeout:g} s for the session to be renewed"
-        )
+        raise KafkaConnectionError(f"the session was not renewed within {self._setup_timeout:g} s")
 
     def _start_next(self) -> bytes:
-        """Take as many frames off the queue as go well into one send, and mark them started."""
+        """Take at least one queued frame, as many as fit into one write, and mark them started."""
         taken: list[bytes] = []
         size = 0
         while self._queue and (not taken or size + len(self._queue[0][0]) <= _SEND_BYTES):
@@ -501,9 +522,9 @@ class Connection:
             on_progress(0, len(data))
             for place, frame in enumerate(self._splitter.feed(data, self._limit_of)):
                 if place:
-                    # What an answer made room for leaves before the next answer is looked at: a
-                    # burst of answers does not stay a burst of requests, with every one behind the
-                    # last.
+                    # Let the writer run between two responses, so that the requests which the first
+                    # one made possible leave at once. Otherwise the requests would leave in bursts,
+                    # after the last response.
                     await anyio.lowlevel.checkpoint()
                 if self._stopped:
                     return
@@ -519,17 +540,19 @@ class Connection:
                 raise self._splitter.error
 
     def _limit_of(self, place: int) -> FrameLimit:
-        """How long the answer may be that comes behind so many others."""
+        """Return how long a response may be that has this many outstanding ones before it."""
         return self._due[place][1] if place < len(self._due) else _UNASKED_LIMIT
 
     def _due_next(self, frame: bytes) -> int:
-        """The correlation id of a response, which must be the one that is due."""
+        """Return a response's correlation id, which must be that of the oldest open request."""
         came = correlation_id_of(frame)
         if not self._due:
-            raise ProtocolError(f"response {came} came, but none is due")
+            raise ProtocolError(
+                f"a response with correlation id {came} came, but none was expected"
+            )
         due, _ = self._due.popleft()
         if came != due:
-            raise ProtocolError(f"response {came} came where {due} is due")
+            raise ProtocolError(f"a response with correlation id {came} came instead of {due}")
         return due
 
     def _hung_up(self) -> KafkaConnectionError:
@@ -541,7 +564,7 @@ class Connection:
 
 
 class _Exchange:
-    """What the renewal of a session waits for: the answer with this id; None: all that are due."""
+    """What a session renewal waits for: the response with this id, or all due ones for None."""
 
     __slots__ = ("_correlation_id", "_frame", "_over")
 
@@ -551,7 +574,7 @@ class _Exchange:
         self._over = anyio.Event()
 
     def takes(self, correlation_id: int, frame: bytes) -> bool:
-        """Whether this answer is the one."""
+        """Return whether this response is the awaited one, and keep it if so."""
         if correlation_id != self._correlation_id:
             return False
         self._frame = frame
@@ -559,20 +582,21 @@ class _Exchange:
         return True
 
     def quiet(self) -> None:
-        """Nothing is due any more."""
+        """Note that no response is due any more."""
         if self._correlation_id is None:
             self._over.set()
 
     async def wait(self) -> bytes:
-        """Until it has come; returns it."""
+        """Wait for the response, and return it."""
         await self._over.wait()
         return self._frame
 
 
 async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
-    """Send what nobody may see. An exception is not chained: its frames would have it as a local.
+    """Send a frame that contains credentials, and return its length in bytes.
 
-    Returns how many bytes that were.
+    A failure is raised anew and not chained: the frames of its traceback have the data in a local
+    variable.
     """
     try:
         await stream.send(frame.reveal())
@@ -586,7 +610,7 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
 async def _only_frame(
     stream: ByteStream, splitter: FrameSplitter, asked: str = "for its API versions"
 ) -> bytes:
-    """The answer of a peer that was asked one thing."""
+    """Return the answer of a peer that was sent a single request."""
     while True:
         try:
             data = await stream.receive(_READ_BYTES)
@@ -594,13 +618,13 @@ async def _only_frame(
             raise _hung_up_at_once(splitter.pending, asked) from None
         frames = splitter.feed(data)
         if len(frames) > 1 or splitter.error is not None:
-            raise ProtocolError("it sent more than it was asked for")
+            raise ProtocolError("the peer sent more than one answer")
         if frames:
             return frames[0]
 
 
 class _SilentHangUpError(KafkaConnectionError):
-    """The peer closed the connection on our first words, without one of its own."""
+    """The peer closed the connection after our first request, without having sent a byte."""
 
 
 _NO_LISTENER: Final = "the peer is not a plaintext Kafka listener"
@@ -628,7 +652,7 @@ class _Stage(Enum):
 
 
 class _Peer:
-    """Whom a connection is being opened to, and what to say if that takes too long."""
+    """The peer that a connection is being opened to, and the error if that takes too long."""
 
     def __init__(self, connector: Connector, host: str, port: int) -> None:
         self.connector = connector
@@ -641,21 +665,23 @@ class _Peer:
     def __str__(self) -> str:
         return address(self.host, self.port)
 
-    async def wonder(self, setup_timeout: float) -> None:
-        """Towards the end, ask a peer that has said nothing what it speaks."""
+    async def probe(self, setup_timeout: float) -> None:
+        """Find out what a peer speaks that has not sent anything when most of the time is over."""
         await anyio.sleep(max(setup_timeout - PROBE_SECONDS, setup_timeout / 2))
         if self.stage is _Stage.GREETING and not self._secure:
             self._speaks = await speaks(self.connector, self.host, self.port)
 
     def too_late(self, waited: float) -> KafkaConnectionError:
-        """What the wait of that many seconds was for."""
+        """Return the error for an opening that has not finished after this many seconds."""
         match self.stage:
             case _Stage.CONNECTING:
                 return self._not_connected(waited)
             case _Stage.GREETING:
                 return self._silent(waited)
             case _Stage.AUTHENTICATING:
-                return KafkaConnectionError(f"{self}: waited {waited:g} s for authentication")
+                return KafkaConnectionError(
+                    f"{self}: authentication did not finish within {waited:g} s"
+                )
 
     def _not_connected(self, waited: float) -> KafkaConnectionError:
         shaking = ", TLS handshake included" if self._secure else ""
@@ -676,7 +702,8 @@ class _Peer:
 
 
 async def _close(stream: ByteStream) -> None:
-    # Shielded: a cancelled task must not leave a socket behind. Bounded: TLS says goodbye first.
+    # Shielded, so that a cancelled task does not leave a socket open. Bounded, because TLS first
+    # waits for the peer's close_notify.
     with (
         anyio.move_on_after(_CLOSE_SECONDS, shield=True),
         suppress(*_STREAM_ERRORS),
@@ -685,7 +712,7 @@ async def _close(stream: ByteStream) -> None:
 
 
 def _placed(error: BaseException, where: str) -> BaseException:
-    """The error as users see it: a lost connection typed, and ours with the peer's address."""
+    """Turn an error into what users see: typed, and with the peer's address."""
     if isinstance(error, _STREAM_ERRORS):
         refusal = tls_failure(error)
         if refusal is not None:

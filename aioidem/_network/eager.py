@@ -1,17 +1,17 @@
-"""TCP on asyncio, read as it arrives: the one place below anyio where bytes move.
+"""A faster TCP stream for asyncio, which reads data as it arrives; elsewhere anyio moves the bytes.
 
-anyio's stream lets its transport read only while somebody is in `receive`: each frame costs two
-changes of what the selector watches and a pass of the loop, and each `send` a cancel scope and
-another pass. `EagerStream` is the same stream with the transport's protocol taken over: what
-arrives is kept, up to a bound, and `send` waits only while the transport is full.
+anyio's stream lets its transport read only while a task is in `receive`: each frame costs two
+changes of the selector's registration and one pass of the event loop, and each `send` costs a
+cancel scope and another pass. `EagerStream` replaces the protocol of the same transport: it keeps
+what arrives, up to a bound, and its `send` waits only while the transport's buffer is full.
 
-Invariants: at most `_READ_AHEAD` bytes and one read more are kept unread; a `send` returns when its
-bytes are the kernel's. What was received before the end is handed out before the end is told. Where
-anyio's stream has already heard something, or is not made as expected, it is used as it is: nothing
-depends on `eager` but speed.
+Invariants: at most `_READ_AHEAD` bytes plus one read are kept unread. `send` returns once the
+kernel has its bytes. Data received before the end of the stream is handed out before the end is
+reported. If anyio's stream has already received something, or does not have the attributes we
+expect, `eager` returns it unchanged: only speed depends on this module.
 
-Rejected: asyncio's own happy eyeballs, to be rid of two private names of anyio's: uvloop has none,
-and a host with one dead address would not be reached there.
+Rejected: using asyncio's own connection racing (RFC 8305) to avoid two private names of anyio.
+uvloop does not have it, so a host with one dead address would be unreachable there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READ_AHEAD: Final = 1 << 18
 
 
 def eager(stream: ByteStream) -> ByteStream:
-    """The stream anyio has just opened, made eager if it is one of asyncio's."""
+    """Return the stream that anyio has just opened, wrapped in `EagerStream` if asyncio runs it."""
     transport: Any = getattr(stream, "_transport", None)
     heard = getattr(getattr(stream, "_protocol", None), "read_event", None)
     if heard is None or heard.is_set() or not hasattr(transport, "set_protocol"):
@@ -39,7 +39,10 @@ def eager(stream: ByteStream) -> ByteStream:
 
 
 class EagerStream(ByteStream, asyncio.Protocol):
-    """See the module. One task receives; `send` may be called by any."""
+    """A byte stream that reads ahead; see the module.
+
+    One task may call `receive`; any task may call `send`.
+    """
 
     def __init__(self, stream: ByteStream, transport: asyncio.Transport) -> None:
         self._stream = stream
@@ -56,7 +59,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
         transport.resume_reading()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Bytes of the peer."""
+        """Return the next bytes from the peer, at most `max_bytes`."""
         if self._chunks or self._ended:
             await asyncio.sleep(0)
         else:
@@ -78,7 +81,10 @@ class EagerStream(ByteStream, asyncio.Protocol):
         return chunk
 
     async def send(self, item: bytes) -> None:
-        """Returns when the kernel has it all; without letting others run if that is at once."""
+        """Return once the kernel has all the bytes.
+
+        If the kernel takes them at once, no other task runs in between.
+        """
         await self._kernel_takes()
         if self._transport.is_closing():
             raise anyio.BrokenResourceError
@@ -93,23 +99,23 @@ class EagerStream(ByteStream, asyncio.Protocol):
             raise over
 
     async def send_eof(self) -> None:
-        """The peer reads the end after what was sent."""
+        """Tell the peer that no more data follows."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     async def aclose(self) -> None:
-        """Close it; what was not sent is dropped."""
+        """Close the stream; data that was not sent is dropped."""
         self._closed = True
         await self._stream.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of anyio's stream."""
+        """The attributes of anyio's stream."""
         return self._stream.extra_attributes
 
     @property
     def unread(self) -> int:
-        """Bytes that came and were not received yet."""
+        """The number of bytes that have arrived and were not yet returned by `receive`."""
         return self._unread
 
     def _over(self) -> Exception | None:
@@ -125,11 +131,12 @@ class EagerStream(ByteStream, asyncio.Protocol):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    # -- what the transport calls ------------------------------------------------------------------
+    # -- called by the transport
+    # ----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """More of the peer's bytes."""
-        self._chunks.append(bytes(data))  # Windows' loop can give a bytearray
+        """Keep more bytes from the peer."""
+        self._chunks.append(bytes(data))  # the Proactor loop of Windows can pass a bytearray
         self._unread += len(data)
         if self._unread >= _READ_AHEAD and not self._resting:
             self._resting = True
@@ -137,24 +144,24 @@ class EagerStream(ByteStream, asyncio.Protocol):
         self._wake_reader()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still read."""
+        """Note that the peer sends no more; it may still read."""
         self._ended = True
         self._wake_reader()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Neither side sends any more."""
+        """Note that the connection is gone in both directions."""
         self._lost = exc
         self._ended = True
         self.resume_writing()
         self._wake_reader()
 
     def pause_writing(self) -> None:
-        """The transport is full."""
+        """Note that the transport's buffer is full."""
         self._room = asyncio.Event()
 
     def resume_writing(self) -> None:
-        """It has room again."""
+        """Note that the transport's buffer has room again."""
         room, self._room = self._room, None
         if room is not None:
             room.set()

@@ -1,4 +1,4 @@
-"""A listening port and its accept loop, ended so that the port is free when that returns."""
+"""A listening port with its accept loop; stopping it returns when the port is free again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Listening"]
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A listener and the scope its accept loop runs in."""
+    """A listener and the cancel scope in which its accept loop runs."""
 
     listener: Listener[ByteStream]
     scope: anyio.CancelScope
     done: anyio.Event
 
     async def end(self) -> None:
-        """Returns when the port is free."""
+        """Stop accepting, and return when the port is free."""
         self.scope.cancel()
         await self.done.wait()

@@ -1,17 +1,19 @@
-"""TLS: a connector that wraps another one's streams, and the context the options describe.
+"""TLS: a connector that wraps the streams of another one, and the context made of the options.
 
 Invariants:
 
-- The certificate is checked against the host name the cluster advertises (an address matches an IP
-  SAN only, a trailing dot does not count, no reverse look-up), unless an option says otherwise.
-- TLS 1.2 at least, also with a caller's context.
-- Certificates and keys are read anew for each connection, in a thread: files that were replaced are
-  the ones used. An encrypted key without a password fails; OpenSSL would ask on the terminal.
-- The end of the stream without close_notify is a lost connection, as any end of a stream of frames
-  is: nobody can cut a conversation short and have it pass for whole.
-- A peer that does not speak TLS is named.
+- The certificate is checked against the host name that the cluster advertises, unless an option
+  says otherwise. An IP address matches an IP SAN only, a trailing dot is ignored, and there is no
+  reverse look-up.
+- TLS 1.2 is the oldest version accepted, also with the caller's own context.
+- Certificates and keys are read again for each connection, in a thread, so replaced files take
+  effect. An encrypted key without a password is an error; OpenSSL alone would prompt on the
+  terminal.
+- A stream that ends without close_notify is a lost connection, and so is one that ends with it: an
+  attacker who cuts the connection cannot make it look complete.
+- A peer that does not speak TLS is reported as such.
 
-Rejected: Java's JKS stores (PKCS #12 and JKS need a library of their own; `keytool` exports PEM).
+Rejected: Java's key stores (JKS and PKCS #12 need a library of their own; `keytool` exports PEM).
 """
 
 from __future__ import annotations
@@ -58,14 +60,16 @@ _LOST: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResour
 
 
 def secured(connector: Connector, config: ProducerConfig) -> Connector:
-    """The connector, with TLS around its streams where the configuration has them.
+    """Return the connector, with TLS around its streams if the configuration asks for it.
 
-    :raises ConfigError: a file cannot be read or does not hold what it should.
+    Raises:
+        ConfigError: a file cannot be read, or does not contain what the option needs.
     """
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         return connector
-    # What cannot be loaded is told now, not at the first connection; but for a key given as text,
-    # which takes a file to be made, and a loop may be running here.
+    # Files are loaded once now, so that a mistake is reported here and not at the first connection.
+    # A key given as text is not: it would have to be written to a file, and an event loop may be
+    # running here.
     if config.ssl_keystore_key is None:
         client_context(config)
     else:
@@ -74,9 +78,10 @@ def secured(connector: Connector, config: ProducerConfig) -> Connector:
 
 
 def client_context(config: ProducerConfig) -> ssl.SSLContext:
-    """The caller's context, or one made of the files and texts of the configuration. It blocks.
+    """Return the caller's context, or make one from the configured files and texts. It blocks.
 
-    :raises ConfigError: a file cannot be read or does not hold what it should.
+    Raises:
+        ConfigError: a file cannot be read, or does not contain what the option needs.
     """
     if config.ssl_context is not None:
         return config.ssl_context
@@ -107,21 +112,21 @@ def _trusting(config: ProducerConfig) -> ssl.SSLContext:
 
 @contextmanager
 def _told(option: str, expected: str) -> Iterator[None]:
-    """Name the option, and never what it holds, if that cannot be loaded."""
+    """Turn a failure to load into a ConfigError that names the option, never its content."""
     try:
         yield
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            problem = "the key is another certificate's"
+            problem = "the key does not belong to the certificate"
         else:
             problem = f"expected PEM with {expected}"
             problem += f" ({error.reason})" if error.reason else ""
-    except (OSError, ValueError, TypeError) as error:  # TypeError: text that is not ASCII
+    except (OSError, ValueError, TypeError) as error:  # TypeError: the text is not ASCII
         strerror = error.strerror if isinstance(error, OSError) else None
         problem = strerror or f"expected PEM with {expected}"
     else:
         return
-    # The chain is left out: its frames may hold the key.
+    # The cause is not chained: the frames of its traceback may hold the key.
     raise ConfigError(f"{option} cannot be loaded: {problem}")
 
 
@@ -132,7 +137,8 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_keystore_location is not None:
         context.load_cert_chain(config.ssl_keystore_location, password=password)
     elif config.ssl_keystore_certificate_chain is not None and config.ssl_keystore_key is not None:
-        # The library takes files only: one that none but this user can read, for this moment.
+        # The library loads keys from files only, so the text is in a file for a moment, readable by
+        # this user only.
         with tempfile.TemporaryDirectory() as folder:
             chain = Path(folder, "chain.pem")
             chain.touch(mode=0o600)
@@ -143,9 +149,11 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
 
 
 class TlsConnector:
-    """Opens streams with another connector and shakes hands on them.
+    """Opens streams with another connector and makes the TLS handshake on them.
 
-    :param make_context: called in a thread for each connection.
+    Args:
+        inner: the connector that opens the streams.
+        make_context: makes the TLS context; called in a thread for each connection.
     """
 
     __slots__ = ("_inner", "_make_context")
@@ -155,10 +163,13 @@ class TlsConnector:
         self._make_context = make_context
 
     async def connect(self, host: str, port: int) -> ByteStream:
-        """See `Connector.connect`.
+        """Open a stream to this address; see `Connector.connect`.
 
-        :raises SslAuthenticationError: one side does not accept the other's certificate or version.
-        :raises NotKafkaError: the peer does not speak TLS.
+        Raises:
+            SslAuthenticationError: one side does not accept the other's certificate or TLS version.
+            NotKafkaError: the peer does not speak TLS.
+            KafkaConnectionError: the address cannot be reached, or the connection ended in the
+                handshake.
         """
         context = await anyio.to_thread.run_sync(self._make_context)
         stream = await self._inner.connect(host, port)
@@ -180,11 +191,13 @@ class TlsConnector:
                     f"{where}: the peer does not speak TLS, but plaintext Kafka; the listener's "
                     "protocol is PLAINTEXT or SASL_PLAINTEXT"
                 ) from error
-            raise KafkaConnectionError(f"{where}: it hung up in the TLS handshake") from error
+            raise KafkaConnectionError(
+                f"{where}: the peer closed the connection in the TLS handshake"
+            ) from error
 
     @staticmethod
     async def _shake_hands(stream: ByteStream, context: ssl.SSLContext, host: str) -> ByteStream:
-        # A name with the root's dot is the same name, but certificates are made without.
+        # A trailing dot marks the DNS root; certificates are issued for the name without it.
         secured = await TLSStream.wrap(
             OneAtATime(stream),
             server_side=False,
@@ -194,13 +207,16 @@ class TlsConnector:
         version = secured.extra(TLSAttribute.tls_version)  # noqa: S610 - not Django's
         if version not in _NEW_ENOUGH:
             raise SslAuthenticationError(
-                f"the broker speaks {version}; TLSv1.2 is the oldest taken"
+                f"the broker speaks {version}; TLSv1.2 is the oldest version accepted"
             )
         return secured
 
 
 def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError | None:
-    """What is wrong, if TLS itself says it: in the handshake, or with TLS 1.3 just after it."""
+    """Return what is wrong if the error is one of TLS itself, else None.
+
+    With TLS 1.3 such an error can follow the handshake, when the server rejects our certificate.
+    """
     reason: Any = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(reason, ssl.SSLCertVerificationError):
         return SslAuthenticationError(
@@ -216,30 +232,33 @@ def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError 
 
 
 class OneAtATime(ByteStream):
-    """Lets one send wait for another: TLS may answer its peer while a request is being written."""
+    """A stream whose sends wait for each other.
+
+    TLS may have to send something of its own while a request is being written.
+    """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._sending = anyio.Lock()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Bytes of the peer."""
+        """Return the next bytes from the peer."""
         return await self._stream.receive(max_bytes)
 
     async def send(self, item: bytes) -> None:
-        """Returns when they were taken, after those of every earlier call."""
+        """Send bytes after those of every earlier call; return when the stream has taken them."""
         async with self._sending:
             await self._stream.send(item)
 
     async def send_eof(self) -> None:
-        """The peer reads the end after what was sent."""
+        """Tell the peer that no more data follows."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """Close it."""
+        """Close the stream."""
         await self._stream.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of the stream."""
+        """The attributes of the wrapped stream."""
         return self._stream.extra_attributes

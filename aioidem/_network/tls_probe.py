@@ -1,16 +1,18 @@
-"""What does a peer that hung up on us, or keeps silent, speak? Asked once, to name the mistake.
+"""Find out what a peer speaks that closed the connection or stays silent, to name the mistake.
 
-Kafka's own TLS listener answers plaintext with an alert, which the frame splitter recognises. One
-of OpenSSL (a proxy, a load balancer) closes without a word, as a broker that is going down does. So
-such a peer gets a ClientHello on a second connection: whatever answers it with a TLS record is
-one. Nothing is negotiated, no certificate is looked at, and the connection is closed.
+Kafka's own TLS listener answers plaintext with a TLS alert, which the frame splitter recognises. A
+TLS listener of OpenSSL (a proxy, a load balancer) closes the connection without an answer, and so
+does a broker that is shutting down. Such a peer therefore gets a ClientHello on a second
+connection: if it answers with a TLS record, it speaks TLS. Nothing is negotiated, no certificate is
+checked, and the connection is closed.
 
-The other way round a plaintext listener of Kafka takes a ClientHello for the length of a frame that
-is far too long, and closes. So a peer that hangs up in the handshake is asked for its API versions
-in plaintext; that question holds nothing that is secret.
+The opposite mistake: a plaintext listener of Kafka reads a ClientHello as the length of a far too
+long frame, and closes the connection. So a peer that closes during the TLS handshake is asked for
+its API versions in plaintext. That request contains no secret.
 
-A peer that keeps silent may be a web server, which takes our question for the beginning of a
-request and waits for its end. It gets a request on a connection of its own, beside the ClientHello.
+A peer that stays silent may be a web server, which reads our request as the start of an HTTP
+request and waits for the rest. It gets an HTTP request on another connection, next to the
+ClientHello.
 
 Rejected: guessing by the port number.
 """
@@ -28,39 +30,41 @@ from aioidem.errors import KafkaConnectionError
 __all__ = ["PROBE_SECONDS", "answers_plaintext", "answers_tls", "client_hello", "speaks"]
 
 PROBE_SECONDS = 2.0
-"""How long a peer is asked for."""
+"""How many seconds a probe waits for an answer."""
 _HANDSHAKE, _ALERT = 0x16, 0x15
-# ApiVersions v0, correlation id 0x616f, no client id; and what the answer has after its length.
+# An ApiVersions v0 request with correlation id 0x616f and no client id, and the first bytes of its
+# answer after the length.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 0000616f ffff")
 _ANSWER = bytes.fromhex("0000616f")
 _HTTP = b"GET / HTTP/1.0\r\n\r\n"
 
 
 def client_hello(host: str) -> bytes:
-    """The first bytes of a TLS client."""
+    """Return the first bytes that a TLS client sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # it is never completed: no identity is relied on
+    # the handshake is never completed, so no identity is relied on
+    context.verify_mode = ssl.CERT_NONE
     outgoing = ssl.MemoryBIO()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=host)
-    with suppress(ssl.SSLWantReadError):  # as it should: it has spoken and waits for the server
+    with suppress(ssl.SSLWantReadError):  # expected: it has sent its part and waits for the server
         client.do_handshake()
     return outgoing.read()
 
 
 async def answers_tls(connector: Connector, host: str, port: int) -> bool:
-    """Whether the peer answers a ClientHello with a TLS record, within two seconds."""
+    """Return whether the peer answers a ClientHello with a TLS record, within two seconds."""
     first = await _answer(connector, host, port, client_hello(host), 1)
     return first[:1] in {bytes((_HANDSHAKE,)), bytes((_ALERT,))}
 
 
 async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
-    """Whether the peer answers ApiVersions in plaintext, within two seconds."""
+    """Return whether the peer answers ApiVersions in plaintext, within two seconds."""
     return (await _answer(connector, host, port, _API_VERSIONS, 8))[4:8] == _ANSWER
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """What a silent peer speaks, TLS or HTTP, if it says so within two seconds."""
+    """Return "TLS" or "HTTP" if a silent peer answers it within two seconds, else None."""
     found: list[str] = []
 
     async def over_tls() -> None:
@@ -80,7 +84,7 @@ async def speaks(connector: Connector, host: str, port: int) -> str | None:
 
 
 async def _answer(connector: Connector, host: str, port: int, said: bytes, wanted: int) -> bytes:
-    """The first bytes of what a peer answers, fewer than wanted if it hangs up."""
+    """Return the first bytes of the peer's answer; fewer than wanted if it closes early."""
     heard = b""
     with anyio.move_on_after(PROBE_SECONDS):
         try:

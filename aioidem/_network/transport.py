@@ -1,13 +1,13 @@
-"""How a byte stream to a broker is made.
+"""How a byte stream to a broker is opened.
 
 `Connection` asks a `Connector` for a stream and knows nothing else about it. TLS is a connector
-that wraps another one (its host name check needs the advertised host, which is why `connect` is
-given names, not sockets). SASL is Kafka requests on the stream, so it is the business of
-`Connection`, for any connector. The embedded cluster's in-memory transport is a connector too.
+that wraps another one; its host name check needs the advertised host, which is why `connect` takes
+names, not sockets. SASL consists of Kafka requests on the stream, so `Connection` does it over any
+connector. The embedded cluster's in-memory transport is a connector too.
 
 Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
-the address and the reason of every attempt; an impossible address is refused before anything is
-looked up, because the empty host would mean this machine.
+the address and the reason of every attempt. An impossible address is refused before it is looked
+up, because an empty host would mean this machine.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ class Connector(Protocol):
 
         The caller bounds the time by cancelling.
 
-        :raises KafkaConnectionError: it cannot be reached.
+        Raises:
+            KafkaConnectionError: the address cannot be reached.
         """
         ...
 
 
 class TcpConnector:
-    """Plain TCP: tries every address of the host (RFC 8305) and sends small frames at once."""
+    """Opens TCP streams: tries each address of the host (RFC 8305), disables Nagle's algorithm."""
 
     __slots__ = ()
 
     async def connect(self, host: str, port: int) -> ByteStream:
-        """See `Connector.connect`."""
+        """Open a stream to this address; see `Connector.connect`."""
         if not host or not 0 < port < 65536:
             raise KafkaConnectionError(f"{address(host, port)} is not an address to connect to")
         try:
             stream = await anyio.connect_tcp(host, port)
         except (OSError, ValueError) as error:
-            # ValueError: a host name that cannot be put into a DNS question.
+            # ValueError: a host name that cannot be encoded for DNS.
             cause = _told_by_the_system(error)
             raise KafkaConnectionError(
                 f"cannot connect to {address(host, port)}: {_reason(cause)}"
@@ -62,12 +63,12 @@ class TcpConnector:
 
 
 def address(host: str, port: int) -> str:
-    """``host:port`` for people, with brackets around IPv6."""
+    """Format an address as ``host:port``, with brackets around IPv6."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _told_by_the_system(error: BaseException) -> BaseException:
-    """What is below anyio's "All connection attempts failed": an error, or a group of them."""
+    """Return the errors below anyio's "All connection attempts failed": one, or a group of them."""
     below = error.__cause__
     return below if isinstance(below, OSError | BaseExceptionGroup) else error
 
@@ -75,8 +76,8 @@ def _told_by_the_system(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_reason(each) for each in error.exceptions))
-    if isinstance(error, socket.gaierror):  # its numbers are not the system's
+    if isinstance(error, socket.gaierror):  # its numbers are not errno's
         return error.strerror or "the host name cannot be looked up"
     if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)  # asyncio says "Connect call failed" whatever it was
+        return os.strerror(error.errno)  # asyncio says "Connect call failed" for every reason
     return str(error) or type(error).__name__

@@ -1,11 +1,11 @@
-"""Waiting for a plain function's word: `Signal`, an event that is given once.
+"""One-shot events that a plain function can set: a faster `anyio.Event` for asyncio.
 
-`anyio.Event` looks for the running loop whenever one is made, and wraps asyncio's, which wraps a
-future. A record that is awaited by itself needs four of them, and they were a sixth of what it
-costs. So on asyncio a signal is those futures and nothing else; on trio it is anyio's event.
+Making an `anyio.Event` looks up the running loop and wraps asyncio's event, which wraps a future. A
+record that is awaited by itself needs four events, and they were a sixth of its cost. So on asyncio
+a `Signal` consists of those futures only; on trio it is anyio's event.
 
-Invariants: a waiter that is cancelled takes no other one with it; whoever waits after the signal
-was given does not wait. Belongs to one event loop; nothing here may be called from another thread.
+Invariants: cancelling one waiter does not affect another; waiting for a signal that is already set
+returns at once. A signal belongs to one event loop; nothing here may be called from another thread.
 
 Rejected: one future shared by all waiters: cancelling one of them cancels it for all.
 """
@@ -22,21 +22,21 @@ __all__ = ["Signal", "Wakeup", "new_signal"]
 
 
 class Signal(Protocol):
-    """Given once; any number of tasks may wait for it."""
+    """An event that is set once; any number of tasks may wait for it."""
 
     def set(self) -> None:
-        """Give it: who waits goes on."""
+        """Set it, which wakes every waiting task."""
         ...
 
     async def wait(self) -> None:
-        """Return when it was given."""
+        """Return when it is set."""
         ...
 
 
 def new_signal() -> Signal:
-    """A signal for the loop that the caller's task runs on."""
+    """Make a signal for the event loop that runs the current task."""
     try:
-        # No task: a callback, or trio as a guest on asyncio's loop.
+        # There is no task in a callback, or where trio runs as a guest on asyncio's loop.
         on_asyncio = asyncio.current_task() is not None
     except RuntimeError:
         on_asyncio = False
@@ -44,7 +44,7 @@ def new_signal() -> Signal:
 
 
 class _FutureSignal:
-    """A future for each who waits."""
+    """A signal with one asyncio future per waiting task."""
 
     __slots__ = ("_given", "_waiters")
 
@@ -55,7 +55,8 @@ class _FutureSignal:
     def set(self) -> None:
         self._given = True
         for waiter in self._waiters:
-            # A loop that was closed wakes nobody, and raises when it is asked to.
+            # Setting the result of a future raises if its loop is closed; its waiter no longer
+            # runs.
             if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
         self._waiters.clear()
@@ -75,7 +76,7 @@ class _FutureSignal:
 
 
 class Wakeup:
-    """A flag that one task waits for and any plain function may raise, again and again."""
+    """A flag that one task waits for and that any plain function may raise, any number of times."""
 
     __slots__ = ("_raised", "_signal")
 
@@ -91,7 +92,7 @@ class Wakeup:
                 self._signal.set()
 
     async def wait(self) -> None:
-        """Wait for the flag, and lower it. Always lets other tasks run."""
+        """Wait for the flag and lower it; other tasks always get to run meanwhile."""
         if self._raised:
             await anyio.lowlevel.checkpoint()
         else:

@@ -1,7 +1,7 @@
-"""The wire protocol without sockets: schemas, framing, version choice, and Produce v14.
+"""Kafka's wire protocol without IO: schemas, framing, the choice of versions, and Produce v14.
 
-kio describes every message; `codec` reads them safely. Nothing here awaits, opens or measures
-anything.
+The library kio has the schema of every message; `codec` reads them safely. Nothing here awaits,
+opens a connection or reads a clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (KIP-98): a consumer group that takes part in a transaction, as plain data.
+"""AddOffsetsToTxn (KIP-98): add a consumer group to a transaction.
 
 Needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the group by itself (KIP-890).
 """
@@ -21,17 +21,17 @@ API_KEY: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsAnswer:
-    """What the coordinator said."""
+    """The coordinator's answer."""
 
     error_code: int
     throttle_ms: int = 0
 
 
 def add_offsets_request(version: int, who: TransactionalIdentity, group_id: str) -> RequestPayload:
-    """Let the group take part in the transaction of ``who``.
+    """Make the request that adds a consumer group to the transaction of ``who``.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:
@@ -46,5 +46,5 @@ def add_offsets_request(version: int, who: TransactionalIdentity, group_id: str)
 
 
 def add_offsets_answer(response: Any) -> AddOffsetsAnswer:
-    """The answer of any version."""
+    """Read an answer of any version."""
     return AddOffsetsAnswer(int(response.error_code), throttle_ms(response.throttle_time))

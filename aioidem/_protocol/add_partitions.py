@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (KIP-98): partitions that take part in a transaction, as plain data.
+"""AddPartitionsToTxn (KIP-98): add partitions to a transaction.
 
-Needed in transactions v1 only: in v2 a partition is added by the first Produce (KIP-890). All of a
-request's partitions are added, or none.
+Needed in transactions v1 only: in v2 the first Produce request to a partition adds it (KIP-890).
+Either all partitions of a request are added, or none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST_FOR_CLIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsAnswer:
-    """``error_codes`` by (topic, partition); what the broker left out is not in it."""
+    """The ``error_codes`` by (topic, partition), without those that the broker left out."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0
@@ -34,10 +34,10 @@ class AddPartitionsAnswer:
 def add_partitions_request(
     version: int, who: TransactionalIdentity, partitions: Iterable[tuple[str, int]]
 ) -> RequestPayload:
-    """Add (topic, partition) pairs to the transaction of ``who``.
+    """Make the request that adds (topic, partition) pairs to the transaction of ``who``.
 
     Raises:
-        InternalError: there is no such version for clients (v4 and up are the brokers' own).
+        InternalError: clients have no such version; v4 and up are for requests between brokers.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None or version > _LAST_FOR_CLIENTS:
@@ -58,7 +58,7 @@ def add_partitions_request(
 
 
 def add_partitions_answer(response: Any) -> AddPartitionsAnswer:
-    """The answer of any version up to v3."""
+    """Read an answer of any version up to v3."""
     return AddPartitionsAnswer(
         {
             (str(topic.name), int(part.partition_index)): int(part.partition_error_code)

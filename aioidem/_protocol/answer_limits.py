@@ -1,11 +1,11 @@
-"""How long an answer may be, by the API that was asked.
+"""How long an answer may be, depending on the API.
 
-Most answers say one thing and have a fixed size; some grow with what was asked; Metadata, Fetch and
-Produce grow most. A broker that announces more than its kind of answer can need is not a broker to
-wait for: its frame is refused before anything of it is kept.
+Most answers have a fixed size, some grow with the request, and those of Metadata, Fetch and Produce
+grow most. A frame that is announced as longer than its kind of answer can be is refused before any
+of it is kept.
 
-Invariants: no limit is above the user's `max_frame_bytes`; whoever raises that option raises the
-limits of the answers that grow with the cluster, and no other.
+Invariants: no limit exceeds the user's `max_frame_bytes`. Raising that option raises the limits of
+the answers that grow with the cluster, and no others.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ _PER_RECORD: Final = 1 << 9
 
 _GROWING: Final[Mapping[int, int | None]] = MappingProxyType(
     {
-        # With the cluster, or with what is stored there: as long as the user allows.
+        # Grows with the cluster or with the stored data: as long as the user allows.
         ApiKey.FETCH: None,
         ApiKey.METADATA: None,
-        # A partition has an entry for each producer that wrote to it of late.
+        # A partition has one entry for each producer that wrote to it recently.
         ApiKey.DESCRIBE_PRODUCERS: 8 << 20,
-        # With the partitions or the names in the request.
+        # Grows with the number of partitions or names in the request.
         ApiKey.ADD_PARTITIONS_TO_TXN: 1 << 20,
         ApiKey.TXN_OFFSET_COMMIT: 1 << 20,
         ApiKey.DESCRIBE_CONFIGS: 1 << 20,
     }
 )
-"""Bytes of the answers that have no fixed size; None: `max_frame_bytes`."""
+"""Limits in bytes of the answers that have no fixed size; None stands for `max_frame_bytes`."""
 
 
 @cache
 def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
-    """How long an answer of that API may be.
+    """Return how long an answer of this API may be.
 
-    :param max_frame_bytes: the user's bound on all of them.
+    Args:
+        api_key: the API of the request.
+        max_frame_bytes: the user's limit on every answer.
     """
     own = _GROWING.get(api_key, _FIXED)
     return _limit(api_key, max_frame_bytes if own is None else own, max_frame_bytes)
 
 
 def produce_answer_limit(partitions: int, records: int, max_frame_bytes: int) -> FrameLimit:
-    """How long the answer to a Produce request may be.
+    """Return how long the answer to a Produce request may be.
 
-    It has an entry for each partition, and at most an error for each record (KIP-467).
+    It has an entry for each partition, and at most one error for each record (KIP-467).
     """
     most = _FIXED + _PER_PARTITION * partitions + _PER_RECORD * records
     return _limit(ApiKey.PRODUCE, most, max_frame_bytes)

@@ -1,9 +1,10 @@
-"""DescribeConfigs for two questions to a broker about itself.
+"""DescribeConfigs of a broker, for two of its configs.
 
 `producer.id.expiration.ms` says when it forgets a producer (KIP-854), and
-`max.in.flight.sequence.number.per.connection` how wide its range of sequences is (KIP-758; a value
-only counts, a mere name does not: brokers of today name it once somebody has set it). Both need
-DESCRIBE_CONFIGS on the cluster, which is rarely granted: no answer is the normal answer.
+`max.in.flight.sequence.number.per.connection` how wide its range of sequences is (KIP-758). The
+latter counts only if the answer has a value, because today's brokers return its mere name once
+somebody has set it. Both need DESCRIBE_CONFIGS on the cluster, which is rarely granted, so usually
+a broker tells neither.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import BROKER, describe_configs_request, positive
@@ -23,27 +25,28 @@ _SEQUENCES: Final = "max.in.flight.sequence.number.per.connection"
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a broker says of itself; None where it says nothing usable."""
+    """What a broker's configs say; None where there is no usable value."""
 
     expiration: float | None = None
-    """Seconds after which it forgets a producer."""
+    """The seconds after which it forgets a producer that does not write."""
     sequence_cap: int | None = None
 
 
 def broker_config_request(version: int, node_id: int) -> RequestPayload:
-    """Ask a broker about itself.
+    """Make the request for a broker's own configs.
 
-    :raises InternalError: the version is not one that kio has.
+    Raises:
+        InternalError: kio has no such version.
     """
     return describe_configs_request(version, BROKER, str(node_id), (_EXPIRATION, _SEQUENCES))
 
 
 def broker_facts(response: Any) -> BrokerFacts:
-    """What the answer tells; errors tell nothing."""
+    """Read the answer; results with an error are ignored."""
     values = {
         config.name: config.value
         for result in response.results
-        if int(result.error_code) == 0
+        if int(result.error_code) == ErrorCode.none
         for config in result.configs
     }
     expiration = positive(values.get(_EXPIRATION))

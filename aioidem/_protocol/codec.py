@@ -1,28 +1,28 @@
-"""Bytes to Kafka messages and back, for every schema kio knows and for our own.
+"""Encode and decode Kafka messages, for every schema of kio and for our own.
 
-Writing is kio's (`kio.serial.entity_writer`). Reading is ours, over the same generated
-dataclasses, because a client reads what a stranger sends: kio's native reader aborts the process
-on a hostile array count, and raises KeyError, ValueError or worse on unknown tags, error codes
-and odd timestamps.
+Writing is done by kio (`kio.serial.entity_writer`). Reading is done here, into the same generated
+dataclasses, because a client reads untrusted bytes: kio's native reader aborts the process on a
+hostile array count, and raises KeyError, ValueError and others on unknown tags, unknown error codes
+and impossible timestamps.
 
 Invariants:
 
-- Only `ProtocolError` escapes `decode`, whatever the bytes are.
-- Nothing is allocated for a count before the bytes that could hold that many items are there: it
-  is at most (bytes left) / (the least an item can take).
-- All arrays of one message together have at most `MAX_ITEMS` items, those in tagged fields too: an
-  item takes a hundred times the memory and the time of the byte that announced it. A tagged field
-  is an item as well, known or not: each is walked over.
+- `decode` raises only `ProtocolError`, whatever the bytes are.
+- Nothing is allocated for a count before the bytes that could hold that many items have arrived: a
+  count is at most (bytes left) / (the fewest bytes an item can take).
+- All arrays of one message together have at most `MAX_ITEMS` items, including those in tagged
+  fields: an item takes a hundred times the memory and time of the byte that announced it. A tagged
+  field, known or not, counts as an item too.
 - The depth of recursion is that of the schema, never of the input.
 - Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
-  come once (the order is not insisted upon). One whose metadata says ``"lenient": True`` counts
-  as absent instead when its value is malformed.
-- Text that cannot be shown as it is becomes a `ForeignText`, which escapes and cuts itself.
-- What a newer broker may rightly say stays readable: an error code kio does not list becomes a
-  `RawErrorCode`, which is an int.
+  must not repeat; the order of tags is not checked. A known one whose metadata has ``"lenient":
+  True`` counts as absent if its value is malformed.
+- Text that is not safe to display becomes a `ForeignText`, which escapes and shortens itself.
+- Values that a newer broker may legitimately send stay readable: an error code that kio does not
+  list becomes a `RawErrorCode`, which is an int.
 
-Rejected: generating source text instead of closures. It is about twice as fast, but a produce
-answer takes 6 us as it is, and closures can be read and stepped through.
+Rejected: generating source code instead of closures. It is about twice as fast, but decoding a
+Produce answer takes 6 us as it is, and closures can be read and stepped through.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = [
 E = TypeVar("E", bound=Entity)
 
 MAX_ITEMS: Final = 500_000
-"""No message has more: the topics of one producer stay far below it, in partitions."""
+"""The limit on the items of a message; a producer's real messages stay far below it."""
 
 
 class _Budget:
-    """The items that a message may still have."""
+    """The number of items that a message may still have."""
 
     __slots__ = ("left",)
 
@@ -70,7 +70,7 @@ class _Budget:
         self.left = MAX_ITEMS
 
     def spend(self, count: int, kind: str, at: int) -> None:
-        """Take so many; raises ProtocolError if that is too many."""
+        """Deduct this many items, or raise ProtocolError if too few are left."""
         self.left -= count
         if self.left < 0:
             raise ProtocolError(
@@ -79,13 +79,13 @@ class _Budget:
 
 
 class _Message(bytes):
-    """The bytes of a message, or of a tagged field in it, with the budget they share."""
+    """The bytes of a message or of one of its tagged fields, with the item budget they share."""
 
     budget: _Budget
 
 
 Read = Callable[[_Message, int], tuple[Any, int]]
-"""Reads one value at an offset; returns it with the offset behind it."""
+"""Read one value at an offset; return it and the offset after it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -93,19 +93,19 @@ _ZERO_UUID: Final = bytes(16)
 
 
 class RawErrorCode(int):
-    """An error code kio has no name for: a number that can be encoded like an `ErrorCode`."""
+    """An error code that kio does not list; it can be encoded like an `ErrorCode`."""
 
     __slots__ = ()
 
     @property
     def value(self) -> int:
-        """The number, under the name kio's writer asks for."""
+        """The number, under the attribute name that kio's writer uses."""
         return int(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Field:
-    """How to read one kind of value, and the fewest bytes it takes (this bounds an array of it)."""
+    """How to read one kind of value, and the fewest bytes it takes, which bounds an array of it."""
 
     read: Read
     least: int
@@ -121,9 +121,10 @@ class _Tag:
 
 
 def encode(entity: Entity) -> bytes:
-    """The wire form of `entity`, without header and length.
+    """Encode an entity, without header and length.
 
-    :raises InternalError: a value does not fit its field; arguments are validated long before this.
+    Raises:
+        InternalError: a value does not fit its field; arguments were validated long before this.
     """
     buffer = io.BytesIO()
     try:
@@ -139,12 +140,17 @@ def decode(
     *,
     trailing: Literal["error", "ignore"] = "error",
 ) -> E:
-    """Read one `entity_type` from the start of `data`.
+    """Decode one `entity_type` from the start of `data`.
 
-    Integers come as int, durations as `timedelta`, timestamps as UTC `datetime` with milliseconds.
+    Integers become int, durations `timedelta`, timestamps UTC `datetime` with milliseconds.
 
-    :param trailing: what to do with bytes left over.
-    :raises ProtocolError: the bytes are not such a message.
+    Args:
+        entity_type: the schema.
+        data: the bytes.
+        trailing: what to do with bytes that follow the message.
+
+    Raises:
+        ProtocolError: the bytes are not such a message.
     """
     raw = data if type(data) is bytes else bytes(data)
     entity, end = decode_prefix(entity_type, raw, 0)
@@ -154,9 +160,10 @@ def decode(
 
 
 def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, int]:
-    """Read one `entity_type` at `offset`; returns it with the offset behind it.
+    """Decode one `entity_type` at `offset`; return it and the offset after it.
 
-    :raises ProtocolError: the bytes there are not such a message.
+    Raises:
+        ProtocolError: the bytes there are not such a message.
     """
     message = _Message(data)
     message.budget = _Budget()
@@ -171,7 +178,7 @@ def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, in
 
 
 def epoch_ms(moment: datetime | None) -> int:
-    """Milliseconds since the epoch of a decoded timestamp, exactly; -1 for None."""
+    """Return the exact milliseconds since the epoch of a decoded timestamp, or -1 for None."""
     return -1 if moment is None else (moment - _EPOCH) // _MILLISECOND
 
 
@@ -229,7 +236,7 @@ def _read_compact_length(data: _Message, at: int) -> tuple[int, int]:
 
 
 def _sized(read_length: Read, least: int, *, text: bool, nullable: bool) -> _Field:
-    """A string or a byte string behind its length; -1 is null."""
+    """Make the reader of a text or a byte string that follows its length; length -1 means null."""
 
     def read(data: _Message, at: int) -> tuple[Any, int]:
         length, at = read_length(data, at)
@@ -283,8 +290,8 @@ def _timestamp(nullable: bool) -> _Field:
 
 @lru_cache(maxsize=1024)
 def uuid_of(raw: bytes) -> uuid.UUID | None:
-    """A UUID's 16 bytes; None for zeros."""
-    # The same few topic ids come in every answer, and uuid.UUID() is slower than all else in it.
+    """Return the UUID of 16 bytes, or None if all are zero."""
+    # Cached: every answer has the same few topic ids, and uuid.UUID() would be its slowest part.
     return None if raw == _ZERO_UUID else uuid.UUID(bytes=raw)
 
 
@@ -296,7 +303,7 @@ def _read_uuid(data: _Message, at: int) -> tuple[uuid.UUID | None, int]:
 
 
 def _value(kafka_type: str, *, flexible: bool, nullable: bool) -> _Field:
-    """The reader of a primitive, by kio's name of the type."""
+    """Return the reader of a primitive type, by kio's name of the type."""
     if kafka_type in _NUMBERS:
         return _NUMBERS[kafka_type]
     match kafka_type:
@@ -344,7 +351,7 @@ def _array(item: _Field, *, flexible: bool, nullable: bool) -> _Field:
 
 
 def _nullable_struct(inner: _Field) -> _Field:
-    # KIP-893: one byte says whether the struct follows; as in Kafka, any negative one means null.
+    # KIP-893: one byte says whether the struct follows. As in Kafka, any negative value means null.
     def read(data: _Message, at: int) -> tuple[Any, int]:
         marker, at = _read_int8(data, at)
         return (None, at) if marker < 0 else inner.read(data, at)
@@ -354,7 +361,7 @@ def _nullable_struct(inner: _Field) -> _Field:
 
 @cache
 def _struct(entity_type: type[Entity]) -> _Field:
-    """Compile the reader of a dataclass."""
+    """Build the reader of a dataclass."""
     flexible = entity_type.__flexible__
     plain: list[tuple[str, Read]] = []
     known: dict[int, _Tag] = {}
@@ -374,7 +381,7 @@ def _struct(entity_type: type[Entity]) -> _Field:
         read = _flexible_reader(entity_type, plain, known, implied)
     else:
         read = _plain_reader(entity_type, plain)
-    # A struct without fields would let a count stand for any number of items of no bytes.
+    # At least 1, or a count could announce any number of empty structs in no bytes.
     return _Field(read, max(least + flexible, 1))
 
 
@@ -449,13 +456,13 @@ def _read_tag(field: _Tag, tag: int, values: dict[str, Any], raw: bytes, budget:
 
 
 def _field(entity_type: type[Entity], field: dataclasses.Field[Any]) -> _Field:
-    """The reader of one field, from its annotation and kio's metadata."""
+    """Build the reader of one field, from its annotation and kio's metadata."""
     flexible = entity_type.__flexible__
     kind, nullable = _without_none(field.type)
     is_array = typing.get_origin(kind) is tuple
     item, item_nullable = _without_none(typing.get_args(kind)[0]) if is_array else (kind, nullable)
     if entity_type.__name__ == "RequestHeader" and field.name == "client_id":
-        # Kafka keeps the old string form here in every header version: any broker can read it.
+        # Every header version has the old string format here, so that any broker can read it.
         return _value("string", flexible=False, nullable=True)
     if dataclasses.is_dataclass(item):
         reader = _struct(typing.cast("type[Entity]", item))
@@ -467,7 +474,7 @@ def _field(entity_type: type[Entity], field: dataclasses.Field[Any]) -> _Field:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """`X | None` as (X, True), anything else as (itself, False)."""
+    """Return (X, True) for `X | None`, and (the annotation, False) for any other."""
     if isinstance(annotation, UnionType) or typing.get_origin(annotation) is typing.Union:
         rest = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
         return rest[0], True
@@ -487,7 +494,7 @@ _ZEROES: Final[Mapping[str, Any]] = {
 
 
 def _implied_default(field: dataclasses.Field[Any]) -> Any:
-    """What an absent tagged field means where kio names no default: zero or a struct of zeroes."""
+    """Return the value of an absent tagged field without a default in kio: its type's zero."""
     if field.default is not dataclasses.MISSING:
         return field.default
     kind, nullable = _without_none(field.type)

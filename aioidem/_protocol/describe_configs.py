@@ -1,4 +1,4 @@
-"""DescribeConfigs for some configs of one resource, in any version kio has."""
+"""DescribeConfigs for some configs of one topic or broker, in any version that kio has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ BROKER: Final = 4
 def describe_configs_request(
     version: int, resource_type: int, name: str, keys: tuple[str, ...]
 ) -> RequestPayload:
-    """Ask for these configs of one topic or broker.
+    """Make the request for these configs of one topic or broker.
 
-    :raises InternalError: the version is not one that kio has.
+    Raises:
+        InternalError: kio has no such version.
     """
     schema = request_type(API_KEY, version)
     if schema is None:
@@ -41,7 +42,7 @@ def describe_configs_request(
 
 
 def positive(text: str | None) -> int | None:
-    """A config's value as a positive whole number of at most 18 digits; None if it is none."""
+    """Parse a config's value as a positive integer of at most 18 digits; None if it is not one."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
         return None
     return int(text) or None

@@ -1,7 +1,8 @@
-"""EndTxn (KIP-98): commit or abort, as plain data.
+"""EndTxn (KIP-98): commit or abort a transaction.
 
-The version is part of the meaning: v5 says that the client speaks transactions v2 (KIP-890), where
-each end raises the epoch. A client of v1 sends v4 at most, whatever the broker offers.
+The version selects the protocol: v5 tells the broker that the client speaks transactions v2
+(KIP-890), in which each EndTxn raises the epoch. A client of transactions v1 therefore sends at
+most v4, whatever the broker offers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ FIRST_V2: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class EndTxnAnswer:
-    """``producer_id`` and ``producer_epoch`` are what to go on with; -1 before v5, and on error."""
+    """The coordinator's answer, with the producer id and epoch to continue with.
+
+    Both are -1 in an answer below v5 and in one with an error.
+    """
 
     error_code: int
     producer_id: int = -1
@@ -35,10 +39,10 @@ class EndTxnAnswer:
 
 
 def end_txn_request(version: int, who: TransactionalIdentity, *, commit: bool) -> RequestPayload:
-    """Commit the transaction of ``who``, or abort it.
+    """Make the request that commits or aborts the transaction of ``who``.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:
@@ -53,7 +57,7 @@ def end_txn_request(version: int, who: TransactionalIdentity, *, commit: bool) -
 
 
 def end_txn_answer(response: Any) -> EndTxnAnswer:
-    """The answer of any version."""
+    """Read an answer of any version."""
     return EndTxnAnswer(
         int(response.error_code),
         int(getattr(response, "producer_id", -1)),

@@ -1,7 +1,7 @@
-"""FindCoordinator: which broker keeps a transactional id or a consumer group, as plain data.
+"""FindCoordinator: find the broker that coordinates a transactional id or a consumer group.
 
-One key is asked for at a time: from v4 on the API takes several (KIP-699), but a producer has one
-transactional id, and a group's coordinator is another question.
+Each request asks for one key. From v4 on a request can have several (KIP-699), but a producer has a
+single transactional id, and asks for a group's coordinator at another time.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import request_type, throttle_ms
@@ -21,12 +22,10 @@ __all__ = ["CoordinatorAnswer", "CoordinatorKey", "coordinator_answer", "coordin
 API_KEY: Final = 10
 _FIRST_WITH_TYPES: Final = 1
 _FIRST_WITH_KEYS: Final = 4
-_UNKNOWN: Final = -1
-_NOT_AVAILABLE: Final = 15
 
 
 class CoordinatorKey(IntEnum):
-    """What the key names."""
+    """What kind of name the key is."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -34,7 +33,7 @@ class CoordinatorKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAnswer:
-    """Which broker it is.
+    """The coordinator's address.
 
     With an error ``node_id`` and ``port`` are -1 and ``host`` is empty.
     """
@@ -47,10 +46,10 @@ class CoordinatorAnswer:
 
 
 def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> RequestPayload:
-    """Ask for the coordinator of one key.
+    """Make the request for the coordinator of one key.
 
     Raises:
-        InternalError: the version is not one that kio has, or (v0) cannot ask for a transaction's.
+        InternalError: kio has no such version, or v0 was given for a transactional id.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None or (version < _FIRST_WITH_TYPES and kind is not CoordinatorKey.GROUP):
@@ -64,21 +63,21 @@ def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> Request
 
 
 def coordinator_answer(response: Any, key: str) -> CoordinatorAnswer:
-    """Read the answer of any version.
+    """Read an answer of any version.
 
-    One without the key counts as UNKNOWN_SERVER_ERROR, and one that names an address which no
-    broker can have as COORDINATOR_NOT_AVAILABLE.
+    An answer without the key counts as UNKNOWN_SERVER_ERROR. One with an address that no broker can
+    have counts as COORDINATOR_NOT_AVAILABLE.
     """
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     found: Any = response
     if hasattr(response, "coordinators"):
         found = next((each for each in response.coordinators if each.key == key), None)
     if found is None:
-        return CoordinatorAnswer(_UNKNOWN, -1, "", -1, throttle)
+        return CoordinatorAnswer(ErrorCode.unknown_server_error, -1, "", -1, throttle)
     code = int(found.error_code)
     address = BrokerAddress(int(found.node_id), found.host, int(found.port))
     if not code and not address.possible:
-        code = _NOT_AVAILABLE
+        code = int(ErrorCode.coordinator_not_available)
     if code:
         return CoordinatorAnswer(code, -1, "", -1, throttle)
     return CoordinatorAnswer(code, address.node_id, address.host, address.port, throttle)

@@ -1,18 +1,18 @@
-"""ForeignText: text that somebody else wrote, which is harmless wherever it is shown.
+"""Text from an untrusted source, in a type that is safe to display.
 
-A broker names hosts, topics, configurations, coordinators and reasons. Shown as they come they
-could forge a line of a log, move a terminal's cursor or fill a disk. So the reader of answers makes
-a `ForeignText` of every string that is not plain already, and no later code has to remember to
-escape it: printing, formatting, logging and repr show it escaped and cut.
+Brokers send the names of hosts, topics, configs and coordinators, and reasons of errors. Printed
+unchanged, such text could forge a line of a log, move a terminal's cursor or fill a disk. So the
+decoder turns every string that is not plain into a `ForeignText`, and no other code has to remember
+to escape it: printing, formatting, logging and repr show it escaped and shortened.
 
-It is a str: comparing, hashing and sending it use the text as it is, so that a topic is found by
-its name whatever that is.
+It is a str: comparing, hashing and sending use the original text, so a topic is found by its name
+whatever that contains.
 
 Invariants: `str()`, `repr()`, `format()`, `%s` and f-strings show no control character, no escape
-sequence, no direction mark and at most `SHOWN` characters; the value itself is unchanged.
+sequence, no direction mark and at most `SHOWN` characters. The value itself is unchanged.
 
-Rejected: a type that is no str. Every comparison and every dictionary would have to unwrap it, and
-where one forgot to the error would show only with a hostile broker.
+Rejected: a type that is not a str. Every comparison and every dictionary would have to unwrap it,
+and a place that forgot to would fail with a hostile broker only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final
 __all__ = ["SHOWN", "ForeignText", "foreign_text", "printable"]
 
 SHOWN: Final = 300
-"""Characters of a stranger's text that are shown."""
+"""The number of characters of untrusted text that are shown."""
 
 
 def printable(text: str, limit: int = SHOWN) -> str:
-    """Escape what cannot be printed in a stranger's text, and cut it at `limit` characters."""
+    """Escape what is not printable in untrusted text, and shorten it to `limit` characters."""
     cut = text[:limit]
     if not cut.isprintable():
         cut = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
@@ -34,12 +34,12 @@ def printable(text: str, limit: int = SHOWN) -> str:
 
 
 def foreign_text(text: str) -> str:
-    """Return the text itself if it is short and printable, else a `ForeignText` of it."""
+    """Return the text itself if it is short and printable, else as a `ForeignText`."""
     return text if len(text) <= SHOWN and text.isprintable() else ForeignText(text)
 
 
 class ForeignText(str):
-    """A str that is shown escaped and cut, and is otherwise the text it was made of."""
+    """A str that is displayed escaped and shortened, and otherwise behaves as the original text."""
 
     __slots__ = ()
 

@@ -1,17 +1,17 @@
-"""Frames on a byte stream: four bytes of length, then that many bytes. No IO.
+"""Split a byte stream into frames: four bytes of length, then that many bytes. No IO.
 
 Invariants:
 
-- A length is judged as soon as its four bytes are there, before anything of the frame is kept:
-  zero, negative and above the limit are refused. Memory therefore grows with what was received,
-  never with what was announced.
-- Frames completed before a bad length are handed out first; the error comes with the next call.
-- After the error the splitter stays unusable: behind a bad length nothing on the stream has a
-  place.
-- The first four bytes of a stranger are words of another protocol. Read as a length they are
-  absurd, so they are looked up (TLS, HTTP, SSH, ...) and the peer is named.
+- A length is checked as soon as its four bytes have arrived, before anything of the frame is kept:
+  zero, negative lengths and those above the limit are refused. Memory thus grows with what was
+  received, never with what was announced.
+- Frames that were complete before a bad length are returned first; the error comes with the next
+  call.
+- After an error the splitter stays unusable, because the next frame's start is unknown.
+- A peer with another protocol starts with something that is no plausible length. Its first bytes
+  are compared with those of TLS, HTTP, SSH and others, so that the error can name the protocol.
 
-Rejected: a preallocated buffer of the announced size (an announcement is free, KIP-498).
+Rejected: allocating a buffer of the announced size (announcing costs a peer nothing, KIP-498).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _STRANGERS: Final[tuple[tuple[bytes, str], ...]] = (
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` behind its length."""
+    """Prepend the length to `payload`."""
     return _LENGTH.pack(len(payload)) + payload
 
 
 def recognise(first_bytes: bytes) -> str | None:
-    """The protocol of which a stream's first bytes are typical, or None."""
+    """Return the protocol whose streams typically start with these bytes, or None."""
     for prefix, name in _STRANGERS:
         if first_bytes.startswith(prefix):
             return name
@@ -57,7 +57,7 @@ def recognise(first_bytes: bytes) -> str | None:
 
 
 class FrameLimit(NamedTuple):
-    """How long one frame may be, and what to say where a longer one is refused."""
+    """How long one frame may be, and how an error describes one that is longer."""
 
     max_bytes: int
     what: str = "frame"
@@ -67,8 +67,9 @@ class FrameLimit(NamedTuple):
 class FrameSplitter:
     """Cuts a stream into frames.
 
-    :param max_frame_bytes: the largest frame taken. It may be changed between calls: a peer that
-        has not shown yet that it is a broker deserves less.
+    Args:
+        max_frame_bytes: the largest frame accepted. It may be changed between calls, because a peer
+            that has not yet proved to be a broker gets a lower limit.
     """
 
     __slots__ = ("_buffer", "_error", "_frames", "max_frame_bytes")
@@ -85,12 +86,12 @@ class FrameSplitter:
 
     @property
     def error(self) -> ProtocolError | NotKafkaError | None:
-        """What is wrong with the stream, once it is known; the frames before it came out whole."""
+        """What is wrong with the stream; None so far. The frames before it were returned whole."""
         return self._error
 
     @property
     def pending(self) -> bytes:
-        """The bytes of a frame that is not complete yet."""
+        """The bytes received of a frame that is not complete yet."""
         return bytes(self._buffer)
 
     def feed(
@@ -98,13 +99,19 @@ class FrameSplitter:
         data: bytes | bytearray | memoryview,
         limit_of: Callable[[int], FrameLimit] | None = None,
     ) -> list[bytes]:
-        """Take bytes of the stream; return the payloads of all frames they complete, in order.
+        """Take bytes of the stream; return the payloads of all frames that they complete, in order.
 
-        :param limit_of: how long the n-th of these frames may be, from 0 on. None: as long as
-            `max_frame_bytes` says.
-        :raises NotKafkaError: the first frame's length is impossible, so the peer is no broker.
-        :raises ProtocolError: a later length is impossible. (Either is raised by the next call
-            instead, if frames were completed in front of it; see `error`.)
+        If frames were complete before a bad length, the error is raised by the next call; see
+        `error`.
+
+        Args:
+            data: the bytes received.
+            limit_of: returns how long the n-th of these frames may be, counted from 0. None: each
+                may have `max_frame_bytes`.
+
+        Raises:
+            NotKafkaError: the first frame's length is impossible, so the peer is not a broker.
+            ProtocolError: a later length is impossible.
         """
         if self._error is not None:
             raise self._error

@@ -1,15 +1,15 @@
-"""Requests and responses as frames: header, then body, of any API at any version.
+"""Encode and decode requests and responses as frames, header and body, of any API and version.
 
 Invariants:
 
-- Which header a body has is kio's knowledge (`__header_schema__`), including that the ApiVersions
-  response always has the oldest one, so that a client can read the answer to a version too new.
-- A request of an API or version nobody here knows still gives its header
-  (`UnsupportedRequestError`): a broker must be able to answer it.
-- The schemas are kio's, but for Produce v14, which is ours.
+- kio's schemas say which header a body has (`__header_schema__`). The ApiVersions response always
+  has the oldest one, so that a client can read the answer to a version that the broker lacks.
+- Decoding a request of an unknown API or version still yields its header
+  (`UnsupportedRequestError`), because a broker must be able to answer it.
+- The schemas are kio's, except for Produce v14, which is ours.
 
-Headers are packed by hand rather than through kio: every request has one, they are twelve bytes,
-and tests compare them with kio's.
+Headers are packed by hand rather than through kio, because every request has one. They have twelve
+bytes, and tests compare them with kio's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ __all__ = [
 R = TypeVar("R", bound=ResponsePayload)
 
 MAX_THROTTLE_MS: Final = 300_000
-"""The longest throttle believed. Quotas ask for seconds; an absurd value must not silence us."""
+"""The longest throttle time accepted from a broker.
+
+Quotas ask for seconds, and an absurd value must not stop the producer.
+"""
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">hhi")
@@ -57,7 +60,7 @@ _NO_TAGS: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """What every request begins with."""
+    """The fields that every request starts with."""
 
     api_key: int
     api_version: int
@@ -66,7 +69,7 @@ class RequestHeader:
 
 
 class UnsupportedRequestError(ProtocolError):
-    """A request of an API or a version without a schema; `header` is what could be read of it."""
+    """A request of an API or version without a schema; `header` holds its decoded header."""
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(f"no schema for API {header.api_key} version {header.api_version}")
@@ -78,7 +81,7 @@ class UnsupportedRequestError(ProtocolError):
 
 @cache
 def request_type(api_key: int, version: int) -> type[RequestPayload] | None:
-    """The schema of a request, or None if there is none."""
+    """Return the schema of a request, or None if there is none."""
     if (api_key, version) == (0, 14):
         return ProduceRequestV14
     try:
@@ -89,7 +92,7 @@ def request_type(api_key: int, version: int) -> type[RequestPayload] | None:
 
 @cache
 def response_type(api_key: int, version: int) -> type[ResponsePayload] | None:
-    """The schema of a response, or None if there is none."""
+    """Return the schema of a response, or None if there is none."""
     if (api_key, version) == (0, 14):
         return ProduceResponseV14
     try:
@@ -110,7 +113,7 @@ def _client_id(client_id: str | None, flexible: bool) -> bytes:
 def request_head(
     api_key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool
 ) -> bytes:
-    """A request header: version 2 (with tagged fields, none set) if `flexible`, else version 1."""
+    """Encode a request header: version 2 (with no tagged fields) if `flexible`, else version 1."""
     return _HEAD.pack(api_key, version, correlation_id) + _client_id(client_id, flexible)
 
 
@@ -121,10 +124,16 @@ def encode_request(
     client_id: str | None,
     version: int | None = None,
 ) -> bytes:
-    """A request as a frame, length included.
+    """Encode a request as a frame, with its length prefix.
 
-    :param version: what the header shall say, if not the entity's own version.
-    :raises InternalError: a value does not fit its field.
+    Args:
+        entity: the request.
+        correlation_id: for the header.
+        client_id: for the header, or None.
+        version: the version in the header; None takes the entity's own.
+
+    Raises:
+        InternalError: a value does not fit its field.
     """
     schema = type(entity)
     head = request_head(
@@ -139,11 +148,14 @@ def encode_request(
 
 
 def decode_request(frame: bytes) -> tuple[RequestHeader, RequestPayload]:
-    """Read a request of any API.
+    """Decode a request of any API.
 
-    :param frame: without its length.
-    :raises UnsupportedRequestError: there is no schema for it; its header is attached.
-    :raises ProtocolError: it is malformed.
+    Args:
+        frame: the frame, without its length prefix.
+
+    Raises:
+        UnsupportedRequestError: there is no schema for it; the error has its header.
+        ProtocolError: it is malformed.
     """
     start, at = decode_prefix(RequestHeaderV1, frame, 0)
     header = RequestHeader(
@@ -160,7 +172,7 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, RequestPayload]:
 
 
 def encode_response(entity: ResponsePayload, correlation_id: int) -> bytes:
-    """A response as a frame, length included."""
+    """Encode a response as a frame, with its length prefix."""
     tags = _NO_TAGS if type(entity).__header_schema__.__flexible__ else b""
     body = encode(entity)
     length = _LENGTH.pack(4 + len(tags) + len(body))
@@ -168,10 +180,14 @@ def encode_response(entity: ResponsePayload, correlation_id: int) -> bytes:
 
 
 def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
-    """Read a response; returns its correlation id and itself.
+    """Decode a response; return its correlation id and the entity.
 
-    :param frame: without its length.
-    :raises ProtocolError: it is not such a response, or bytes follow it.
+    Args:
+        entity_type: the response's schema.
+        frame: the frame, without its length prefix.
+
+    Raises:
+        ProtocolError: it is not such a response, or bytes follow it.
     """
     header, at = decode_prefix(entity_type.__header_schema__, frame, 0)
     entity, end = decode_prefix(entity_type, frame, at)
@@ -180,9 +196,10 @@ def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
 
 
 def correlation_id_of(frame: bytes | memoryview) -> int:
-    """The correlation id every response begins with.
+    """Return the correlation id that every response starts with.
 
-    :raises ProtocolError: the frame is shorter than that.
+    Raises:
+        ProtocolError: the frame is shorter than that.
     """
     if len(frame) < 4:
         raise ProtocolError(f"response of {len(frame)} bytes")
@@ -190,7 +207,7 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
 
 
 def throttle_ms(asked: timedelta | int) -> int:
-    """Milliseconds of a response's throttle time, between 0 and `MAX_THROTTLE_MS`."""
+    """Return a response's throttle time in milliseconds, clamped to 0 ... `MAX_THROTTLE_MS`."""
     value = asked if isinstance(asked, int) else asked // timedelta(milliseconds=1)
     return min(max(value, 0), MAX_THROTTLE_MS)
 

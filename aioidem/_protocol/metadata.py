@@ -1,8 +1,8 @@
-"""Metadata, as plain data: the question a producer asks, and the answer without kio's types.
+"""Metadata v4 to v13: the producer's request, and the answer as plain data without kio's types.
 
-v4 to v13. An empty list of topics asks for the brokers alone; `allow_auto_create` is heeded by
-brokers since v4. A broker whose address cannot be one (see `BrokerAddress.possible`) is left out
-rather than connected to, and so is a partition that no topic has room for.
+An empty list of topics asks for the brokers only; brokers obey `allow_auto_create` since v4. A
+broker with an impossible address (see `BrokerAddress.possible`) is left out of the answer, and so
+is a partition whose index is out of range.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 API_KEY = 3
 _NO_ID = UUID(int=0)
 _LONGEST_HOST: Final = 255
-# Names in ASCII (others travel in their IDNA form), and addresses with a zone.
+# Host names in ASCII (others are sent in their IDNA form), and IP addresses with a zone.
 _HOST: Final = re.compile(r"[A-Za-z0-9_:%-][A-Za-z0-9._:%-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens."""
+    """The address at which a broker listens."""
 
     node_id: int
     host: str
@@ -50,7 +50,7 @@ class BrokerAddress:
 
     @property
     def possible(self) -> bool:
-        """Whether a broker can have it; one that cannot is not shown in logs either."""
+        """Whether a broker can have this address; one that is impossible is not logged either."""
         return (
             self.node_id >= 0
             and 0 < self.port < 65536
@@ -70,9 +70,9 @@ class PartitionUpdate:
 
 
 class PartitionColumns(Sequence[PartitionUpdate]):
-    """Many partitions, each made when it is looked at.
+    """A sequence of partitions that stores four numbers each and makes the objects on access.
 
-    Half a million objects would take ten times the memory, and hold up every garbage collection.
+    Half a million objects would take ten times the memory, and slow down every garbage collection.
     """
 
     __slots__ = ("_numbers",)
@@ -81,7 +81,7 @@ class PartitionColumns(Sequence[PartitionUpdate]):
         self._numbers = array("i")
 
     def append(self, index: int, leader_id: int, leader_epoch: int, error_code: int) -> None:
-        """Add one."""
+        """Append a partition."""
         self._numbers.extend((index, leader_id, leader_epoch, error_code))
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class PartitionColumns(Sequence[PartitionUpdate]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[PartitionUpdate]: ...
     def __getitem__(self, place: int | slice) -> PartitionUpdate | Sequence[PartitionUpdate]:
-        """One of them, or some."""
+        """Return the partition at this place, or a list of those in a slice."""
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         at = 4 * range(len(self))[place]
@@ -106,7 +106,7 @@ class PartitionColumns(Sequence[PartitionUpdate]):
 
 @dataclass(frozen=True, slots=True)
 class TopicUpdate:
-    """One topic of a Metadata answer. `topic_id` is None before v10."""
+    """One topic of a Metadata answer; `topic_id` is None before v10."""
 
     name: str
     topic_id: UUID | None
@@ -127,10 +127,10 @@ class MetadataUpdate:
 def metadata_request(
     version: int, topics: Sequence[str], *, allow_auto_create: bool
 ) -> RequestPayload:
-    """Ask for these topics by name.
+    """Make the request for these topics, by name.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     schema = request_type(API_KEY, version)
     if schema is None:
@@ -157,7 +157,10 @@ def _item_type(schema: type[RequestPayload]) -> Any:
 
 
 def metadata_update(response: Any) -> MetadataUpdate:
-    """The answer of any version, as plain data. `read_metadata` is the same without schemas."""
+    """Convert a decoded answer of any version to plain data.
+
+    `read_metadata` gives the same without schemas.
+    """
     return MetadataUpdate(
         cluster_id=getattr(response, "cluster_id", None),
         brokers=tuple(

@@ -1,19 +1,19 @@
-"""Read a Metadata answer by hand, and keep of it only the topics that were asked for.
+"""Decode a Metadata answer by hand, keeping only the topics that were asked for.
 
-A cluster answers about as many partitions as it has, and a hostile broker about as many as fit into
-a frame. The schemas' reader makes an object of every field and of every replica; what a producer
-needs are four numbers of each partition of its own topics. The rest is walked over.
+A cluster may answer all of its partitions, and a hostile broker as many as fit into a frame. The
+schema decoder makes an object of every field and every replica, but a producer needs four numbers
+for each partition of its own topics. Everything else is skipped.
 
 Invariants:
 
-- Tests hold it to the schemas' reader, in each version, on the same bytes: the same result for
-  topics that were asked for, or a `ProtocolError` from both.
+- Tests compare it with the schema decoder, in each version, on the same bytes: for topics that were
+  asked for both give the same result, or both raise `ProtocolError`.
 - Brokers, topics, partitions and tagged fields together are at most `MAX_ITEMS`, kept or not, and
   brokers at most `MAX_BROKERS`.
-- It is a pure function: it may run in a thread.
+- It is a pure function, so it may run in a thread.
 
-Rejected: a filter inside the schemas' reader. It would still be four times slower, and every other
-API would pay for a question that only Metadata has.
+Rejected: a filter inside the schema decoder. It would still be four times slower, and it would
+complicate every other API for the sake of Metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aioidem.errors import InternalError, ProtocolError
 __all__ = ["MAX_BROKERS", "read_metadata"]
 
 MAX_BROKERS: Final = 2_000
-"""No cluster has more, and each gets an entry of its own in the engine."""
+"""The limit on brokers: above any real cluster, because the engine keeps an entry for each."""
 
 _FIRST_VERSION: Final = 4
 _LAST_VERSION: Final = 13
@@ -58,13 +58,16 @@ _PARTITION_WITH_EPOCH: Final = Struct(">hiii")
 
 
 def read_metadata(version: int, frame: bytes, wanted: Container[str]) -> MetadataUpdate:
-    """Read a Metadata answer.
+    """Decode a Metadata answer.
 
-    :param version: of the request it answers, 4 to 13.
-    :param frame: without its length.
-    :param wanted: the topics that were asked for; others are left out.
-    :raises ProtocolError: it is malformed, or has more items than any cluster.
-    :raises InternalError: there is no such version here.
+    Args:
+        version: the version of the request, 4 to 13.
+        frame: the frame, without its length prefix.
+        wanted: the topics that were asked for; others are left out.
+
+    Raises:
+        ProtocolError: it is malformed, or has more items than any real cluster.
+        InternalError: the version is not one of 4 to 13.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise InternalError(f"no Metadata version {version}")
@@ -80,7 +83,7 @@ def read_metadata(version: int, frame: bytes, wanted: Container[str]) -> Metadat
 
 
 class _Reader:
-    """Goes through one answer; `_at` is the offset of what comes next."""
+    """Reads one answer from start to end; `_at` is the offset of the next field."""
 
     __slots__ = ("_at", "_flexible", "_frame", "_left", "_version", "_wanted")
 
@@ -89,16 +92,16 @@ class _Reader:
         self._frame = frame
         self._wanted = wanted
         self._flexible = version >= _FLEXIBLE
-        self._at = 4  # behind the correlation id
+        self._at = 4  # after the correlation id
         self._left = MAX_ITEMS
 
     def answer(self) -> MetadataUpdate:
-        """The whole of it."""
+        """Read the whole answer."""
         self._tags()
         throttle = self._int32()
         brokers = self._brokers()
         cluster_id = self._text(nullable=True)
-        self._int32()  # the controller
+        self._int32()  # the controller's id
         topics = [self._topic() for _ in range(self._count(7))]
         if _WITH_PERMISSIONS <= self._version <= _LAST_WITH_CLUSTER_PERMISSIONS:
             self._int32()
@@ -133,7 +136,7 @@ class _Reader:
         topic_id: UUID | None = None
         if self._version >= _WITH_TOPIC_ID:
             topic_id = uuid_of(self._bytes(16))
-        self._bytes(1)  # whether it is internal
+        self._bytes(1)  # whether the topic is internal
         kept = name is not None and name in self._wanted
         partitions = self._partitions(keep=kept)
         if self._version >= _WITH_PERMISSIONS:
@@ -161,7 +164,7 @@ class _Reader:
         return found
 
     def _walk_compact(self, arrays: range) -> None:
-        """Over a partition's lists of brokers, and its tags."""
+        """Skip a partition's lists of brokers and its tagged fields, in a flexible version."""
         frame, at = self._frame, self._at
         for _ in arrays:
             count = frame[at]
@@ -192,7 +195,7 @@ class _Reader:
         self._at = at
 
     def _count(self, least: int) -> int:
-        """Of an array whose items take at least so many bytes."""
+        """Read an array's count, and check that as many items of at least this size can follow."""
         count = self._uvarint() - 1 if self._flexible else self._int32()
         left = len(self._frame) - self._at
         if count < 0 or count * least > left:
@@ -201,7 +204,7 @@ class _Reader:
         return count
 
     def _spend(self, count: int, kind: str) -> None:
-        """Of the items that a message may have."""
+        """Deduct this many from the items that the message may still have."""
         self._left -= count
         if self._left < 0:
             raise ProtocolError(
@@ -248,7 +251,7 @@ class _Reader:
         raise ProtocolError(f"varint before byte {self._at} does not fit 32 bits")
 
     def _tags(self) -> None:
-        """Over tagged fields: none of any version is known."""
+        """Skip the tagged fields; no version of the answer defines any."""
         if not self._flexible:
             return
         for _ in range(self._tag_count()):

@@ -1,17 +1,16 @@
-"""Produce, the one API that carries load: requests built at once, answers as plain views.
+"""Produce, the API that carries the records: requests written by hand, answers as plain tuples.
 
 Invariants:
 
-- A request is written by hand, in one join over the batches' own bytes; tests hold it equal, byte
-  by byte, to what kio writes for v3 to v13. Through kio each batch is copied three times.
-- The answer that is usual is read by hand too, one `unpack` for a partition; every other one by the
-  schemas' reader. Tests hold both to the same result on the same bytes.
-- The engine never sees a schema: whatever the version, it gets `PartitionAnswer`, in which a
-  field the version lacks has the value Kafka's schema gives it when absent.
-- `retained` is None unless the broker said something, also where the schema's default would say
-  5.
-- An answer that contradicts itself (a negative partition, an offset below -1, one partition
-  twice) is refused whole: half of it must not acknowledge anything. Text from the broker is made
+- A request is written by hand, as one join over the batches' own bytes. Tests compare it byte by
+  byte with what kio writes for v3 to v13. kio would copy each batch three times.
+- The answer of a healthy broker is read by hand too, with one `unpack` per partition; every other
+  answer goes through the schema decoder. Tests hold both to the same result on the same bytes.
+- The engine never sees a schema. In any version it gets `PartitionAnswer`, where a field that the
+  version lacks has the value that Kafka's schema defines for an absent field.
+- `retained` is None if the broker sent no value, even though the schema's default is 5.
+- An answer that contradicts itself (a negative partition, an offset below -1, a partition twice) is
+  refused as a whole, so that none of it acknowledges anything. Text from the broker is made
   printable.
 """
 
@@ -70,25 +69,27 @@ FIRST_FLEXIBLE_VERSION: Final = 9
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 
 TopicBatches = tuple[str, uuid.UUID | None, Sequence[tuple[int, bytes]]]
-"""A topic's name, its id (v13 and up), and (partition, record batch) for each partition."""
+"""A topic's name, its id (from v13 on), and for each partition a pair (partition, record batch)."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
 _INDEX_AND_SIZE: Final = Struct(">ii")
-# A response from v9 on: correlation id, its header's tags, number of topics; throttle time, tags.
+# The start of a response from v9 on: correlation id, the header's tags, number of topics. Its end:
+# throttle time, tags.
 _ANSWER_START: Final = Struct(">iBB")
 _ANSWER_END: Final = Struct(">iB")
-# Index, error, base offset, append time, log start; numbers of record errors, message, tags.
+# Index, error code, base offset, append time, log start offset; number of record errors, error
+# message, tags.
 _PLAIN_PARTITION: Final = Struct(">ihqqqBBB")
 _RETAINED_TAG: Final = b"\x01\x04"
 _LAST_MOMENT_MS: Final = 253_402_300_799_999
-"""What a `datetime` can say; the schemas' reader refuses more."""
+"""The latest moment that a `datetime` can represent; the schema decoder refuses later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderNode:
-    """Where a partition's new leader listens (KIP-951)."""
+    """The address of a partition's new leader (KIP-951)."""
 
     node_id: int
     host: str
@@ -96,12 +97,13 @@ class LeaderNode:
 
 
 class PartitionAnswer(NamedTuple):
-    """What became of one partition's batch.
+    """The answer for one partition's batch.
 
-    ``topic`` is None from v13 on, ``topic_id`` before. ``base_offset``, ``log_append_time_ms``,
-    ``log_start_offset``, ``leader_id`` and ``leader_epoch`` are -1 when not told. ``retained`` is
-    the broker's window for this partition as it was sent, not clamped; None when it said nothing.
-    ``record_errors``: (index in the batch, message) of the records that spoiled it (KIP-467).
+    ``topic`` is None from v13 on, ``topic_id`` is None before. ``base_offset``,
+    ``log_append_time_ms``, ``log_start_offset``, ``leader_id`` and ``leader_epoch`` are -1 if the
+    broker did not send them. ``retained`` is the number of batches that the leader remembers per
+    producer (KIP-1269), as it was sent, not clamped; None if it was not sent. ``record_errors`` has
+    (index in the batch, message) for each record that made the broker refuse the batch (KIP-467).
     """
 
     topic: str | None
@@ -119,7 +121,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class ProduceAnswer(NamedTuple):
-    """A whole answer; ``throttle_ms`` is clamped, ``leaders`` lists new leaders' addresses."""
+    """A whole answer: ``throttle_ms`` is clamped, ``leaders`` has the addresses of new leaders."""
 
     partitions: tuple[PartitionAnswer, ...]
     throttle_ms: int
@@ -136,11 +138,20 @@ def encode_produce_request(
     timeout_ms: int,
     topics: Iterable[TopicBatches],
 ) -> bytes:
-    """A Produce request as a frame, length included.
+    """Encode a Produce request as a frame, with its length prefix.
 
-    :param acks: 0, 1 or -1.
-    :raises InternalError: the version is not one of 3 to 14, or a topic's id is missing where the
-        version names topics by it.
+    Args:
+        version: 3 to 14.
+        correlation_id: for the header.
+        client_id: for the header, or None.
+        transactional_id: the producer's, or None.
+        acks: 0, 1 or -1 (all in-sync replicas).
+        timeout_ms: how long the broker may wait for the replicas.
+        topics: the batches.
+
+    Raises:
+        InternalError: the version is not one of 3 to 14, or it names topics by id and an id is
+            missing.
     """
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise InternalError(f"no Produce version {version}")
@@ -160,11 +171,14 @@ def encode_produce_request(
 
 
 def decode_produce_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
-    """Read a Produce response; returns its correlation id and the answers.
+    """Decode a Produce response; return its correlation id and the answer.
 
-    :param version: of the request it answers.
-    :param frame: without its length.
-    :raises ProtocolError: it is malformed or contradicts itself.
+    Args:
+        version: the version of the request.
+        frame: the frame, without its length prefix.
+
+    Raises:
+        ProtocolError: it is malformed or contradicts itself.
     """
     if FIRST_FLEXIBLE_VERSION <= version <= LAST_VERSION:
         plain = _plain_response(version, frame)
@@ -174,7 +188,7 @@ def decode_produce_response(version: int, frame: bytes) -> tuple[int, ProduceAns
 
 
 def decode_by_schema(version: int, frame: bytes) -> tuple[int, ProduceAnswer]:
-    """The same for any answer, by its schema."""
+    """Decode any Produce response with its schema; return its correlation id and the answer."""
     schema = response_type(0, version)
     if schema is None:
         raise InternalError(f"no Produce version {version}")
@@ -226,12 +240,14 @@ def _uvarint(value: int) -> bytes:
 
 
 def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | None:
-    """The answer of a healthy broker: v9 or later, every partition appended, no text, no tag but
-    the window's. None for any other, also a malformed one: the schemas' reader judges those.
+    """Read the answer of a healthy broker; None if it is any other.
+
+    Healthy means: v9 or later, every partition appended, no text, and no tag but the window's. For
+    any other answer, also a malformed one, the schema decoder decides.
     """
     try:
         correlation_id, _, count = _ANSWER_START.unpack_from(frame)
-        # One byte each: a count of 128 or more is not plain.
+        # Both counts must fit into one byte, so 128 or more is not handled here.
         if frame[4] or not 0 < count < 0x80:
             return None
         at = _ANSWER_START.size
@@ -251,7 +267,7 @@ def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | N
 
 
 def _plain_topic(version: int, frame: bytes, at: int, found: list[PartitionAnswer]) -> int:
-    """Add a topic's partitions to `found`; returns the offset behind it, or -1: not plain."""
+    """Add a topic's partitions to `found`; return the offset after it, or -1 if it is not plain."""
     name: str | None = None
     topic_id: uuid.UUID | None = None
     if version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -281,7 +297,9 @@ def _plain_topic(version: int, frame: bytes, at: int, found: list[PartitionAnswe
             retained = _INT32.unpack_from(frame, at + 2)[0]
             at += 2 + _INT32.size
         found.append(
-            PartitionAnswer(name, topic_id, index, 0, offset, appended, max(start, -1), retained)
+            PartitionAnswer(
+                name, topic_id, index, error, offset, appended, max(start, -1), retained
+            )
         )
     return -1 if frame[at] else at + 1
 
@@ -340,7 +358,7 @@ def _record_errors(errors: Iterable[Any]) -> Iterator[tuple[int, str | None]]:
 
 def _leaders(endpoints: Iterable[Any]) -> Iterator[LeaderNode]:
     for each in endpoints:
-        # An address nobody can connect to is left out; Metadata will tell the right one.
+        # An impossible address is left out; the next Metadata answer has the right one.
         if BrokerAddress(each.node_id, each.host, each.port).possible:
             yield LeaderNode(each.node_id, each.host, each.port)
 

@@ -1,17 +1,16 @@
-"""Produce v14 (KIP-1269) as dataclasses of kio's kind; no library has it.
+"""Produce v14 (KIP-1269) as dataclasses in kio's style; no library has it yet.
 
-The request is v13's. The response is v13's plus tagged field 1, an int32 that says how many
-batches per producer id the leader remembers. The KIP's prose puts it into
-PartitionProduceResponse, its listing into TopicProduceResponse: both structs have it here, and
-`RETAINED_TAG_IN` says which one the embedded broker writes.
+The request equals that of v13. The response adds tagged field 1, an int32 with the number of
+batches per producer id that the leader remembers. The KIP's text puts it into
+PartitionProduceResponse, its schema into TopicProduceResponse. Here both structs have the field,
+and `RETAINED_TAG_IN` says which one the embedded broker writes.
 
 Invariants:
 
-- The field's default is None, not the schema's 5: whether a broker said anything must stay
-  visible. `tagged_retained` leaves a 5 out, as Kafka's own writer leaves out what equals the
-  default.
-- The field is lenient (see `codec`): a value that is not four bytes counts as absent.
-- The annotations are resolved, because kio's writer does not accept text.
+- The field's default is None, not the schema's 5, so that a broker that sent nothing can be told
+  apart. `tagged_retained` leaves a 5 out, as Kafka's own writer leaves out default values.
+- The field is lenient (see `codec`): a value that does not have four bytes counts as absent.
+- The annotations are resolved types, because kio's writer does not accept strings.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ __all__ = [
 ]
 
 DEFAULT_RETAINED: Final = 5
-"""How many batches per producer id and partition a broker remembers that says nothing."""
+"""The batches per producer id and partition that a broker remembers if it sends no number."""
 
 RETAINED_TAG_IN: Final[Literal["partition", "topic"]] = "partition"
-"""The struct the embedded broker writes the tagged field into; readers look into both."""
+"""The struct into which the embedded broker writes the field; readers look into both."""
 
 _RETAINED: Final[dict[str, Any]] = {"kafka_type": "int32", "tag": 1, "lenient": True}
 _VERSION: Final = i16(14)
@@ -60,7 +59,7 @@ def _resolved(schema: type[T]) -> type[T]:
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequestV14(ProduceRequest):
-    """The same as v13; the version only says that the client understands the new field."""
+    """The request of v13; the version only says that the client understands the new field."""
 
     __version__: ClassVar[i16] = _VERSION
 
@@ -68,7 +67,7 @@ class ProduceRequestV14(ProduceRequest):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProduceResponseV14(PartitionProduceResponse):
-    """v13's, and how many batches the leader retains for this partition (None: not said)."""
+    """The struct of v13, plus how many batches the leader remembers for this partition, or None."""
 
     __version__: ClassVar[i16] = _VERSION
     producer_state_batches_to_retain: int | None = field(metadata=_RETAINED, default=None)
@@ -77,7 +76,7 @@ class PartitionProduceResponseV14(PartitionProduceResponse):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicProduceResponseV14(TopicProduceResponse):
-    """v13's, and how many batches the leader retains for each of these partitions."""
+    """The struct of v13, plus how many batches the leader remembers for each partition."""
 
     __version__: ClassVar[i16] = _VERSION
     partition_responses: tuple[PartitionProduceResponseV14, ...]
@@ -87,12 +86,12 @@ class TopicProduceResponseV14(TopicProduceResponse):
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResponseV14(ProduceResponse):
-    """v13's, of topics that may carry the new field."""
+    """The response of v13, with topics that may have the new field."""
 
     __version__: ClassVar[i16] = _VERSION
     responses: tuple[TopicProduceResponseV14, ...]
 
 
 def tagged_retained(batches: int, struct: Literal["partition", "topic"]) -> int | None:
-    """The tagged field's value in `struct` for a broker that retains `batches`; None: left out."""
+    """Return the tagged field's value in this struct for such a broker, or None to leave it out."""
     return batches if struct == RETAINED_TAG_IN and batches != DEFAULT_RETAINED else None

@@ -1,8 +1,9 @@
-"""InitProducerId (KIP-98), as plain data: for a plain idempotent producer, and for a transactional
-one, whose coordinator is asked.
+"""InitProducerId (KIP-98), for idempotent and for transactional producers.
 
-A transactional producer that has an identity already names it, to get the next epoch and not be
-taken for somebody else (KIP-360; v3 and up). Below v3 it cannot: it then fences itself.
+An idempotent producer asks any broker, a transactional one its coordinator. A transactional
+producer that already has an identity names it to get the next epoch, so that the coordinator does
+not treat it as another instance (KIP-360, from v3 on). Below v3 it cannot, and fences its own
+earlier epoch.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ __all__ = [
 
 API_KEY = 22
 FIRST_WITH_IDENTITY = 3
-"""The lowest version in which a producer can name the identity it has."""
+"""The lowest version in which a producer can name its current identity."""
 _NO_TIMEOUT_MS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionalIdentity:
-    """Who a request of a transaction is from."""
+    """The producer on whose behalf a transactional request is sent."""
 
     transactional_id: str
     producer_id: int
@@ -42,7 +43,7 @@ class TransactionalIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAnswer:
-    """What the broker said; -1 where it gave nothing."""
+    """The broker's answer; -1 where it assigned nothing."""
 
     error_code: int
     producer_id: int
@@ -51,10 +52,10 @@ class ProducerIdAnswer:
 
 
 def producer_id_request(version: int) -> RequestPayload:
-    """Ask for a new producer id, outside of any transaction.
+    """Make the request for a new producer id without a transactional id.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     return _request(version, None, _NO_TIMEOUT_MS, -1, -1)
 
@@ -65,13 +66,16 @@ def transactional_producer_id_request(
     timeout_ms: int,
     existing: TransactionalIdentity | None = None,
 ) -> RequestPayload:
-    """Ask the coordinator for the transactional id's producer id and its next epoch.
+    """Make the request for the producer id and next epoch of a transactional id.
 
-    :param timeout_ms: after which the coordinator aborts a transaction by itself.
-    :param existing: what this producer has; left out below `FIRST_WITH_IDENTITY`.
+    Args:
+        version: the version to send.
+        transactional_id: the transactional id.
+        timeout_ms: the time after which the coordinator aborts an open transaction by itself.
+        existing: the producer's current identity; left out below `FIRST_WITH_IDENTITY`.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     if existing is None:
         return _request(version, transactional_id, timeout_ms, -1, -1)
@@ -96,7 +100,7 @@ def _request(
 
 
 def producer_id_answer(response: Any) -> ProducerIdAnswer:
-    """The answer of any version."""
+    """Read an answer of any version."""
     return ProducerIdAnswer(
         int(response.error_code),
         int(response.producer_id),

@@ -1,7 +1,7 @@
-"""DescribeProducers (KIP-664) for one partition: what the answering replica knows of producers.
+"""DescribeProducers (KIP-664) for one partition: the producers that the answering replica knows.
 
-Any replica answers, whether it leads or not, and it tells of its log's end, not of what is
-committed. So the answer is a hint where to look, never a verdict.
+Any replica answers, leader or not, and describes the end of its log, not the committed part. So the
+answer is only a hint where to start looking, never proof.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import throttle_ms
@@ -19,7 +20,7 @@ __all__ = ["ProducersAnswer", "producers_answer", "producers_request"]
 
 @dataclass(frozen=True, slots=True)
 class ProducersAnswer:
-    """`last_sequences`: producer id -> (epoch, last sequence on the wire)."""
+    """The answer, with `last_sequences` as producer id -> (epoch, last sequence on the wire)."""
 
     error_code: int
     last_sequences: dict[int, tuple[int, int]]
@@ -27,13 +28,13 @@ class ProducersAnswer:
 
 
 def producers_request(topic: str, partition: int) -> RequestPayload:
-    """Ask about one partition. There is only v0."""
+    """Make the request for one partition; the API has only v0."""
     wanted: Any = TopicRequest(name=topic, partition_indexes=(partition,))  # type: ignore[arg-type]
     return DescribeProducersRequest(topics=(wanted,))
 
 
 def producers_answer(response: Any, topic: str, partition: int) -> ProducersAnswer:
-    """What it says of that partition; an answer without it counts as UNKNOWN_SERVER_ERROR."""
+    """Read the answer for that partition; one without it counts as UNKNOWN_SERVER_ERROR."""
     for named in response.topics:
         for part in named.partitions:
             if named.name == topic and part.partition_index == partition:
@@ -45,4 +46,4 @@ def producers_answer(response: Any, topic: str, partition: int) -> ProducersAnsw
                     },
                     throttle_ms(response.throttle_time),
                 )
-    return ProducersAnswer(-1, {}, throttle_ms(response.throttle_time))
+    return ProducersAnswer(ErrorCode.unknown_server_error, {}, throttle_ms(response.throttle_time))

@@ -1,7 +1,7 @@
-"""Fetch for one purpose: read back which of our batches are in a partition's committed log.
+"""Fetch, used only to find out which of our batches are in a partition's committed log.
 
-v13 names the topic by id, so a topic that was deleted and made
-anew can not answer for its predecessor; older brokers are asked by name.
+v13 names the topic by id, so a topic that was deleted and created again cannot be taken for its
+predecessor. Older brokers are asked by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any, Final
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import request_type, throttle_ms
@@ -23,17 +24,17 @@ __all__ = ["MAX_VERSION", "ReadBackAnswer", "read_back_answer", "read_back_reque
 
 API_KEY = 1
 MAX_VERSION: Final = 13
-"""What is asked needs nothing that later versions have."""
+"""Later versions add nothing that is needed here."""
 
 _WITH_TOPIC_IDS: Final = 13
-# Of the smallest batches, which take longest: some 3,000, or 15 ms.
+# About 3,000 batches of the smallest size, the slowest to decode, which take 15 ms.
 _PAGE_BYTES: Final = 1 << 18
 _INT32: Final = Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBackAnswer:
-    """One page; `high_watermark` is where the committed log ends."""
+    """One page of the log; `high_watermark` is the end of its committed part."""
 
     error_code: int
     high_watermark: int
@@ -44,9 +45,10 @@ class ReadBackAnswer:
 def read_back_request(
     version: int, topic: str, topic_id: UUID | None, partition: int, offset: int
 ) -> RequestPayload:
-    """Ask for a page from `offset` on, without waiting for more to be written.
+    """Make the request for a page that starts at `offset`, without waiting for new records.
 
-    :raises InternalError: the version is not one that kio has, or names topics by an id not known.
+    Raises:
+        InternalError: kio has no such version, or it names topics by id and the id is unknown.
     """
     schema = request_type(API_KEY, version)
     if schema is None or (version >= _WITH_TOPIC_IDS and topic_id is None):
@@ -78,21 +80,22 @@ def _make(schema: Any, **values: Any) -> Any:
 
 
 def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
-    """The page; an answer without the partition counts as UNKNOWN_SERVER_ERROR."""
+    """Read the page; an answer without the partition counts as UNKNOWN_SERVER_ERROR."""
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     top = int(getattr(response, "error_code", 0))
     parts = [part for topic in response.responses for part in topic.partitions]
     part = next((part for part in parts if part.partition_index == partition), None)
     if top or part is None:
-        return ReadBackAnswer(top or -1, -1, b"", throttle)
+        return ReadBackAnswer(top or ErrorCode.unknown_server_error, -1, b"", throttle)
     return ReadBackAnswer(
         int(part.error_code), int(part.high_watermark), _page(bytes(part.records or b"")), throttle
     )
 
 
 def _page(records: bytes) -> bytes:
-    """As much as was asked for: more has only a broker that has to send a whole batch, which comes
-    first.
+    """Cut a page to the size that was asked for.
+
+    A broker sends more only if the first batch alone is larger; that one is kept whole.
     """
     first = 12 + _INT32.unpack_from(records, 8)[0] if len(records) >= _PAGE_BYTES else 0
     return records[: max(first, _PAGE_BYTES)]

@@ -1,19 +1,21 @@
-"""SaslHandshake and SaslAuthenticate: the frames around a SASL mechanism's messages (KIP-152).
+"""SaslHandshake and SaslAuthenticate: requests that carry a SASL mechanism's messages (KIP-152).
 
-Invariants: an error code other than NONE is an `AuthenticationFailedError`, and what the broker
-says with it is escaped and cut; a session's lifetime (KIP-368) is a sane number of seconds, or None
-for one that does not end.
+Invariants: an error code other than NONE raises `AuthenticationFailedError`, and the broker's text
+in it is escaped and shortened. A session's lifetime (KIP-368) is a plausible number of seconds, or
+None if the session does not end.
 
-Rejected: SaslHandshake v0, which is followed by bare SASL messages without a header (brokers before
-1.0); an error code that is retriable here (none says that the same credentials will do later).
+Rejected: SaslHandshake v0, after which brokers older than 1.0 expect bare SASL messages without a
+header; treating an error code as retriable (none of them says that the same credentials will be
+accepted later).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.messages import printable, request_type
@@ -28,56 +30,58 @@ __all__ = [
     "handshake_request",
 ]
 
-_UNSUPPORTED_MECHANISM: Final = 33
-_ILLEGAL_STATE: Final = 34
 _SHORTEST, _LONGEST = 0.1, 30 * 86400.0
-"""Seconds of a session that are believed: a shorter one would keep us authenticating."""
+"""The range of session lifetimes in seconds; a shorter one would keep us authenticating."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaslAnswer:
-    """What the broker answered to one message."""
+    """The broker's answer to one message."""
 
     challenge: bytes = field(repr=False)
-    """For the mechanism."""
+    """The next message for the mechanism."""
     lifetime: float | None
-    """Seconds until the broker wants to be authenticated to again; None: never."""
+    """Seconds until the broker requires a new authentication; None means never."""
 
 
 def handshake_request(mechanism: str) -> RequestPayload:
-    """Names the mechanism, once per exchange."""
+    """Make the request that names the mechanism, sent once per exchange."""
     schema: Any = request_type(ApiKey.SASL_HANDSHAKE, 1)
     entity: RequestPayload = schema(mechanism=mechanism)
     return entity
 
 
 def check_handshake(response: Any, mechanism: str) -> None:
-    """Take the answer to it.
+    """Check the answer to `handshake_request`.
 
-    :raises AuthenticationFailedError: the broker does not offer the mechanism, or no SASL at all.
+    Raises:
+        AuthenticationFailedError: the broker does not offer the mechanism, or no SASL at all.
     """
     code = int(response.error_code)
-    if code == _UNSUPPORTED_MECHANISM:
+    if code == ErrorCode.unsupported_sasl_mechanism:
         offered = ", ".join(printable(each, 40) for each in response.mechanisms[:20]) or "none"
         raise broker_error(code, f"the broker does not offer {mechanism}, but {offered}")
-    if code == _ILLEGAL_STATE:
-        raise broker_error(code, "this listener wants no SASL: its protocol is PLAINTEXT or SSL")
+    if code == ErrorCode.illegal_sasl_state:
+        raise broker_error(
+            code, "this listener does not use SASL: its protocol is PLAINTEXT or SSL"
+        )
     if code:
         raise _refused(code, f"the broker refused the mechanism {mechanism}")
 
 
 def authenticate_request(version: int, message: bytes) -> RequestPayload:
-    """Carries one message of the mechanism."""
+    """Make the request that carries one message of the mechanism."""
     schema: Any = request_type(ApiKey.SASL_AUTHENTICATE, version)
     entity: RequestPayload = schema(auth_bytes=message)
     return entity
 
 
 def authenticate_answer(response: Any) -> SaslAnswer:
-    """Take the answer to it.
+    """Read the answer to `authenticate_request`.
 
-    :raises AuthenticationFailedError: the broker refused; `SaslAuthenticationFailed` for the
-        credentials.
+    Raises:
+        AuthenticationFailedError: the broker refused; it is a `SaslAuthenticationFailed` if the
+            credentials are wrong.
     """
     code = int(response.error_code)
     if code:

@@ -1,14 +1,15 @@
-"""DescribeConfigs of a topic: does this broker name KIP-1269's topic config?
+"""DescribeConfigs of a topic, to learn whether the broker knows KIP-1269's topic config.
 
-A broker that does not know a config leaves it out of the answer, and one that only stores it
-(because somebody set it) answers a null value, so "names" means: listed, with a value (KIP-1269,
-and design.md on KIP-758's false positive).
+A broker that does not know a config leaves it out of the answer. One that merely stores it, because
+somebody has set it, answers a null value. So a broker knows the config only if the answer has it
+with a value.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import TOPIC, describe_configs_request
@@ -19,30 +20,33 @@ RETAIN_CONFIG: Final = "producer.state.batches.to.retain"
 
 
 def topic_config_request(version: int, topic: str) -> RequestPayload:
-    """Ask for the one config of the one topic.
+    """Make the request for KIP-1269's config of one topic.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     return describe_configs_request(version, TOPIC, topic, (RETAIN_CONFIG,))
 
 
 class TopicConfig(NamedTuple):
-    """What a broker says of a topic's configs."""
+    """What a topic's configs say about KIP-1269."""
 
     error_code: int
-    """Of the answer; with any but 0 nothing is said."""
+    """The answer's error code; with any but NONE the rest says nothing."""
     names_window: bool
-    """Whether it lists `RETAIN_CONFIG` with a value."""
+    """Whether the answer has `RETAIN_CONFIG` with a value."""
 
 
 def topic_config(response: Any) -> TopicConfig:
-    """What the answer tells; an answer without a result counts as refused."""
+    """Read the answer; one without a result counts as UNKNOWN_SERVER_ERROR."""
     codes = [int(result.error_code) for result in response.results]
     named = any(
         config.name == RETAIN_CONFIG and config.value is not None
         for result in response.results
-        if int(result.error_code) == 0
+        if int(result.error_code) == ErrorCode.none
         for config in result.configs
     )
-    return TopicConfig(next((code for code in codes if code), 0 if codes else -1), named)
+    refused = next((code for code in codes if code != ErrorCode.none), None)
+    if refused is None:
+        refused = int(ErrorCode.none if codes else ErrorCode.unknown_server_error)
+    return TopicConfig(refused, named)

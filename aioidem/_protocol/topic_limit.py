@@ -1,19 +1,20 @@
-"""DescribeConfigs for one question: how large may a record batch of this topic be?
+"""DescribeConfigs of a topic, to learn how large one of its record batches may be.
 
-`max.message.bytes` bounds a batch as it is on the wire, header and compression included
-(MESSAGE_TOO_LARGE), `segment.bytes` what fits into a file of the log (RECORD_LIST_TOO_LARGE). The
-answer names the value in force, the broker's own default included. It needs DESCRIBE_CONFIGS on the
-topic; without it nothing is told.
+`max.message.bytes` limits a batch as it is on the wire, with header and compression
+(MESSAGE_TOO_LARGE). `segment.bytes` limits what fits into one file of the log
+(RECORD_LIST_TOO_LARGE). The answer has the value in force, even if it is the broker's default. It
+needs DESCRIBE_CONFIGS on the topic; without it the limits stay unknown.
 
-Both bound a batch again as the broker stores it. A topic whose `compression.type` is another codec
-than the producer's has every batch compressed anew, and how large that makes a compressed batch
-cannot be known from its size on the wire.
+Both also limit a batch as the broker stores it. If a topic's `compression.type` is another codec
+than the producer's, the broker compresses every batch again, and the resulting size of a compressed
+batch cannot be derived from its size on the wire.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
 from kio.static.protocol import RequestPayload
 
 from aioidem._protocol.describe_configs import TOPIC, describe_configs_request, positive
@@ -25,15 +26,15 @@ _SEGMENT_BYTES: Final = "segment.bytes"
 _COMPRESSION: Final = "compression.type"
 _AS_SENT: Final = "producer"
 _NO_CODEC: Final = "uncompressed"
-# What is left for a codec that makes records larger which do not compress: snappy by up to a sixth.
+# Leaves room for a codec that enlarges incompressible records; snappy does so by up to a sixth.
 _IF_COMPRESSED: Final = 6 / 7
 
 
 def topic_limit_request(version: int, topic: str) -> RequestPayload:
-    """Ask for the limits of one topic.
+    """Make the request for the limits of one topic.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     keys = (MESSAGE_BYTES, _SEGMENT_BYTES, _COMPRESSION)
     return describe_configs_request(version, TOPIC, topic, keys)
@@ -47,13 +48,13 @@ def topic_limit(response: Any, compression: str) -> int | None:
         compression: the producer's `compression_type`.
 
     Returns:
-        The limit; None when the answer does not say, or when the broker decompresses what the
-        producer compressed, to store it in another way.
+        The limit; None if the answer does not say, or if the broker will decompress the batch and
+        compress it with another codec.
     """
     values = {
         config.name: config.value
         for result in response.results
-        if int(result.error_code) == 0
+        if int(result.error_code) == ErrorCode.none
         for config in result.configs
     }
     most = positive(values.get(MESSAGE_BYTES))

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit (KIP-98, KIP-447): a group's offsets within a transaction, as plain data.
+"""TxnOffsetCommit (KIP-98, KIP-447): commit a group's offsets within a transaction.
 
-The version is part of the meaning, as with EndTxn: v5 lets the group take part in the transaction
-by itself (KIP-890), so a client of transactions v1 sends v4 at most, after AddOffsetsToTxn. The
-consumer's place in its group is told from v3 on; older brokers cannot fence by it.
+The version selects the protocol, as with EndTxn: v5 adds the group to the transaction by itself
+(KIP-890), so a client of transactions v1 sends at most v4, after AddOffsetsToTxn. From v3 on the
+request has the consumer's member id and generation; older brokers cannot fence by them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ LAST_V1: Final = 4
 FIRST_V2: Final = 5
 """The lowest version of a client that speaks transactions v2."""
 FIRST_WITH_MEMBERS: Final = 3
-"""The lowest version that tells the consumer's member id and generation."""
+"""The lowest version with the consumer's member id and generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A consumer group, and the place in it of the consumer that read (KIP-447).
+    """A consumer group, and the member of it that read the records (KIP-447).
 
-    The defaults are those of a consumer that is no member: a manual assignment.
+    The defaults are for a consumer that is not a member, because its partitions were assigned by
+    hand.
     """
 
     group_id: str
@@ -54,7 +55,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffset:
-    """The next offset to be read; ``leader_epoch`` of the last record read, -1 if not known."""
+    """The next offset to read, and the ``leader_epoch`` of the last record read (-1 if unknown)."""
 
     offset: int
     leader_epoch: int = -1
@@ -63,7 +64,7 @@ class TxnOffset:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitAnswer:
-    """``error_codes`` by (topic, partition); what the broker left out is not in it."""
+    """The ``error_codes`` by (topic, partition), without those that the broker left out."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0
@@ -75,10 +76,10 @@ def txn_offset_commit_request(
     group: GroupMember,
     offsets: Mapping[tuple[str, int], TxnOffset],
 ) -> RequestPayload:
-    """Commit the offsets for the group once the transaction of ``who`` commits.
+    """Make the request that commits offsets for the group once the transaction of ``who`` commits.
 
     Raises:
-        InternalError: the version is not one that kio has.
+        InternalError: kio has no such version.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None:
@@ -112,7 +113,7 @@ def txn_offset_commit_request(
 
 
 def txn_offset_commit_answer(response: Any) -> TxnOffsetCommitAnswer:
-    """The answer of any version."""
+    """Read an answer of any version."""
     return TxnOffsetCommitAnswer(
         {
             (str(topic.name), int(part.partition_index)): int(part.error_code)

@@ -1,15 +1,15 @@
-"""Which version of each API a connection speaks, by what both sides offer (KIP-35, KIP-511).
+"""Choose the version of each API on a connection from what both sides offer (KIP-35, KIP-511).
 
 Invariants:
 
-- What we speak is one table (`SPOKEN`); what a broker offers is kept per connection and never
-  shared, because brokers of one cluster differ during an upgrade.
-- `VersionNegotiation` ends after at most one question per ApiVersions version: each further
-  question is about a lower version, whatever the answers say.
-- A range a broker cannot mean (negative, lowest above highest) counts as not offered.
-- A peer without a Produce version in common is refused here, before anything is queued for it.
+- What we speak is one table (`SPOKEN`). What a broker offers is kept per connection and never
+  shared, because the brokers of a cluster differ during an upgrade.
+- `VersionNegotiation` sends at most one request per version of ApiVersions: each further request
+  has a lower version, whatever the answers say.
+- A range that makes no sense (negative, or the lowest above the highest) counts as not offered.
+- A peer without a common version of Produce is refused here, before anything is queued for it.
 
-Rejected: remembering versions by the broker's address (a broker is upgraded behind its address).
+Rejected: remembering versions by address (the broker at an address may be upgraded).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from enum import IntEnum
 from struct import Struct
 from types import MappingProxyType
 from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
 
 from aioidem._protocol.messages import (
     decode_response,
@@ -33,7 +35,7 @@ __all__ = ["SPOKEN", "ApiKey", "ApiVersionTable", "VersionNegotiation"]
 
 
 class ApiKey(IntEnum):
-    """The APIs a producer and its tools use, under Kafka's names."""
+    """The APIs that the producer and the tools use, under Kafka's names."""
 
     PRODUCE = 0
     FETCH = 1
@@ -58,21 +60,22 @@ class ApiKey(IntEnum):
 
 SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     {
-        # Produce v3 is the first with record batches v2; v14 is KIP-1269's.
+        # Produce v3 is the first with record batches v2, v14 is KIP-1269's.
         ApiKey.PRODUCE: (3, 14),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 9),
-        # v4 is the first that can say whether a topic may be created, and as old as Produce v3.
+        # v4 is the first that can forbid creating a topic, and exists since brokers with Produce
+        # v3.
         ApiKey.METADATA: (4, 13),
         ApiKey.FIND_COORDINATOR: (0, 6),
-        # v0 is followed by bare SASL frames outside the protocol.
+        # After v0 SASL messages are sent without Kafka's header.
         ApiKey.SASL_HANDSHAKE: (1, 1),
         ApiKey.API_VERSIONS: (0, 4),
         ApiKey.CREATE_TOPICS: (2, 7),
         ApiKey.DELETE_TOPICS: (1, 6),
-        # v6 only adds two-phase commit by others (KIP-939).
+        # v6 only adds two-phase commit with external coordinators (KIP-939).
         ApiKey.INIT_PRODUCER_ID: (0, 5),
-        # v4 and up are for brokers among themselves (KIP-890).
+        # v4 and up are for requests between brokers (KIP-890).
         ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
         ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
         ApiKey.END_TXN: (0, 5),
@@ -84,16 +87,15 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     }
 )
-"""Lowest and highest version of each API that we speak."""
+"""The lowest and the highest version of each API that we speak."""
 
 _TRANSACTIONS: Final = "transaction.version"
-# The first versions that have KIP-890's second part in them.
+# The first versions with the second part of KIP-890.
 _OF_TRANSACTIONS_V2: Final = (
     (ApiKey.PRODUCE, 12),
     (ApiKey.END_TXN, 5),
     (ApiKey.TXN_OFFSET_COMMIT, 5),
 )
-_UNSUPPORTED_VERSION: Final = 35
 _ERROR_CODE: Final = Struct(">h")
 
 
@@ -101,8 +103,8 @@ _ERROR_CODE: Final = Struct(">h")
 class ApiVersionTable:
     """What the broker at the other end of one connection offers.
 
-    ``offered``: lowest and highest version by API key. ``features``: finalized level by name, for
-    example ``transaction.version`` (KIP-584).
+    ``offered`` has the lowest and highest version by API key, ``features`` the finalized level by
+    name, for example of ``transaction.version`` (KIP-584).
     """
 
     offered: Mapping[int, tuple[int, int]]
@@ -112,7 +114,8 @@ class ApiVersionTable:
     def from_response(cls, response: Any) -> ApiVersionTable:
         """Read an ApiVersions response of any version.
 
-        :raises IncompatibleBrokerVersion: it offers no version of Produce that we speak.
+        Raises:
+            IncompatibleBrokerVersion: the broker offers no version of Produce that we speak.
         """
         table = cls(
             MappingProxyType(dict(_ranges(response.api_keys))),
@@ -123,26 +126,31 @@ class ApiVersionTable:
 
     @property
     def transaction_version(self) -> int:
-        """The cluster's finalised ``transaction.version``: 2 is KIP-890's, less is before it.
+        """The transaction version to use: 2 is KIP-890's second part, less is older.
 
-        Not more than what the broker offers the requests for: a feature is the cluster's, and a
-        broker that is being upgraded may not have them yet.
+        It is the cluster's finalized ``transaction.version``, but 1 at most if this broker lacks
+        one of the requests of v2: a feature belongs to the cluster, and a broker may not be
+        upgraded yet.
         """
         level = self.features.get(_TRANSACTIONS, 0)
         whole = all(self.supports(key, version) for key, version in _OF_TRANSACTIONS_V2)
         return level if whole else min(level, 1)
 
     def supports(self, api_key: int, version: int | None = None) -> bool:
-        """Whether we share this version of the API, or any if none is given."""
+        """Return whether both sides have this version of the API, or any version if None."""
         lowest, highest = self._common(api_key)
         return lowest <= highest if version is None else lowest <= version <= highest
 
     def choose(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
-        """The highest version of the API that both sides speak.
+        """Return the highest version of the API that both sides speak.
 
-        :param at_least: speak no lower one.
-        :param at_most: speak no higher one.
-        :raises IncompatibleBrokerVersion: there is none.
+        Args:
+            api_key: the API.
+            at_least: the lowest version wanted.
+            at_most: the highest version wanted.
+
+        Raises:
+            IncompatibleBrokerVersion: there is none.
         """
         lowest, highest = self._common(api_key)
         if at_most is not None:
@@ -168,9 +176,9 @@ class ApiVersionTable:
 
 
 class VersionNegotiation:
-    """The conversation every connection begins with; no IO.
+    """The exchange of ApiVersions that every connection begins with; no IO.
 
-    Send `request`, give the answer to `answer`; ask again while that returns None.
+    Send `request` and pass what comes back to `answer`; repeat while that returns None.
     """
 
     __slots__ = ("_client_id", "_software", "_version")
@@ -182,11 +190,11 @@ class VersionNegotiation:
 
     @property
     def version(self) -> int:
-        """The version of ApiVersions that is asked for at present."""
+        """The version of ApiVersions that `request` uses next."""
         return self._version
 
     def request(self, correlation_id: int) -> bytes:
-        """The question, as a frame."""
+        """Return the request as a frame."""
         schema: Any = request_type(ApiKey.API_VERSIONS, self._version)
         name, version = self._software
         entity = (
@@ -197,18 +205,19 @@ class VersionNegotiation:
         return encode_request(entity, correlation_id=correlation_id, client_id=self._client_id)
 
     def answer(self, frame: bytes) -> ApiVersionTable | None:
-        """Take the answer. None: ask again, the broker knows only older versions.
+        """Take the answer; None means that `request` must be sent again, with an older version.
 
-        :raises IncompatibleBrokerVersion: there is no version to go on with.
-        :raises BrokerResponseError: the broker answered with another error.
-        :raises ProtocolError: the answer is malformed.
+        Raises:
+            IncompatibleBrokerVersion: there is no version left to try.
+            BrokerResponseError: the broker answered with another error.
+            ProtocolError: the answer is malformed.
         """
         error = _peek_error(frame)
-        # A broker that does not know the version asked for answers in the oldest one (KIP-511).
-        version = 0 if error == _UNSUPPORTED_VERSION else self._version
+        # A broker that does not know the version of the request answers in v0 (KIP-511).
+        version = 0 if error == ErrorCode.unsupported_version else self._version
         schema: Any = response_type(ApiKey.API_VERSIONS, version)
         _, response = decode_response(schema, frame)
-        if error == _UNSUPPORTED_VERSION:
+        if error == ErrorCode.unsupported_version:
             self._go_lower(response)
             return None
         if error:

@@ -1,8 +1,8 @@
-"""Record batches, magic 2: build, change, read, compress, estimate.
+"""Record batches of magic 2: build, renumber, read, compress, estimate their size.
 
-Pure: no socket, no clock, no event loop. The hot loops are chosen by `_select`: compiled when the
-extension modules are installed, else the pure ones, kept as fallback; ``IMPLEMENTATION`` says
-which. Everything public is named here; the modules behind it may move.
+Nothing here opens a socket, reads a clock or needs an event loop. `_select` takes the hot loops
+from compiled modules where these are installed, else from the pure Python ones; ``IMPLEMENTATION``
+says which. All names for other packages are exported here; the modules behind them may change.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The hot loop of the reader: the record section of a batch (magic 2) in, records out.
+"""The reader's hot loop: decode the record section of a batch (magic 2) into records.
 
-Self-contained like `_encode`, for the same reason. Input is hostile: whatever is wrong with it ends
-in ValueError or IndexError (the caller makes one ProtocolError of both), and nothing is allocated
-for a length or a count before the bytes it speaks of are known to be there.
+The module imports nothing of its package, for the same reason as `_encode`. Its input is untrusted:
+anything wrong ends in ValueError or IndexError, which the caller turns into ProtocolError, and
+nothing is allocated for a length or a count before the bytes it announces are known to be there.
 
-Invariants: every record ends exactly where its length says; offset deltas rise and stay within the
-batch's last one. Varints of one and two bytes are read in line, because a call costs as much as a
-quarter of a record; longer ones, and headers, are read by functions.
-Rejected: ``memoryview`` (every slice would need ``bytes()`` again), ``struct`` (knows no varints),
-building a record through its class (a NamedTuple's own ``__new__`` doubles the cost).
+Invariants: every record ends exactly where its length says. Offset deltas rise and do not exceed
+the batch's last one. Varints of one and two bytes are decoded inline, because a call costs a
+quarter of a record's time; longer ones, and headers, are decoded by functions.
+
+Rejected: ``memoryview`` (every slice would have to become ``bytes`` again), ``struct`` (it has no
+varints), calling the record's class (a NamedTuple's own ``__new__`` doubles the cost).
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from typing import NamedTuple
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
-# A byte each: length, attributes, timestamp delta, offset delta, key length, value length, headers.
+# One byte each for length, attributes, timestamp delta, offset delta, key length, value length and
+# number of headers.
 MIN_RECORD_SIZE = 7
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class ReadRecord(NamedTuple):
-    """A record as read; ``timestamp_ms`` is the append time where the topic says so."""
+    """A record as read; ``timestamp_ms`` is the broker's append time if the topic uses that."""
 
     offset: int
     timestamp_ms: int
@@ -38,7 +40,10 @@ _new_record = tuple.__new__
 
 
 def _number(data: bytes, start: int, limit: int) -> tuple[int, int]:
-    """(number before zigzag, next position) of a varint of at most ``limit`` bytes: 5 or 10."""
+    """Read a varint of at most ``limit`` bytes (5 or 10), before zigzag.
+
+    Return the number and the position after it.
+    """
     number = 0
     shift = 0
     for pos in range(start, start + limit):
@@ -88,10 +93,20 @@ def iter_records(
     append_timestamp: int | None,
     max_items: int,
 ) -> Iterator[ReadRecord]:
-    """The ``count`` records of ``data``, which must end with the last of them.
+    """Yield the ``count`` records of ``data``, which must end with the last of them.
 
-    ``append_timestamp`` replaces every record's own. ``max_items`` bounds records and headers
-    together. Raises ValueError or IndexError at the record that is malformed.
+    Args:
+        data: the record section, decompressed.
+        count: the number of records that the batch's header announces.
+        base_offset: the batch's base offset.
+        last_offset_delta: the batch's last offset delta.
+        first_timestamp: the batch's first timestamp in ms.
+        append_timestamp: replaces every record's own timestamp, if the topic uses append times.
+        max_items: the limit on records and headers together.
+
+    Raises:
+        ValueError: a record is malformed; raised when it is reached.
+        IndexError: the data ends early; raised when the end is reached.
     """
     total = len(data)
     if count < 0 or count * MIN_RECORD_SIZE > total or count > max_items:
@@ -115,7 +130,7 @@ def iter_records(
         if number & 1 or end > total:
             raise ValueError("a record's length runs past the end")
 
-        pos += 1  # the attributes of a record are unused
+        pos += 1  # a record's attributes are unused
         number = data[pos]
         if number < 0x80:
             pos += 1
@@ -150,7 +165,8 @@ def iter_records(
             pos += 2
         else:
             number, pos = _number(data, pos, 5)
-        # A key or value that runs past the end comes out short; its record's end then tells.
+        # A key or value that runs past the end comes out short, which the check of the record's end
+        # detects.
         if number & 1 == 0:
             start = pos
             pos += number >> 1

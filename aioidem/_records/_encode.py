@@ -1,15 +1,18 @@
-"""The hot loop of the producer: records in, the record section of a batch (magic 2) out.
+"""The producer's hot loop: encode records into the record section of a batch (magic 2).
 
-Self-contained on purpose: builtins, plain functions and module-level tables only, so that mypyc or
-Cython compiles this file as it is (`_select` prefers ``_encode_compiled`` where that is installed).
+The module is self-contained on purpose. It uses only builtins, plain functions and module-level
+tables, so that mypyc or Cython can compile this file unchanged (`_select` prefers
+``_encode_compiled`` where that is installed).
 
-Invariants: the offset delta of record ``i`` is ``i``; timestamps are deltas to the *first* record's
-and may be negative; a table is never asked for a negative index; a timestamp is -1 (none) or not
-negative, as in Java's builder.
+Invariants: the offset delta of record ``i`` is ``i``. Timestamps are deltas to the *first* record's
+and may be negative. A table is never indexed with a negative number. A timestamp is -1 (none) or at
+least 0, as in Java's builder.
+
 Rejected, all measured in CPython 3.11: one growing ``bytearray`` (17 to 25 % slower than a list and
-one ``join``, which sizes its result once), ``%``-formatting a record (30 to 60 % slower), a
+one ``join``, which computes the size once), ``%``-formatting a record (30 to 60 % slower), a
 ``try`` around the tables instead of a comparison (same speed, and it hides errors), a table of
-whole prefixes for records at the first one's time (5 % faster for those, 50 % slower for others).
+whole prefixes for records with the first one's timestamp (5 % faster for those, 50 % slower for
+others).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-# At most, beside key, value and headers: length 5, attributes 1, timestamp 10, offset 5.
+# The most bytes beside key, value and headers: length 5, attributes 1, timestamp 10, offset 5.
 MAX_RECORD_OVERHEAD = 21
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -25,7 +28,7 @@ _TABLE_SIZE = 4096
 
 
 class NewRecord(Protocol):
-    """What the encoder needs of a record; ``timestamp_ms`` is milliseconds since the epoch."""
+    """What the encoder reads from a record; ``timestamp_ms`` is in milliseconds since the epoch."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -38,7 +41,7 @@ class NewRecord(Protocol):
 
 
 def unsigned_varint(number: int) -> bytes:
-    """Base-128 little-endian groups of a number that is not negative."""
+    """Encode a number that is not negative as base-128 groups, lowest first."""
     if number < 0x80:
         return bytes((number,))
     if number < 0x4000:
@@ -54,28 +57,29 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Zigzag varint; serves as varlong too. Raises OverflowError beyond 64 bits signed."""
+    """Encode a number as zigzag varint or varlong; OverflowError beyond 64 bits signed."""
     if not _INT64_MIN <= number <= _INT64_MAX:
         raise OverflowError(f"{number} does not fit 64 bits")
     return unsigned_varint(number << 1 if number >= 0 else ~number << 1 | 1)
 
 
 def varint_size(number: int) -> int:
-    """Bytes that `varint(number)` takes: 1 to 10."""
+    """Return how many bytes `varint(number)` has: 1 to 10."""
     zigzag = number << 1 if number >= 0 else ~number << 1 | 1
     return (zigzag.bit_length() + 6) // 7 or 1
 
 
 _NULL = varint(-1)
 _NO_HEADERS = varint(0)
-# By number: varint(n), the same followed by a null key, and the same after a record's attributes.
+# Indexed by number: varint(n), the same with a null key after it, and the same with a record's
+# attributes before it.
 _VARINT: list[bytes] = [unsigned_varint(number << 1) for number in range(_TABLE_SIZE)]
 _OFFSET_NULL_KEY: list[bytes] = [offset + _NULL for offset in _VARINT]
 _ATTRIBUTES_TIME: list[bytes] = [b"\x00" + delta for delta in _VARINT]
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]], names: dict[str, bytes]) -> bytes:
-    """Header count and headers of a record; ``names`` keeps encoded keys, which mostly recur."""
+    """Encode a record's header count and headers; ``names`` caches encoded keys, which recur."""
     pieces: list[bytes] = [varint(len(headers))]
     for name, value in headers:
         encoded_name = names.get(name)
@@ -92,10 +96,10 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]], names: dict[str
 
 
 def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
-    """(record section, count, first timestamp, maximum timestamp), timestamps in milliseconds.
+    """Encode records as (record section, count, first timestamp, maximum timestamp).
 
-    Without records: (b"", 0, -1, -1). Raises TypeError, ValueError, OverflowError or AttributeError
-    on a record that is not one, and returns nothing then.
+    Timestamps are in milliseconds. Without records the result is (b"", 0, -1, -1). A record with
+    wrong types or values raises TypeError, ValueError, OverflowError or AttributeError.
     """
     small = _TABLE_SIZE
     table = _VARINT
@@ -114,7 +118,7 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
         headers = record.headers
         timestamp = record.timestamp_ms
 
-        # Records come in runs of one millisecond: what they share is made once.
+        # Records come in runs with the same timestamp, whose common bytes are made once.
         if timestamp != previous or offset == 0:
             if offset == 0:
                 first = maximum = timestamp
@@ -175,7 +179,7 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
 
 
 def _nullable_size(data: bytes | None) -> int:
-    """Bytes that a key, value or header value takes with its length."""
+    """Return how many bytes a key, value or header value has together with its length."""
     if data is None:
         return 1
     size = len(data)
@@ -185,9 +189,9 @@ def _nullable_size(data: bytes | None) -> int:
 def payload_size(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """Bytes of key, value and headers as encoded: what does not depend on the place in a batch.
+    """Return the encoded size of key, value and headers, wherever the record is in a batch.
 
-    Raises TypeError, ValueError or AttributeError where they are not what they should be.
+    TypeError, ValueError or AttributeError is raised if their types or values are wrong.
     """
     if not (key is None or isinstance(key, bytes)) or not (
         value is None or isinstance(value, bytes)
@@ -205,6 +209,6 @@ def payload_size(
 
 
 def record_size(payload: int, offset_delta: int, timestamp_delta_ms: int) -> int:
-    """Exact bytes, with the length, of a record of that `payload_size` at that place of a batch."""
+    """Return the exact size in bytes, length included, of a record at this place of a batch."""
     size = 1 + varint_size(timestamp_delta_ms) + varint_size(offset_delta) + payload
     return size + varint_size(size)

@@ -1,10 +1,10 @@
-"""Chooses the hot loops: compiled where the extension modules are installed, pure Python otherwise.
+"""Take the hot loops from compiled modules where these are installed, else from pure Python.
 
-``AIOIDEM_NO_EXTENSIONS=1`` keeps the pure code, for comparison and for hunting bugs. Both offer the
-same functions, so nobody else asks which one runs, and `IMPLEMENTATION` says it to who wants to
-know.
-Rejected: choosing per call (a branch in the hot path), and replacing entries of ``sys.modules``
-(breaks pickles and type checkers).
+``AIOIDEM_NO_EXTENSIONS=1`` selects pure Python, for comparison and debugging. Both have the same
+functions, so callers need not know which one runs; `IMPLEMENTATION` tells.
+
+Rejected: choosing per call (a branch in the hot path); replacing entries of ``sys.modules`` (breaks
+pickles and type checkers).
 """
 
 from __future__ import annotations

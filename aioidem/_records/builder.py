@@ -1,11 +1,12 @@
-"""Builds record batches, and changes what may change of a built one.
+"""Build record batches, and change the fields of a built one that may change.
 
-Invariants: the same arguments give the same bytes (a retry is byte-identical); a batch's records
-never depend on its identity, so ``restamp(build_batch(x, id1), id2) == build_batch(x, id2)``; the
-requested codec is the one in the batch.
-Rejected: an incremental builder with ``append`` (the engine keeps records as records until it seals
-a batch, because late sealing, splitting and renumbering need them), and keeping batches as mutable
-buffers (aliasing with writes).
+Invariants: the same arguments give the same bytes, so a retry is byte-identical. A batch's records
+never depend on its producer id, epoch and sequence: ``restamp(build_batch(x, id1), id2) ==
+build_batch(x, id2)``. The batch has the requested codec.
+
+Rejected: an incremental builder with ``append`` (the engine keeps records as objects until it seals
+a batch, because late sealing, splitting and renumbering need them); batches as mutable buffers (one
+could be changed while it is being written).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from aioidem.errors import InternalError, ProtocolError, RecordError
 
 @dataclass(frozen=True, slots=True)
 class BuiltBatch:
-    """A sealed batch. Times are milliseconds since the epoch, sizes bytes.
+    """A sealed batch, with times in milliseconds since the epoch and sizes in bytes.
 
     ``uncompressed_size`` is what ``len(data)`` would be with ``Codec.NONE``.
     """
@@ -38,7 +39,7 @@ class BuiltBatch:
 
     @property
     def compression_ratio(self) -> float:
-        """Compressed over uncompressed bytes of the records alone: what the estimator observes."""
+        """Compressed over uncompressed size of the records alone, for the estimator."""
         records = self.uncompressed_size - layout.BATCH_OVERHEAD
         return (len(self.data) - layout.BATCH_OVERHEAD) / records
 
@@ -46,10 +47,11 @@ class BuiltBatch:
 def record_size_bound(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """The most bytes that this record can take in a batch, uncompressed.
+    """Return the most bytes that this record can take, uncompressed and without the batch's header.
 
-    The batch adds BATCH_OVERHEAD. Raises RecordError when key, value or headers are not of their
-    types or a header key has no UTF-8 form.
+    Raises:
+        RecordError: key, value or headers have wrong types, or a header key cannot be encoded in
+            UTF-8.
     """
     try:
         return MAX_RECORD_OVERHEAD + payload_size(key, value, headers)
@@ -69,12 +71,24 @@ def build_batch(
     control: bool = False,
     log_append_time_ms: int | None = None,
 ) -> BuiltBatch:
-    """One batch of the records, base offset 0, no leader epoch.
+    """Build a batch of these records, with base offset 0 and no leader epoch.
 
-    ``log_append_time_ms`` makes the batch one that a broker stamped. Raises RecordError when there
-    is no record or one cannot be encoded, UnsupportedCodecError, ConfigError (level), InternalError
-    when a number that only the library can have chosen (identity, append time) does not fit its
-    field.
+    Args:
+        records: at least one.
+        codec: the compression.
+        level: the compression level; None is the codec's default.
+        producer_id: the producer's id, or -1.
+        producer_epoch: its epoch, or -1.
+        base_sequence: the sequence of the first record, or -1.
+        transactional: whether the batch belongs to a transaction.
+        control: whether it holds control records.
+        log_append_time_ms: the broker's append time, for a batch as a broker stores it.
+
+    Raises:
+        RecordError: there is no record, or one cannot be encoded.
+        UnsupportedCodecError: the codec's library is not installed.
+        ConfigError: the codec does not have this level.
+        InternalError: the identity or the append time does not fit its field.
     """
     try:
         plain, count, first, maximum = encode_records(records)
@@ -115,10 +129,11 @@ def build_batch(
 
 
 def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The same records under another identity; everything else stays.
+    """Return the same batch under another producer id, epoch and sequence.
 
-    ``data`` is one batch of `build_batch`. Raises InternalError when it is not, or when a number
-    does not fit its field.
+    Raises:
+        InternalError: ``data`` is not one batch of `build_batch`, or a number does not fit its
+            field.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise InternalError("restamp needs one whole batch of magic 2")
@@ -135,11 +150,14 @@ def restamp(data: bytes, *, producer_id: int, producer_epoch: int, base_sequence
 def assign_offsets(
     data: bytes, *, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
 ) -> bytes:
-    """What a broker does to a batch it appends.
+    """Return a batch as a broker appends it: with offset, leader epoch and possibly an append time.
 
-    It sets offset, leader epoch and, if the topic says so, its own time. The CRC covers only the
-    time, so without one it stays as it was, right or wrong: check it before. Raises ProtocolError
-    when ``data`` is not exactly one batch of magic 2, InternalError when a number does not fit.
+    Of these the CRC covers only the append time. Without one the CRC is kept, right or wrong, so
+    check it before.
+
+    Raises:
+        ProtocolError: ``data`` is not exactly one batch of magic 2.
+        InternalError: a number does not fit its field.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise ProtocolError("not a record batch of magic 2")

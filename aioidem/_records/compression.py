@@ -1,18 +1,19 @@
-"""The five codecs of Kafka, each in the framing that Java's client reads and writes.
+"""Kafka's codecs, each in the framing that Java's client reads and writes.
 
-* gzip: RFC 1952.
-* snappy: xerial's blocks of 32 KiB (magic ``82 SNAPPY 00``); raw snappy is read too, as Java does.
-* lz4: the frame format (KIP-57) with independent blocks of 64 KiB: Java's reader refuses linked
-  ones.
-* zstd: RFC 8878 (KIP-110).
+- gzip: RFC 1952.
+- snappy: xerial's blocks of 32 KiB (magic ``82 SNAPPY 00``). Raw snappy is read too, as in Java.
+- lz4: the frame format (KIP-57) with independent blocks of 64 KiB, because Java's reader refuses
+  linked ones.
+- zstd: RFC 8878 (KIP-110).
 
-Invariants: `decompress` never returns, nor holds, more than its limit and a block; whatever is
-wrong with the bytes ends in `ProtocolError`. The libraries are imported on first use, so one that
-is missing costs nobody else.
-Rejected: several gzip members or frames in one batch (no client of Kafka writes them, and empty
-ones without number cost time but no bytes), believing a header's claim of the size (it would be
-allocated unseen), and sending a batch uncompressed when compression does not pay (a topic that
-insists on a codec would make the broker recompress).
+Invariants: `decompress` never returns or holds more than its limit plus one block, and anything
+wrong with the bytes ends in `ProtocolError`. The libraries are imported on first use, so a missing
+one affects nobody who does not use it.
+
+Rejected: several gzip members or frames in one batch (no Kafka client writes them, and any number
+of empty ones would cost time without limit); trusting a header's announcement of the size (it would
+be allocated at once); sending a batch uncompressed when compression does not pay (a topic that
+requires a codec would make the broker compress it again).
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from typing import Final
 
 from aioidem.errors import ConfigError, ProtocolError, UnsupportedCodecError
 
-# Java reads a batch of any size; 64 MiB is 64 times what a broker accepts by default.
+# Java reads a batch of any size. 64 MiB is 64 times the default limit of a broker.
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK: Final = 32 * 1024
-# zstd's own default for readers; level 22 uses all of it.
+# The default of zstd's own decoder; level 22 uses all of it.
 _ZSTD_MAX_WINDOW: Final = 1 << 27
 
 
 class Codec(enum.IntEnum):
-    """Compression of a batch; the value is what the batch's attributes hold."""
+    """The compression of a batch, with its number in the batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -47,7 +48,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def from_name(cls, name: str) -> Codec:
-        """The codec of a ``compression.type``. Raises ConfigError for any other name."""
+        """Return the codec for a value of ``compression.type``; ConfigError if it is none."""
         for codec in cls:
             if codec.name.lower() == name:
                 return codec
@@ -55,7 +56,8 @@ class Codec(enum.IntEnum):
         raise ConfigError(f"compression_type={name!r}: must be one of {names}")
 
 
-# KIP-390: compression.gzip.level (-1 is its default), compression.lz4.level and .zstd.level.
+# KIP-390: compression.gzip.level (-1 is its default), compression.lz4.level,
+# compression.zstd.level.
 LEVELS: Final[Mapping[Codec, Sequence[int]]] = MappingProxyType(
     {
         Codec.GZIP: (-1, *range(1, 10)),
@@ -74,7 +76,7 @@ _LIBRARIES: Final[Mapping[Codec, tuple[str, str]]] = MappingProxyType(
 
 
 def require(codec: Codec) -> None:
-    """Raise UnsupportedCodecError, naming what to install, when the codec's library is missing."""
+    """Raise UnsupportedCodecError, naming what to install, if the codec's library is missing."""
     if codec in _LIBRARIES:
         _library(codec)
 
@@ -90,10 +92,16 @@ def _library(codec: Codec) -> ModuleType:
 
 
 def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
-    """``data`` compressed; ``level`` None is the codec's default, the same as Java's.
+    """Compress ``data``.
 
-    Raises UnsupportedCodecError without the library, ConfigError for a level out of `LEVELS`;
-    codecs without levels ignore it.
+    Args:
+        codec: the codec.
+        data: the bytes.
+        level: the level, ignored by codecs that have none; None is the codec's default, as in Java.
+
+    Raises:
+        UnsupportedCodecError: the library is not installed.
+        ConfigError: the level is not in `LEVELS`.
     """
     if level is not None and codec in LEVELS and level not in LEVELS[codec]:
         allowed = (
@@ -108,7 +116,7 @@ def _no_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
 
 
 def _gzip_compress(data: bytes, level: int | None) -> bytes:
-    # Not gzip.compress: it may write the time of day, and a retry must be byte-identical.
+    # gzip.compress may write the time of day, but a retry must be byte-identical.
     deflater = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
     return deflater.compress(data) + deflater.flush()
 
@@ -124,7 +132,8 @@ def _snappy_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
 
 def _lz4_compress(data: bytes, level: int | None) -> bytes:
     lz4 = _library(Codec.LZ4)
-    # Java's default, called 9, is the fast compressor; all others are levels of the high one.
+    # Java's default, which it calls 9, is the fast compressor; the others are levels of the high
+    # one.
     compressed: bytes = lz4.compress(
         data,
         compression_level=0 if level is None else min(level, 16),
@@ -153,10 +162,12 @@ _COMPRESS: Final[Mapping[Codec, Callable[[bytes, int | None], bytes]]] = Mapping
 
 
 def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> bytes:
-    """``data`` decompressed, at most ``limit`` bytes of it.
+    """Decompress ``data``; with NONE it is returned as it is, whatever its size.
 
-    Raises ProtocolError when the bytes are malformed, end early, are followed by others or hold
-    more than ``limit``; UnsupportedCodecError without the library. NONE returns ``data``, whole.
+    Raises:
+        ProtocolError: the bytes are malformed, end early, are followed by others or decompress to
+            more than ``limit`` bytes.
+        UnsupportedCodecError: the library is not installed.
     """
     if codec is Codec.NONE:
         return data
@@ -166,7 +177,7 @@ def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_
         plain = decompressor(data, limit)
     except (ProtocolError, UnsupportedCodecError):
         raise
-    # Each library has its own exceptions, and all of them mean the same here.
+    # Each library raises exceptions of its own, which all mean that the data is malformed.
     except Exception as error:
         raise ProtocolError(f"a batch's {name} data is malformed: {error}") from error
     if len(plain) > limit:
@@ -216,7 +227,7 @@ def _lz4_decompress(data: bytes, limit: int) -> bytes:
 
 def _zstd_decompress(data: bytes, limit: int) -> bytes:
     zstandard = _library(Codec.ZSTD)
-    # The library allocates what the frame claims, so the claim is judged first.
+    # The library allocates the size that the frame announces, so that is checked first.
     if zstandard.frame_content_size(data) > limit:
         raise ProtocolError(f"a batch's zstd data claims more than {limit} bytes")
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)

@@ -1,13 +1,14 @@
-"""Guesses how well a topic's next batch will compress, as Java's CompressionRatioEstimator does.
+"""Estimate how well a topic's next batch will compress, as Java's CompressionRatioEstimator does.
 
-A ratio is compressed over uncompressed bytes of a batch's records. The guess is pessimistic: it
-falls slowly and rises at once, because a batch that turns out too large costs a round trip and a
+The ratio is compressed over uncompressed bytes of a batch's records. The estimate is pessimistic:
+it falls slowly and rises at once, because a batch that turns out too large costs a round trip and a
 split.
 
-Invariants: an estimate is above 0; it never falls below the last observation; topics and codecs are
-independent. Pure: no clock, no locks (one event loop owns it).
-Rejected: an exponential average (recovers from one incompressible batch only after several
-refusals).
+Invariants: an estimate is above 0 and never below the last observation; topics and codecs are
+independent. There is no clock and no lock, because it is used on one event loop.
+
+Rejected: an exponential average (after one incompressible batch it would take several refusals to
+recover).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 from aioidem._records.compression import Codec
 
-# The size of a new batch is guessed as its uncompressed bytes x estimate x this.
+# A new batch's estimated size is its uncompressed size x the estimate x this factor.
 ESTIMATION_FACTOR: Final = 1.05
 IMPROVING_STEP: Final = 0.005
 DETERIORATE_STEP: Final = 0.05
@@ -24,7 +25,7 @@ INITIAL_ESTIMATE: Final = 1.0
 
 
 class CompressionRatioEstimator:
-    """Ratio estimates by topic and codec; 1.0 until something was observed."""
+    """The estimated ratio by topic and codec, 1.0 until one was observed."""
 
     __slots__ = ("_estimates",)
 
@@ -32,14 +33,14 @@ class CompressionRatioEstimator:
         self._estimates: dict[tuple[str, Codec], float] = {}
 
     def estimate(self, topic: str, codec: Codec) -> float:
-        """The expected ratio; multiply by ESTIMATION_FACTOR before relying on it."""
+        """Return the expected ratio; multiply it by ESTIMATION_FACTOR before relying on it."""
         return self._estimates.get((topic, codec), INITIAL_ESTIMATE)
 
     def observe(self, topic: str, codec: Codec, ratio: float) -> float:
         """Learn the ratio of a sealed batch, and return the new estimate.
 
-        Down by at most IMPROVING_STEP and not below ``ratio``; up by at least DETERIORATE_STEP and
-        to ``ratio``.
+        The estimate falls by at most IMPROVING_STEP, not below ``ratio``. It rises by at least
+        DETERIORATE_STEP, and at least to ``ratio``.
         """
         current = self.estimate(topic, codec)
         if ratio > current:
@@ -50,12 +51,12 @@ class CompressionRatioEstimator:
         return current
 
     def reset_after_split(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Start over from the ratio of a batch refused as too large, at least 1.0. Returns it."""
+        """Reset to the ratio of a batch refused as too large, at least 1.0; return that."""
         current = max(INITIAL_ESTIMATE, ratio)
         self._estimates[topic, codec] = current
         return current
 
     def forget(self, topic: str) -> None:
-        """Drop what is known of a topic that is no longer written to."""
+        """Drop the estimates of a topic that is no longer written to."""
         for key in [key for key in self._estimates if key[0] == topic]:
             del self._estimates[key]

@@ -18,9 +18,10 @@ offset  size  field
 57      4     record count
 ======  ====  ==================================================================
 
-Invariant: every offset that another module of `records` uses is named here.
-Rejected: kio's RecordBatch (no codecs, and its native reader may abort the process on hostile
-counts).
+Invariant: every offset that another module of `_records` uses is named here.
+
+Rejected: kio's RecordBatch (it has no codecs, and its native reader may abort the process on
+hostile counts).
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from typing import Final
 MAGIC: Final = 2
 BATCH_OVERHEAD: Final = 61
 
-# What precedes the CRC'd part, then the CRC'd part of the header.
+# The header's part before the bytes that the CRC covers, then its part that the CRC covers.
 LEAD: Final = Struct(">qiibI")
 TAIL: Final = Struct(">hiqqqhii")
-# Base offset and batch length: enough to cut a batch out of a stream. The length counts from here.
+# Base offset and batch length, enough to cut a batch out of a stream; the length counts what
+# follows.
 PREAMBLE: Final = Struct(">qi")
 IDENTITY: Final = Struct(">qhi")
 CRC: Final = Struct(">I")

@@ -1,11 +1,12 @@
-"""Reads record batches of magic 2 from bytes that may be hostile.
+"""Read record batches of magic 2 from untrusted bytes.
 
-Invariants: only `ProtocolError` (and `UnsupportedCodecError` for a codec without its library)
-escapes; memory is bounded by the bytes given, ``max_decompressed_bytes`` and ``max_items``; headers
-are checked when a batch is cut out, records when they are asked for; a batch without records is
-legal (compaction leaves such, KIP-98), and so are gaps between offsets. The CRC is checked by who
-asks: a broker wants to answer CORRUPT_MESSAGE, not to fail reading.
-Rejected: magic 0 and 1 (gone with Kafka 4.0, KIP-896), decoding records eagerly (a broker reads
+Invariants: only `ProtocolError` is raised, and `UnsupportedCodecError` for a codec whose library is
+missing. Memory is bounded by the bytes given, ``max_decompressed_bytes`` and ``max_items``. A
+header is checked when its batch is cut out of the data, records when they are read. A batch without
+records is legal (compaction leaves such batches, KIP-98), and so are gaps between offsets. The
+caller checks the CRC, because a broker must answer CORRUPT_MESSAGE instead of failing to read.
+
+Rejected: magic 0 and 1 (removed in Kafka 4.0, KIP-896); decoding records eagerly (a broker reads
 headers only).
 """
 
@@ -21,17 +22,18 @@ from aioidem._records._select import ReadRecord, iter_records
 from aioidem._records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 from aioidem.errors import ProtocolError
 
-# Records and headers of one batch: as objects they weigh far more than their 7 or 2 bytes.
+# The limit on records and headers of one batch: as objects they take far more memory than their 7
+# or 2 bytes on the wire.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
 _SEQUENCES: Final = 2**31
 
 
 @final
 class RecordBatch:
-    """One batch as read: the header decoded, the records on demand.
+    """A batch whose header is decoded at once and whose records are decoded on demand.
 
-    Do not change it; batches are equal when their bytes are. Times are milliseconds since the
-    epoch; ``batch_length`` counts from the byte after itself, as on the wire.
+    It is immutable, and batches are equal if their bytes are. Times are milliseconds since the
+    epoch. ``batch_length`` does not count itself and the base offset, as on the wire.
     """
 
     __slots__ = (
@@ -75,7 +77,7 @@ class RecordBatch:
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
         max_items: int = DEFAULT_MAX_ITEMS,
     ) -> None:
-        """Decode the header of exactly one batch. Raises ProtocolError when it cannot be right."""
+        """Decode the header of exactly one batch; ProtocolError if it is malformed."""
         size = len(raw)
         if size < layout.BATCH_OVERHEAD:
             raise ProtocolError(f"a batch of {size} bytes has no room for its header")
@@ -119,36 +121,37 @@ class RecordBatch:
 
     @property
     def control(self) -> bool:
-        """Whether the batch holds control records (markers), not data."""
+        """Whether the batch holds control records (transaction markers) instead of data."""
         return bool(self.attributes & layout.CONTROL)
 
     @property
     def log_append(self) -> bool:
-        """Whether the maximum timestamp, set by the broker, stands for every record's."""
+        """Whether the broker's append time, the maximum timestamp, applies to every record."""
         return bool(self.attributes & layout.LOG_APPEND_TIME)
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record the batch had when it was written."""
+        """The offset of the last record that the batch had when it was written."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, modulo 2^31; -1 without a sequence."""
+        """The sequence of the last record, modulo 2^31; -1 if the batch has no sequence."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
 
     def crc_ok(self) -> bool:
-        """Whether the CRC-32C in the header is that of the bytes it covers."""
+        """Return whether the CRC-32C in the header matches the bytes it covers."""
         with memoryview(self.raw) as view, view[layout.ATTRIBUTES_AT :] as covered:
             return bool(crc32c(covered) == self.crc)
 
     def iter_records(self) -> Iterator[ReadRecord]:
-        """The records one by one; the decompressed batch is the only thing held.
+        """Yield the records, keeping only the decompressed batch in memory.
 
-        Raises ProtocolError at what is malformed or beyond the limits, UnsupportedCodecError
-        without the library.
+        Raises:
+            ProtocolError: the data is malformed or exceeds a limit; raised when that is reached.
+            UnsupportedCodecError: the codec's library is not installed.
         """
         body = self.raw[layout.BATCH_OVERHEAD :]
         if self.count or body:
@@ -167,7 +170,7 @@ class RecordBatch:
             raise ProtocolError(f"a batch's records are malformed: {error}") from error
 
     def records(self) -> list[ReadRecord]:
-        """All records; raises as `iter_records` does."""
+        """Return all records; it raises what `iter_records` raises."""
         return list(self.iter_records())
 
     def __eq__(self, other: object) -> bool:
@@ -191,11 +194,17 @@ def read_batches(
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     max_items: int = DEFAULT_MAX_ITEMS,
 ) -> list[RecordBatch]:
-    """The batches that ``data`` is made of.
+    """Cut ``data`` into its batches.
 
-    ``partial`` ignores a last batch that is cut short, as a Fetch response may have it (KIP-74).
-    The limits apply to each batch's records: bytes after decompression, records and headers
-    together. Raises ProtocolError.
+    Args:
+        data: whole batches, one after the other.
+        partial: ignore a last batch that is cut short, as at the end of a Fetch response (KIP-74).
+        max_decompressed_bytes: the limit on a batch's records after decompression.
+        max_items: the limit on a batch's records and headers together.
+
+    Raises:
+        ProtocolError: a batch's header is malformed, or, unless `partial`, the last one is cut
+            short.
     """
     batches: list[RecordBatch] = []
     total = len(data)
@@ -208,7 +217,7 @@ def read_batches(
         _, length = layout.PREAMBLE.unpack_from(data, pos)
         end = pos + layout.PREAMBLE.size + length
         if length < layout.BATCH_OVERHEAD - layout.PREAMBLE.size:
-            raise ProtocolError(f"a batch has the length {length}")
+            raise ProtocolError(f"the length field of a batch is {length}")
         if end > total:
             if partial:
                 break

@@ -1,3 +1,3 @@
-"""The inside of `aioidem.spark`, which is what users import."""
+"""The implementation behind `aioidem.spark`, which is what users import."""
 
 from __future__ import annotations

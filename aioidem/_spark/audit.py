@@ -1,21 +1,22 @@
-"""The audit: what ledgers say of each record, held against the topic, however many there are.
+"""The audit: compare what ledgers say of each record with the topic, for any number of records.
 
-What `aioidem.testing.check_history` does in memory, as DataFrames: the records of the topic say who
-sent them as which call, a ledger says what became of that call, and the two are put together by one
-shuffle. A second one looks at the order. What comes of it is written as Parquet: `records` (each
-with its findings), `anomalies` and `latency`.
+It does with DataFrames what `aioidem.testing.check_history` does in memory. Each record of the
+topic names its sender and the number of its call; a ledger has the outcome of that call. One
+shuffle brings the two together, a second one checks the order. The results are written as Parquet:
+`records` (each with its findings), `anomalies` and `latency`.
 
 Invariants:
 
-* Plain DataFrame code: expressions and window functions that run in the JVM, and spill. No row is
-  collected but sums, a row per partition and window size, and a handful of examples.
-* Verdicts are on what a reader with `read_committed` sees. What was aborted counts as absent, and
-  is told apart from what is lost.
-* A value says its own identity under a CRC, so bytes in the wrong place are seen as such.
-* Order is call order per producer and partition. A value found twice counts where it is first.
+- It consists of DataFrame expressions and window functions only, which run in the JVM and can spill
+  to disk. The driver collects only sums, one row per partition and window size, and a few examples.
+- The findings are about what a reader with `read_committed` sees. An aborted record counts as
+  absent, and is distinguished from a lost one.
+- A value contains its own identity under a CRC, so a value in the wrong place is recognised.
+- The order is the order of calls per producer and partition. A value found twice counts at its
+  first place.
 
-Rejected: Python functions on rows (ten times slower, and memory outside of Spark's account), and a
-join of ledger and topic (a duplicate would multiply rows; grouping counts it).
+Rejected: Python functions on rows (ten times slower, with memory that Spark does not account for);
+joining ledger and topic (a duplicate would multiply rows; grouping counts it).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.window import Window
 
 from aioidem._spark.examples import example
@@ -57,38 +58,38 @@ class Finding(enum.StrEnum):
     """What can be wrong with a record."""
 
     LOST = "lost"
-    """Acknowledged, and not in the topic."""
+    """Acknowledged, but not in the topic."""
     ABORTED = "aborted"
-    """Acknowledged, and in the topic within an aborted transaction only."""
+    """Acknowledged, but in the topic only as part of an aborted transaction."""
     DUPLICATE = "duplicate"
     """In the topic more than once."""
     REORDERED = "reordered"
-    """After a later call of its producer, in the same partition."""
+    """In the topic after a later call of the same producer, in the same partition."""
     WRONG_OFFSET = "wrong_offset"
-    """Acknowledged at a place where it is not."""
+    """Acknowledged at an offset where it is not."""
     NOT_ABSENT = "not_absent"
-    """Said to be not written, and in the topic."""
+    """Reported as not written, but in the topic."""
     UNSETTLED = "unsettled"
     """In the ledger without an outcome."""
     ENTERED_TWICE = "entered_twice"
     """In the ledger more than once."""
     FOREIGN = "foreign"
-    """In the topic, and in no ledger."""
+    """In the topic, but in no ledger."""
     MISPLACED = "misplaced"
-    """In another topic or partition than its value says it was sent to."""
+    """In another topic or partition than its value names."""
     TORN = "torn"
-    """A value that nobody can have sent: cut, changed, or of another kind."""
+    """A value that no producer can have sent: cut, changed, or of another kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
-    """What `aioidem audit` was asked to do.
+    """The checked options of one `aioidem audit`.
 
     Attributes:
-        ledger: the folder of ledgers, a path or URI that Spark knows.
-        out: the folder for what comes of it; what an audit before left there is replaced.
+        ledger: the folder with the ledgers, a path or URI that Spark can read.
+        out: the folder for the results; those of an earlier audit are replaced.
         options: for Spark's Kafka source, by its names (`kafka.security.protocol` and so on).
-        bucket: seconds of each step of time in `latency`.
+        bucket: the length in seconds of each interval in `latency`.
     """
 
     ledger: str
@@ -104,10 +105,10 @@ _NOT_WRITTEN: Final = DeliveryStatus.NOT_WRITTEN.value
 _UNKNOWN: Final = DeliveryStatus.UNKNOWN.value
 _EXAMPLES: Final = 3
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-_ACCURACY: Final = 1000  # of `percentile_approx`: a rank is off by its thousandth at most
+_ACCURACY: Final = 1000  # of `percentile_approx`: the rank is wrong by at most a thousandth
 
-# A value's fields, see aioidem.testing.make_value: magic, CRC32 of what follows it, partition,
-# call, lengths of the two names, names.
+# The fields of a value, see aioidem.testing.make_value: magic, CRC32 of what follows it, partition,
+# call, the lengths of the two names, the names.
 _FIELDS: Final = {
     "crc": "try_cast(conv(hex(substring(value, 5, 4)), 16, 10) AS bigint)",
     "own_partition": "try_cast(conv(hex(substring(value, 9, 4)), 16, 10) AS bigint)",
@@ -126,8 +127,8 @@ _ANY_PARTITION: Final = 2**32 - 1  # -1 as an unsigned number
 _COMMON: Final = {
     "producer": "string",
     "call": "bigint",
-    "stray": "string",  # where it is, of what cannot be grouped by who sent it
-    "strayed": "string",  # and the finding
+    "stray": "string",  # partition and offset of a value without a usable identity
+    "strayed": "string",  # the finding about such a value
     "entry": "int",
     "status": "string",
     "in_flight": "int",
@@ -150,7 +151,7 @@ def read_topic(
     committed: bool,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The whole topic as Spark's own Kafka source reads it."""
+    """Read the whole topic with Spark's own Kafka source."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     isolation = "read_committed" if committed else "read_uncommitted"
     reader = reader.option("subscribe", topic).option("kafka.isolation.level", isolation)
@@ -158,12 +159,12 @@ def read_topic(
 
 
 def read_ledger(spark: SparkSession, folder: str) -> DataFrame:
-    """All ledgers of a folder."""
+    """Read all ledgers in a folder."""
     return spark.read.schema(LEDGER_SCHEMA).parquet(folder)
 
 
 def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
-    """A topic's ledger rows, in the shape that is grouped."""
+    """Return a topic's ledger rows, with the common columns."""
     rows = ledger.filter(F.col("topic") == topic)
     return _shaped(rows.withColumn("entry", F.lit(1)))
 
@@ -171,13 +172,13 @@ def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
 def copies_of(
     records: DataFrame, topic: str, *, aborted: bool = False, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """The records of a topic, in the shape that is grouped: parsed, and found whole and in place.
+    """Parse the records of a topic, check that each is whole and in place; use the common columns.
 
     Args:
-        records: as Spark's Kafka source has them.
-        topic: whose they are.
-        aborted: of aborted transactions; they say that a record was tried, and nothing else.
-        keep: further columns of `records`.
+        records: rows of Spark's Kafka source.
+        topic: the topic they were read from.
+        aborted: they belong to aborted transactions, and only show that a record was tried.
+        keep: further columns of `records` to keep.
     """
     parsed = records.select(
         "value",
@@ -217,7 +218,7 @@ def copies_of(
 
 
 def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """The common columns, in order, null where the rows have none."""
+    """Select the common columns in order, with null where the rows lack one."""
     return rows.select(
         *(
             (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name)
@@ -228,9 +229,10 @@ def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 
 
 def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> DataFrame | None:
-    """What only a reader with `read_uncommitted` sees; None where both see the same number.
+    """Return the records that only a reader with `read_uncommitted` sees; None if there are none.
 
-    Counting first is cheap: most topics have no transactions, and no second shuffle is needed.
+    Counting the records first is cheap. Most topics have no transactions, so that no second shuffle
+    is needed.
     """
     if committed.count() == uncommitted.count():
         return None
@@ -241,11 +243,11 @@ def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> 
 
 
 def grouped(rows: DataFrame, *also: Column) -> DataFrame:
-    """One row per record: what ledgers say of it, and what of it is in the topic.
+    """Return one row per record: what ledgers say of it, and where it is in the topic.
 
     Args:
-        rows: entries and copies, of `entries_of` and `copies_of`, in one DataFrame.
-        also: what else to group by.
+        rows: the rows of `entries_of` and `copies_of`, in one DataFrame.
+        also: further columns to group by.
     """
     return (
         rows.groupBy("producer", "call", "stray", *also)
@@ -268,7 +270,7 @@ def grouped(rows: DataFrame, *also: Column) -> DataFrame:
 
 
 def out_of_order(records: DataFrame) -> DataFrame:
-    """Adds `late`: whether a later call of the same producer is ahead of it in its partition."""
+    """Add the column `late`: whether a later call of the producer precedes it in the partition."""
     before = (
         Window.partitionBy("producer", "found.partition")
         .orderBy("found.offset")
@@ -280,14 +282,15 @@ def out_of_order(records: DataFrame) -> DataFrame:
 
 
 def judged(records: DataFrame) -> DataFrame:
-    """Adds `findings`: what is wrong with each record, an empty array where nothing is.
+    """Add the column `findings`: an array of what is wrong with each record, empty if nothing is.
 
     Args:
-        records: of `grouped`, with `late` of `out_of_order`.
+        records: rows of `grouped`, with the column `late` of `out_of_order`.
     """
     entered, acked = F.col("entries") > 0, F.col("status") == _ACKED
     absent, present = F.col("copies") == 0, F.col("copies") > 0
-    # Of more than two copies the middle ones are not remembered: that they are too many is told.
+    # Of more than two copies only the first and the last place are kept; they are reported as
+    # duplicates.
     elsewhere = (
         acked
         & (F.col("told.offset") >= 0)
@@ -316,7 +319,7 @@ def judged(records: DataFrame) -> DataFrame:
 
 
 def summary_of(records: DataFrame) -> DataFrame:
-    """One row of sums over judged records."""
+    """Sum up judged records in one row."""
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, 1))
@@ -336,10 +339,10 @@ def summary_of(records: DataFrame) -> DataFrame:
 
 
 def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
-    """Throughput, and latency in milliseconds, of acknowledged records that were found.
+    """Return throughput and latency (in ms) of acknowledged records that are in the topic.
 
-    A row per partition and window size (the limit of requests in flight), and per `bucket` seconds
-    in which they were acknowledged; None makes one bucket of all.
+    There is a row per partition, window size (the limit of requests in flight) and interval of
+    `bucket` seconds, by the time of acknowledgement. None means one interval for all.
     """
     acked = records.filter((F.col("status") == _ACKED) & (F.col("copies") > 0))
     took = (F.unix_micros("ended_at") - F.unix_micros("sent_at")) / 1000
@@ -361,17 +364,18 @@ def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     for index, name in enumerate(_PERCENTILES):
         sums = sums.withColumn(name, F.col("percentiles")[index])
     length = F.col("seconds") if bucket is None else F.lit(float(bucket))
-    # Nobody waited no time: a bucket of one record has a rate all the same.
+    # A bucket with one record has a length of 0 s, but gets a rate all the same.
     rate = F.col("records") / F.greatest(length, F.lit(1e-6))
     return sums.withColumn("records_per_sec", rate).drop("percentiles")
 
 
 def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
-    """Audit a topic; writes `records`, `anomalies` and `latency` below `plan.out`.
+    """Audit a topic, and write `records`, `anomalies` and `latency` below `plan.out`.
 
     Returns:
-        What `--json` writes: sums, anomalies by kind with a few examples, and figures per
-        partition and window size.
+        What `--json` writes: sums, anomalies by kind with a few examples, and figures per partition
+            and
+        window size.
     """
     committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
     uncommitted = read_topic(
@@ -387,8 +391,8 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
 
 
 def report(spark: SparkSession, records: DataFrame, plan: AuditPlan) -> dict[str, Any]:
-    """Write judged records and what comes of them, and sum it up."""
-    # Written first and read again: everything below would else be worked out once more each time.
+    """Write judged records and the results drawn from them, and return a summary."""
+    # Written and read again, because Spark would otherwise compute them anew for each use below.
     records.drop("last", "late", "stray").write.mode("overwrite").parquet(f"{plan.out}/records")
     records = spark.read.parquet(f"{plan.out}/records")
     anomalies = records.filter(F.size("findings") > 0).withColumn("finding", F.explode("findings"))
@@ -424,7 +428,7 @@ def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _examples(anomalies: DataFrame) -> dict[str, list[str]]:
-    """A few of each kind, the first by producer and call."""
+    """Return a few examples of each kind, the first ones by producer and call."""
     first = Window.partitionBy("finding").orderBy("producer", "call", "found")
     rows = (
         anomalies.withColumn("nth", F.row_number().over(first))

@@ -1,15 +1,17 @@
-"""Credentials that only the executors know: options whose value is `env:NAME` or `file:PATH`.
+"""Credentials that only the executors know: options with the value `env:NAME` or `file:PATH`.
 
-The option travels to the tasks as it was given, and each task looks its value up where it runs. So
-a password stands in no plan, event log or pickle, and no process of the driver ever has it.
+The option is sent to the tasks as it was given, and each task looks its value up on its own
+machine. So no plan, event log or pickle contains a password, and no process of the driver ever has
+it.
 
 Invariants:
 
-* Nothing is looked up while options are checked; `stand_ins` take the places of what is unknown.
-* No message contains a value.
+- Nothing is looked up while options are checked; `stand_ins` supplies placeholders for what is
+  unknown.
+- No message contains a value.
 
-Rejected: a name for any option (a number that only the executors know cannot be checked before a
-task starts); `kafka.sasl.password.file` and the like (two options for one value, which may
+Rejected: naming any option this way (a number that only the executors know cannot be checked before
+a task starts); options such as `kafka.sasl.password.file` (two options for one value could
 contradict each other).
 """
 
@@ -43,16 +45,16 @@ _IN_JAAS: Final[Mapping[str, tuple[str, ...]]] = {
     "SCRAM-SHA-512": _PASSWORD,
     "OAUTHBEARER": (f"{_CLIENT}.id", f"{_CLIENT}.secret"),
 }
-"""What a login configuration holds, by mechanism."""
+"""The properties that a login configuration contains, by mechanism."""
 
 
 def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the properties that are given, and those that are only named.
 
     Raises:
-        ConfigError: one is named that cannot be.
+        ConfigError: a property is named that must be given.
     """
-    # What is no text is no name: it is refused where the properties are checked.
+    # A value that is not a text is refused later, where the properties are checked.
     named = {n: text for n, text in properties.items() if is_named(text)}
     given = {name: text for name, text in properties.items() if name not in named}
     for name in named:
@@ -65,7 +67,7 @@ def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
-    """Return properties that can be checked: something in the place of each that is only named."""
+    """Return properties that can be checked, with a placeholder for each that is only named."""
     unknown = dict.fromkeys(named, "unknown")
     if unknown.pop(_JAAS, None) is not None:
         inside = _IN_JAAS.get(given.get("sasl.mechanism", "").strip(), ())
@@ -74,10 +76,10 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Return the values, from this process's environment and this machine's files. Blocks.
+    """Return the values from this process's environment and this machine's files; it blocks.
 
     Raises:
-        ConfigError: one is not there, cannot be read, or is empty.
+        ConfigError: a value does not exist, cannot be read, or is empty.
     """
     return {name: _looked_up(name, text) for name, text in named.items()}
 

@@ -1,7 +1,8 @@
-"""An example of an anomaly, as a text: which record, what its ledger says, and where it is.
+"""Describe an anomaly in words: which record it is, what its ledger says, and where it was found.
 
-A plain function over one row, so that what strangers write into a topic can be tried on it without
-Spark. The text has the producer's name as the record has it: whoever shows it escapes it.
+It is a plain function over one row, so that tests can give it hostile text without Spark. The
+result contains the producer's name as it is in the record, so the caller must escape it before
+showing it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ __all__ = ["example"]
 
 
 def example(row: Any) -> str:
-    """Name a record and what is known of it, in a few words.
+    """Describe a record in a few words.
 
     Args:
-        row: of `anomalies`. Its `producer` and `call` are None of a value that says nothing of
-            itself; `told` is the place that the ledger has, `found` the first one where it is.
+        row: a row of `anomalies`. Its `producer` and `call` are None if the value has no identity;
+            `told` is the ledger's place, `found` the first place in the topic.
     """
     name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
     told = "" if row.status is None else f", {row.status}"

@@ -1,24 +1,24 @@
-"""The audit of a load that still runs: ledgers and topic as streams, anomalies as they show.
+"""Audit a load while it runs: read ledgers and topic as streams, and report anomalies early.
 
-The same grouping and the same rules as `audit.py`. What is new is time: a record is judged once
-both streams have moved on from the moment it was sent, by `delay` seconds; until then it waits in
-Spark's state store. Each batch of judged records is written below a folder of its own.
+Grouping and rules are those of `audit.py`; time is what differs. A record is judged when both
+streams have advanced `delay` seconds beyond the time it was sent. Until then it is kept in Spark's
+state store. Each batch of judged records is written to a folder of its own.
 
 Invariants:
 
-* Ledger and record are paired by the moment of sending, which both carry: `LedgerProducer` stamps
-  its records so. A topic with LogAppendTime stamps them anew, and is refused.
-* `delay` exceeds the time within which a record ends, `delivery.timeout.ms`; else a ledger's row
-  comes too late, is dropped by Spark, and its record looks foreign.
-* State is bounded by what is sent within `delay`, and the edges: two numbers per producer and
-  partition, by which order is judged from one batch to the next.
-* A batch that is repeated after a restart overwrites what it wrote.
+- Ledger row and record are paired by the time of sending, which both contain: `LedgerProducer`
+  stamps its records accordingly. A topic with LogAppendTime replaces the stamps, and is refused.
+- `delay` must exceed `delivery.timeout.ms`, within which a record ends. Otherwise a ledger row
+  comes too late, Spark drops it, and its record looks foreign.
+- State is bounded by what is sent within `delay`, plus the edges: two numbers per producer and
+  partition, to check the order from one batch to the next.
+- A batch that is repeated after a restart overwrites its own output.
 
 The last seconds of a load are never judged here, because nothing follows that would end the wait.
-The last word is the batch audit's, and it cannot see what aborted transactions wrote either.
+What aborted transactions wrote is not seen either. The batch audit has the final result.
 
 Rejected: an outer join of two streams (duplicates multiply its rows, and it needs a bound on the
-time between the two all the same).
+time between the two just the same).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from aioidem._spark.audit import (
     AuditPlan,
@@ -57,10 +57,10 @@ class FollowPlan:
     """What is followed, and how closely.
 
     Attributes:
-        audit: the topic, the ledger and where to write.
-        delay: seconds until a record is judged; more than records take to end.
-        step: seconds of sending time that are judged together.
-        every: seconds between batches; None takes what there is and ends.
+        audit: the topic, the ledger and the output folder.
+        delay: seconds until a record is judged; more than a record needs to end.
+        step: the interval of sending times, in seconds, that are judged together.
+        every: seconds between batches; None processes what is there and ends.
     """
 
     audit: AuditPlan
@@ -72,12 +72,12 @@ class FollowPlan:
 def follow(
     spark: SparkSession, plan: FollowPlan, told: Callable[[dict[str, Any]], None]
 ) -> StreamingQuery:
-    """Start following; ends with `StreamingQuery.stop`.
+    """Start following; `StreamingQuery.stop` ends it.
 
     Args:
         spark: a session with Spark's Kafka source.
-        plan: see there.
-        told: called after each batch that judged something, with its sums.
+        plan: what to follow.
+        told: called with the sums of each batch that judged a record.
     """
     out = plan.audit.out
 
@@ -97,7 +97,7 @@ def follow(
 
 def _entries(spark: SparkSession, plan: FollowPlan) -> DataFrame:
     ledger = spark.readStream.schema(LEDGER_SCHEMA).parquet(plan.audit.ledger)
-    # Records have milliseconds, cut off and not rounded.
+    # Records have milliseconds, truncated and not rounded.
     sent = F.timestamp_millis(F.floor(F.unix_micros("sent_at") / 1000))
     rows = entries_of(ledger, plan.audit.topic)
     return rows.withColumn("at", sent).withWatermark("at", f"{plan.delay} seconds")
@@ -118,7 +118,7 @@ def _copies(spark: SparkSession, plan: FollowPlan) -> DataFrame:
 
 
 def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan) -> dict[str, Any]:
-    """One batch: written, then summed up from what was written."""
+    """Judge and write one batch, and sum up what was written."""
 
     def folder(name: str, which: int = number) -> str:
         return f"{plan.audit.out}/{name}/batch={which}"
@@ -144,9 +144,10 @@ def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan)
 
 
 def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
-    """Adds to `late` what is out of order with the batches before.
+    """Mark records as `late` that are out of order with earlier batches.
 
-    Those were sent earlier: a later call belongs behind their last offset, an earlier one before.
+    Records of earlier batches were sent earlier, so a later call must have a higher offset than
+    their last one, and an earlier call a lower one.
     """
     if edges is None:
         return records
@@ -159,7 +160,7 @@ def _late_over_edges(records: DataFrame, edges: DataFrame | None) -> DataFrame:
 
 
 def _edges_of(records: DataFrame, edges: DataFrame | None) -> DataFrame:
-    """The highest call and offset of each producer in each partition, so far."""
+    """Return the highest call and offset so far of each producer in each partition."""
     placed = records.filter((F.col("copies") > 0) & F.col("producer").isNotNull())
     rows = placed.select(
         "producer",

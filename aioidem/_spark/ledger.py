@@ -1,19 +1,20 @@
-"""A task's ledger: what a producer said of each record, as Parquet, while the load goes on.
+"""A task's ledger: the outcome of each of its records, written as Parquet while the load runs.
 
-One row per record: who sent it as which call, when, where it went and what became of it. Its value
-says the same of itself (`aioidem.testing.make_value`), so that an audit can pair the two.
+There is one row per record: its sender and the number of its call, when it was sent, where it went,
+and its outcome. The record's value contains the same identity (`aioidem.testing.make_value`), so
+that an audit can pair the two.
 
 Invariants:
 
-* A row is written once its record has ended, so a ledger holds no row that could still change.
-* A file is complete when it has its name: Spark's readers pass over names that begin with a dot.
-* Memory is bounded by `ROWS_PER_FILE` rows and what ends while a file is being written, which
-  happens in a thread: the load does not wait for a disk.
-* Rows are in the order of their ends. An order by call would hold back all of them behind one
-  record in doubt.
+- A row is written after its record has ended, so no row of a ledger changes later.
+- A file gets its final name when it is complete; Spark's readers skip names that begin with a dot.
+- Memory is bounded by `ROWS_PER_FILE` rows plus what ends while a file is being written. That
+  happens in a thread, so the load does not wait for a disk.
+- Rows are in the order in which records ended. An order by call would hold back all later rows
+  while one record is in doubt.
 
-Rejected: handing the rows to Spark to write. They would show only when the whole job is over, those
-of a task that fails never, and those are the ones to look at.
+Rejected: returning the rows to Spark, which writes them. They would be visible only when the whole
+job is over, and never those of a failed task, which are the interesting ones.
 """
 
 from __future__ import annotations
@@ -47,16 +48,19 @@ __all__ = [
 ]
 
 ROWS_PER_FILE: Final = 500_000
-"""A file is written when so many rows have come together,"""
+"""A file is written as soon as there are this many rows."""
 SECONDS_PER_FILE: Final = 5.0
-"""or when so much time has passed."""
+"""A file is written at the latest after this many seconds."""
 
 LEDGER_SCHEMA: Final = (
     "producer string, topic string, in_flight int, call long, status string, partition int,"
     " offset long, sent_at timestamp, ended_at timestamp"
 )
-"""The columns as Spark reads them. `partition` is -1 where none was named, `offset` likewise; times
-are those of the machine that sent."""
+"""The columns as Spark reads them.
+
+`partition` and `offset` are -1 if the record was not acknowledged; times are from the sending
+machine's clock.
+"""
 LEDGER_COLUMNS: Final = tuple(part.split()[0] for part in LEDGER_SCHEMA.split(","))
 
 _T = TypeVar("_T")
@@ -67,13 +71,13 @@ _STAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def smallest_value(producer: str, topic: str) -> int:
-    """Bytes that a value needs to say where it comes from."""
+    """Return the fewest bytes in which a value can contain its identity."""
     return len(make_value(ValueId(producer, topic, -1, 0)))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns that grow."""
+    """The columns of the rows that are not written yet."""
 
     call: array[int] = field(default_factory=partial(array, "q"))
     status: array[int] = field(default_factory=partial(array, "b"))
@@ -84,13 +88,13 @@ class _Rows:
 
 
 class Ledger:
-    """Collects rows and writes them to `folder` as files named after the producer.
+    """Collects rows and writes them to `folder`, in files named after the producer.
 
     Args:
         folder: an absolute path, or a URI that pyarrow knows (`s3://`, `hdfs://`, `gs://`).
-        producer: who sends; no two ledgers of a folder have one name.
-        topic: where to.
-        in_flight: the limit this producer was given; a column, to tell runs apart.
+        producer: the sender's name, unique among the ledgers of a folder.
+        topic: the topic that is written to.
+        in_flight: the producer's limit of requests in flight; a column, to tell runs apart.
     """
 
     def __init__(self, folder: str, producer: str, topic: str, in_flight: int) -> None:
@@ -111,7 +115,7 @@ class Ledger:
         sent_at: float,
         ended_at: float,
     ) -> None:
-        """A record has ended; times in seconds since the epoch."""
+        """Add a record that has ended; times are in seconds since the epoch."""
         rows = self._rows
         rows.call.append(call)
         rows.status.append(_CODE[status])
@@ -123,7 +127,7 @@ class Ledger:
             self._full.set()
 
     async def kept_while(self, run: Callable[[], Awaitable[_T]]) -> _T:
-        """What `run` returns; file after file is written meanwhile, and the last one then.
+        """Run a function while writing file after file, write the last one, and return its result.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -133,7 +137,7 @@ class Ledger:
         async with anyio.create_task_group() as tasks:
 
             async def keep() -> None:
-                # Caught inside: leaving the task group, it would be wrapped in an exception group.
+                # Caught inside the task group, which would wrap it in an exception group.
                 try:
                     await self._keep()
                 except OSError as error:
@@ -152,11 +156,11 @@ class Ledger:
         while True:
             with anyio.move_on_after(SECONDS_PER_FILE):
                 await self._full.wait()
-            with anyio.CancelScope(shield=True):  # half a file is none
+            with anyio.CancelScope(shield=True):  # a file must not be left half written
                 await self.close()
 
     async def close(self) -> None:
-        """Write what there is.
+        """Write the rows collected so far.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -179,7 +183,7 @@ class Ledger:
 
 
 def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
-    """The rows as an Arrow table, without copying them."""
+    """Turn the rows into an Arrow table, without copying them."""
     count = len(rows.call)
 
     def column(kind: Any, values: array[int]) -> Any:
@@ -206,12 +210,16 @@ def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
 
 
 class LedgerProducer:
-    """A producer whose every record is numbered and entered into a ledger: what a load needs of
-    `aioidem.Producer`, with values of its own making instead of those it is given.
+    """A producer whose records are numbered and entered into a ledger.
+
+    It has the methods that the load loop uses of `aioidem.Producer`, but sends values of its own
+    making instead of those it is given.
 
     Args:
-        size: of the values, in bytes.
-        clock: seconds since the epoch.
+        producer: the producer that sends.
+        ledger: gets a row for each record.
+        size: the size of the values in bytes.
+        clock: returns seconds since the epoch.
     """
 
     def __init__(self, producer: Producer, ledger: Ledger, size: int, clock: Clock) -> None:
@@ -229,10 +237,11 @@ class LedgerProducer:
         self.commit_transaction = producer.commit_transaction
 
     def send_nowait(self, topic: str, value: bytes) -> Delivery:  # noqa: ARG002 - the load loop's
-        """Queue the next record; raises what `Producer.send_nowait` does."""
+        """Queue the next record; it raises what `Producer.send_nowait` raises."""
         now = self._clock()
         named = ValueId(self._ledger.producer, topic, -1, self._calls)
-        # The ledger's microseconds, cut to milliseconds: a record and its row are paired by time.
+        # The ledger's microseconds truncated to milliseconds, because records and rows are paired
+        # by time.
         stamp = round(now * 1e6) // 1000 / 1000
         delivery = self._producer.send_nowait(topic, make_value(named, self._size), timestamp=stamp)
         delivery.add_done_callback(partial(self._ended, self._calls, now))
@@ -247,5 +256,5 @@ class LedgerProducer:
         self._ledger.add(call, delivery.status, partition, offset, sent_at, self._clock())
 
     def statistics(self) -> ProducerStatistics:
-        """The producer's own."""
+        """Return the producer's statistics."""
         return self._producer.statistics()

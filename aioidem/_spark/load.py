@@ -1,18 +1,18 @@
-"""`aioidem perf --spark`: the load loop in many tasks at once, one result of all.
+"""`aioidem perf --spark`: the load loop in many tasks at once, with one common result.
 
-Each task is a process with a producer of its own, made and measured by `aioidem._load.perf`; its
-records go into a ledger (`ledger.py`). What the tasks counted comes back as their results, a few
-kilobytes each, and is merged on the driver: counts and timelines added, histograms too.
+Each task is a process with its own producer, made and measured by `aioidem._load.perf`, and enters
+its records into a ledger (`ledger.py`). The counts of each task, a few kilobytes, are sent to the
+driver and merged there: counters, timelines and histograms are added.
 
 Invariants:
 
-* The records and the throughput asked for are those of the whole run; each task has its share.
-* A task that Spark repeats is a producer of another name: its records are nobody's duplicates.
-* Times are seconds since the epoch, read once per task and then counted by a clock that is never
-  set back. Between machines they are as true as those machines' clocks.
+- The number of records and the throughput are those of the whole run; each task gets its share.
+- A task that Spark repeats has a producer with another name, so its records are no duplicates.
+- Times are seconds since the epoch, read once per task and then advanced by a monotonic clock.
+  Across machines they are as accurate as the machines' clocks.
 
-Rejected: Spark's barrier mode, which starts all tasks at once or none (a cluster with fewer slots
-would refuse the run; here later tasks start late, and the timeline shows it).
+Rejected: Spark's barrier mode, which starts all tasks at once or none. A cluster with fewer slots
+would refuse the run; here some tasks start later, and the timeline shows it.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ MAX_TASKS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLoad:
-    """What `aioidem perf --spark` was asked to do, checked.
+    """The checked flags of one `aioidem perf --spark`.
 
     Attributes:
         plan: the load as a whole.
-        tasks: among how many it is shared.
-        ledger: folder for the ledgers, seen under this name by every task; None keeps none.
-        master: Spark's master URL; None for so many threads of this machine as there are tasks.
-        run: what the producers' names begin with.
+        tasks: the number of tasks that share it.
+        ledger: the folder for the ledgers, reachable by this name from every task; None for none.
+        master: Spark's master URL; None for a local one with as many threads as tasks.
+        run: the prefix of the producers' names.
     """
 
     plan: PerfPlan
@@ -85,17 +85,17 @@ class SparkLoad:
     run: str
 
     def producer_name(self, in_flight: int, task: int, attempt: int) -> str:
-        """A name that no other producer of this ledger folder has."""
+        """Return a name that no other producer of this ledger folder has."""
         return f"{self.run}-{in_flight}-{task:05}.{attempt}"
 
 
 def plan_spark(
     plan: PerfPlan, *, tasks: int, ledger: Path | str | None, master: str | None
 ) -> SparkLoad:
-    """Check what only a run on Spark asks for.
+    """Check the flags that only a run on Spark has.
 
     Raises:
-        UsageError: a flag is out of range, or the plan cannot be made by many tasks.
+        UsageError: a flag is out of range, or the plan cannot be divided among tasks.
     """
     if plan.bootstrap is None:
         raise UsageError("--spark: needs --bootstrap-server: its tasks are processes of their own")
@@ -105,7 +105,7 @@ def plan_spark(
         raise UsageError(f"--num-records: {plan.num_records} are too few for {tasks} tasks")
     where = None if ledger is None else _absolute(str(ledger))
     load = SparkLoad(
-        # A mapping proxy cannot be sent to another process.
+        # A mapping proxy cannot be pickled.
         plan=replace(plan, properties=dict(plan.properties)),
         tasks=tasks,
         ledger=where,
@@ -126,10 +126,10 @@ def _absolute(folder: str) -> str:
 
 
 def perf_on_spark(load: SparkLoad) -> int:
-    """Run the load, show it, write its files.
+    """Run the load, show its results and write its files.
 
     Returns:
-        The exit status, as of `aioidem perf`.
+        The exit status of `aioidem perf`.
     """
     from py4j.protocol import Py4JError
 
@@ -152,7 +152,7 @@ def perf_on_spark(load: SparkLoad) -> int:
 
 
 def run_load_on_spark(spark: SparkSession, load: SparkLoad, screen: Screen) -> list[RunResult]:
-    """One run per entry of the plan's `in_flight`, each by all tasks."""
+    """Make one run per entry of the plan's `in_flight`, each with all tasks."""
     results = []
     for in_flight in load.plan.in_flight:
         name = f"{in_flight} in flight, {load.tasks} tasks"
@@ -168,7 +168,7 @@ def run_load_on_spark(spark: SparkSession, load: SparkLoad, screen: Screen) -> l
 
 
 def merge(load: SparkLoad, in_flight: int, told: list[dict[str, Any]]) -> RunResult:
-    """The whole run, from what each task tells."""
+    """Merge the counts of all tasks into the result of the run."""
     label = RunLabel(
         client="aioidem",
         version=__version__,
@@ -188,7 +188,7 @@ def _highest(values: Iterable[Any]) -> Any:
 
 
 def _run_task(load: SparkLoad, in_flight: int, task: int) -> dict[str, Any]:
-    """In a task: run its share, and tell what came of it."""
+    """Run this task's share, and return its counts; called in a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -206,7 +206,7 @@ def _run_task(load: SparkLoad, in_flight: int, task: int) -> dict[str, Any]:
 
 
 def share(load: SparkLoad, task: int) -> PerfPlan:
-    """A task's part of the plan: no record too many, none too few."""
+    """Return a task's share of the plan; the shares add up to exactly the plan's records."""
     plan = load.plan
     count = plan.num_records
     if count is not None:
@@ -249,7 +249,7 @@ def _wall_clock() -> Clock:
 
 
 def _quiet_screen() -> Screen:
-    """A task has no terminal: its trouble goes to the executor's log, by standard error."""
+    """Make a task's screen, which shows only errors, in the executor's log."""
     from rich.console import Console
 
     quiet = PlainScreen(Console(quiet=True), Console(stderr=True, highlight=False))

@@ -1,18 +1,19 @@
-"""The marker: how a task that is tried again knows what the attempt before it has done.
+"""The marker: a committed offset that tells a repeated task what the attempt before has done.
 
-A task commits, in the transaction that its rows are in, an offset of a group of its own: the number
-of its batch plus one, with a sum of its rows beside it. `decide` is the whole rule of what that
-means, as one plain function. It is read after the producer has been fenced in and never before
-(a twin that was paused in between would write the rows again).
+In the transaction that contains its rows, a task also commits an offset of a consumer group of its
+own: the number of its batch plus one, with a digest of its rows as metadata. `decide` is the whole
+rule for what a marker means, in one plain function. The marker is read only after the producer has
+fenced earlier attempts; an attempt that was paused in between could otherwise still commit, and the
+rows would be written twice.
 
 Invariants:
 
-* No answer is guessed: what cannot be told apart from lost data is an error that names its cure.
-* Names: `__aioidem_eos.<query id>.<task>` is the transactional id and the group, so that one
-  prefixed ACL covers a query.
+- Nothing is guessed: a state that may mean lost data is an error, which says what to do.
+- `__aioidem_eos.<query id>.<task>` is both the transactional id and the group, so that one prefixed
+  ACL covers a query.
 
-Rejected: the consumer offsets of the source (only Kafka has them), a table elsewhere (another
-system to be consistent with), a name instead of the query's id (a new checkpoint under an old name
+Rejected: the consumer offsets of the source (only Kafka has them); a table elsewhere (another
+system to keep consistent); a name instead of the query's id (a new checkpoint under an old name
 starts again at batch 0, and whole batches would be skipped).
 """
 
@@ -49,36 +50,37 @@ _MASK: Final = 2**64 - 1
 
 
 class MarkerError(KafkaError):
-    """This task must not write: rows would be lost or written twice."""
+    """This task must not write, because rows would be lost or written twice."""
 
 
 class MarkerAheadError(MarkerError):
-    """The marker is of a later batch: an older checkpoint was restored, or the identity is another
-    query's too. To skip would lose the batch.
+    """The marker belongs to a later batch, and skipping this one would lose it.
+
+    Either an older checkpoint was restored, or another query uses the same identity.
     """
 
 
 class MarkerMissingError(MarkerError):
-    """There should be a marker and there is none: it expired, or its topic was made anew."""
+    """There should be a marker but there is none: it expired, or its topic was created anew."""
 
 
 class RowsChangedError(MarkerError):
-    """The batch is written, but with other rows: the source or the plan is not deterministic."""
+    """The batch is already written, but with other rows: source or plan are not deterministic."""
 
 
 class IdentityUsedError(MarkerError):
-    """A batch write's identity is for one write, and there was one."""
+    """The identity of a batch write may be used once, and was used before."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Which rows these are, whoever tries to write them.
+    """Which rows a task writes, the same for every attempt.
 
     Attributes:
-        query: the id that Spark keeps in the checkpoint; of a batch write, the option `identity`.
-        batch: its number; 0 of a batch write.
+        query: the id that Spark keeps in the checkpoint; for a batch write the option `identity`.
+        batch: the batch's number; 0 for a batch write.
         task: the partition's number.
-        run: of a batch write, which one; empty for streams, whose batches have numbers.
+        run: which batch write it is; empty for streams, whose batches have numbers.
     """
 
     query: str
@@ -88,23 +90,23 @@ class TaskIdentity:
 
     @property
     def name(self) -> str:
-        """Transactional id, and group of the marker."""
+        """The transactional id, which is also the marker's group."""
         return f"{PREFIX}.{self.query}.{self.task}"
 
     def first(self) -> TaskIdentity:
-        """Task 0 of the same batch."""
+        """Return the identity of task 0 of the same batch."""
         return TaskIdentity(self.query, self.batch, 0, self.run)
 
 
 @dataclass(slots=True)
 class RowSum:
-    """A sum over rows in which their order has no part: a repeated shuffle may change it."""
+    """A digest of rows that does not depend on their order, which a repeated shuffle may change."""
 
     rows: int = 0
     digest: int = 0
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Count these in; a row is anything with a faithful representation."""
+        """Add rows; a row may be anything whose repr is faithful."""
         for row in rows:
             digest = blake2b(repr(row).encode(), digest_size=8).digest()
             self.digest = (self.digest + int.from_bytes(digest, "big")) & _MASK
@@ -113,7 +115,7 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a task committed: `batch` is the next one's number, times in seconds since the epoch."""
+    """What a task committed; `batch` is the next batch's number, `at` seconds since the epoch."""
 
     batch: int
     rows: int
@@ -123,17 +125,17 @@ class Marker:
 
     @property
     def metadata(self) -> str:
-        """All but the number, which is the offset."""
+        """Everything but the batch number, which is the committed offset itself."""
         told = asdict(self)
         del told["batch"]
         return json.dumps({"v": 1, **told}, separators=(",", ":"))
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Marker:
-        """A committed offset as a marker.
+        """Read a committed offset as a marker.
 
         Raises:
-            MarkerError: somebody else committed it.
+            MarkerError: something else committed this offset.
         """
         try:
             told = json.loads(metadata)
@@ -146,12 +148,12 @@ class Marker:
         raise MarkerError(f"the committed offset {offset} is no marker: whose group is it?")
 
     def holds(self, rows: RowSum) -> bool:
-        """Whether it was these rows."""
+        """Return whether the marker was made for these rows."""
         return (self.rows, self.digest) == (rows.rows, rows.digest)
 
 
 class Answer(enum.Enum):
-    """What a task is to do."""
+    """What a task has to do."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -166,30 +168,34 @@ def decide(
     retention: float,
     missing_ok: bool = False,
 ) -> Answer:
-    """What a task that has fenced its twins is to do.
+    """Decide what a task has to do, after it has fenced its earlier attempts.
 
     Args:
-        task: which rows.
+        task: which rows it has.
         own: its marker.
-        first: task 0's marker; only looked at where `own` is missing.
+        first: the marker of task 0, used only if `own` is missing.
         now: seconds since the epoch.
-        retention: seconds that the cluster keeps offsets of groups without members.
-        missing_ok: write where a marker should be and is not.
+        retention: seconds for which the cluster keeps offsets of groups without members.
+        missing_ok: write even if a marker is missing that should exist.
 
     Raises:
-        MarkerAheadError, MarkerMissingError, IdentityUsedError: see there.
+        MarkerAheadError: the marker belongs to a later batch.
+        MarkerMissingError: a marker is missing, so the batch may already be written.
+        IdentityUsedError: the identity of the batch write was used before.
     """
     if own is not None:
         return _of_own(task, own)
     if first is not None and first.run != task.run:
         raise _used(task)
-    # The number of tasks varies: a task may be without a marker because it was never needed.
+    # The number of tasks varies between batches, so a task may never have had a reason for a
+    # marker.
     if task.batch == 0 or missing_ok:
         return Answer.WRITE
     if task.task == 0 or first is None:
         raise MarkerMissingError(_missing(task, "it may have expired"))
     if first.batch <= task.batch:
-        # It was committed before this batch began, so one of this batch could not have expired.
+        # Task 0's marker was committed before this batch began, so one of this batch cannot have
+        # expired.
         return Answer.WRITE
     if first.batch == task.batch + 1 and now - first.at < retention / 2:
         return Answer.WRITE

@@ -1,20 +1,20 @@
-"""Transactions that a killed query left open, ended before it is started again.
+"""End the transactions that a killed query left open, before it is started again.
 
-Readers of committed data wait at an open transaction. The task that left it ends it when it runs
-again; but a restarted query may run that task late, or not at all (it needs fewer tasks), and then
-readers wait for the transaction's timeout. The driver knows neither how many tasks the last batch
-had nor when a query is restarted (Spark's Python API tells neither), so this is a call of its own,
-for before `start()`: it asks the coordinators themselves (ListTransactions, KIP-664) for what is
-open under the query's prefix, and fences each.
+Readers of committed data wait at an open transaction. The task that left it would end it when it
+runs again. But a restarted query may run that task late, or never if it needs fewer tasks, and then
+readers wait until the transaction times out. Spark's Python API tells the driver neither how many
+tasks the last batch had nor when a query is restarted. So this is a function to call before
+`start()`. It asks the coordinators (ListTransactions, KIP-664) for open transactions under the
+query's prefix, and fences each.
 
 Invariants:
 
-* Nothing but open transactions of that query is touched, and nothing is committed or written.
-* Safe whenever it is called: an attempt that still runs is fenced, and Spark tries it again.
-* Bounded: by `_ASK_SECONDS` for asking, by `max.block.ms` for each transaction that is ended.
+- It affects only open transactions of that query; it commits and writes nothing.
+- It may be called at any time: an attempt that still runs is fenced, and Spark repeats it.
+- `_ASK_SECONDS` bounds the requests, `max.block.ms` the ending of each transaction.
 
-Rejected: fencing in each batch's planning (a connection to every broker for each batch, for what
-happens once in a restart), the number of tasks in the marker (a task is not told it).
+Rejected: fencing when each batch is planned (it needs a connection to every broker per batch, for
+something that happens once per restart); the number of tasks in the marker (tasks do not know it).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from aioidem._network.connection import Connection
 from aioidem._producer.native import Producer
 from aioidem._protocol.messages import request_type
 from aioidem._protocol.metadata import metadata_request, metadata_update
+from aioidem._protocol.versions import ApiKey
 from aioidem._spark.marker import PREFIX
 from aioidem._spark.options import EXACTLY_ONCE, SinkOptions
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["end_open_transactions", "end_transactions_of", "query_id"]
 
-_METADATA: Final = 3
 _LIST_TRANSACTIONS: Final = 66
 _ONGOING: Final = "Ongoing"
 _ASK_SECONDS: Final = 60.0
@@ -52,7 +52,7 @@ logger = logging.getLogger("aioidem.spark")
 def end_open_transactions(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """See `aioidem.spark.end_open_transactions`, which is this where the extra is installed."""
+    """End the open transactions of a query; see `aioidem.spark.end_open_transactions`."""
     sink = SinkOptions.read(options, streaming=True)
     if sink.mode != EXACTLY_ONCE:
         raise errors.ConfigError(f"mode: {sink.mode} has no transactions")
@@ -61,10 +61,10 @@ def end_open_transactions(
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str | None:
-    """The id that Spark keeps in a checkpoint; None if it has not written one yet.
+    """Return the id that Spark keeps in a checkpoint; None if it has not written one yet.
 
     Raises:
-        ConfigError: what is there is none.
+        ConfigError: the folder contains something that is not a checkpoint.
     """
     from pyspark.errors import AnalysisException
 
@@ -85,34 +85,34 @@ def query_id(spark: SparkSession, checkpoint: str) -> str | None:
 
 
 async def end_transactions_of(options: SinkOptions, query: str) -> tuple[str, ...]:
-    """The same, with the query's id."""
+    """End the open transactions of the query with this id, and return their transactional ids."""
     config = options.config(f"{PREFIX}.{query}")
     names = await _open(config, f"{PREFIX}.{query}.")
     for name in names:
-        # Getting the id fences whoever has it, and ends what he left.
+        # InitProducerId fences the current owner of the id, and ends its transaction.
         async with Producer(config=options.config(name)):
             logger.info("ended the transaction that %s left open", name)
     return names
 
 
 async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
-    """Transactional ids with that prefix that have an open transaction, of all coordinators."""
+    """Return the transactional ids with this prefix that have an open transaction on any broker."""
 
     async def find(server: Place) -> set[str]:
         brokers = await _brokers(config, server)
         return {name for broker in brokers async for name in _listed(config, broker)}
 
     found = await until_known(config, "open transactions", _ASK_SECONDS, find)
-    # Our own ids end with the number of a task; what else a broker may name is not asked for.
+    # Our own ids end with a task's number; other ids with the prefix are left alone.
     return tuple(sorted(name for name in found if name.removeprefix(prefix).isdecimal()))
 
 
 async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:
     def make(connection: Connection) -> Any:
-        version = connection.versions.choose(_METADATA)
+        version = connection.versions.choose(ApiKey.METADATA)
         return metadata_request(version, (), allow_auto_create=False)
 
-    update = metadata_update(await ask(config, server, _METADATA, make))
+    update = metadata_update(await ask(config, server, ApiKey.METADATA, make))
     return [Place(each.host, each.port) for each in update.brokers]
 
 

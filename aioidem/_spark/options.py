@@ -1,16 +1,16 @@
-"""What the sink was asked to do: Spark's options in, one frozen `SinkOptions` out.
+"""The options of the sink: it turns Spark's options into one frozen `SinkOptions`.
 
 Invariants:
 
-* Everything that can be wrong with options and columns is found on the driver, before a task
-  starts, and raised as `ConfigError` with the option's or the column's name. What a credential's
-  name stands for (`credentials.py`) only the executors know.
-* Names are those of Spark's own Kafka sink: `kafka.bootstrap.servers`, `kafka.*` (producer
+- Every mistake in options and columns is found on the driver, before a task starts, and is raised
+  as `ConfigError` with the name of the option or column. Only values that the executors look up
+  (`credentials.py`) are checked there.
+- The names are those of Spark's own Kafka sink: `kafka.bootstrap.servers`, `kafka.*` (producer
   properties by their Java names), `topic`, and the columns key, value, topic, partition, headers.
-  `timestamp` is a column of ours.
-* Nothing here needs Spark.
+  The column `timestamp` is an addition.
+- Nothing here needs Spark.
 
-Rejected: passing unknown options on in silence, as Spark's sink does: a misspelt one costs data.
+Rejected: ignoring unknown options, as Spark's sink does: a misspelt one can cost data.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _OWN: Final = (
     "speculation",
 )
 _TIMEOUT: Final = "transaction.timeout.ms"
-_DEFAULT_TIMEOUT: Final = "900000"  # the most that brokers allow, unless told otherwise
+# the broker's default for transaction.max.timeout.ms, 15 minutes
+_DEFAULT_TIMEOUT: Final = "900000"
 _RETENTION_MINUTES: Final = 7 * 24 * 60  # Kafka's default
 _IDENTITY: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-# Spark adds these by itself.
+# Spark adds these itself.
 _IGNORED: Final = frozenset({"path", "checkpointlocation"})
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -58,27 +59,28 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "timestamp": ("timestamp",),
 }
-"""What a column may be, by Spark's simple names."""
+"""The types that each column may have, by Spark's simple names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What every task of a write does.
+    """The options of a write, the same for all of its tasks.
 
     Attributes:
         properties: the producer's, by their Java names.
-        topic: for all rows; None where each names its own.
-        mode: see `writing.py`.
-        identity: of a batch write that is to be exactly once.
-        marker_topic: whose partition 0 the markers are offsets of.
-        missing_ok: write where a marker should be and is not.
-        retention: seconds that the cluster keeps the offsets of groups.
-        adaptive, speculation: allowed, whatever they may do to exactly-once.
-        named: more of the producer's properties, whose values are `env:NAME` or `file:PATH`.
-        by_tasks: the driver cannot ask whether the identity was used: each task does.
+        topic: the topic of all rows; None if each row names its own.
+        mode: at-least-once or exactly-once, see `writing.py`.
+        identity: the identity of an exactly-once batch write.
+        marker_topic: the topic whose partition 0 the markers are offsets of.
+        missing_ok: write even if a marker is missing that should exist.
+        retention: seconds for which the cluster keeps a group's offsets.
+        adaptive, speculation: allowed, in spite of the risk for exactly-once.
+        named: further properties of the producer, with values `env:NAME` or `file:PATH`.
+        by_tasks: each task checks whether the identity was used, because the driver has no
+            credentials.
     """
 
-    properties: Mapping[str, str] = field(repr=False)  # with passwords
+    properties: Mapping[str, str] = field(repr=False)  # may contain passwords
     topic: str | None
     mode: Mode = AT_LEAST_ONCE
     identity: str | None = None
@@ -93,14 +95,14 @@ class SinkOptions:
     @classmethod
     @without_frames
     def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
-        """Take Spark's options.
+        """Read Spark's options.
 
         Args:
-            options: all that were given.
-            streaming: the default is exactly-once; else it is so with an identity.
+            options: all options that were given.
+            streaming: makes exactly-once the default; for batch writes it is with an identity only.
 
         Raises:
-            ConfigError: one is unknown, missing or illegal.
+            ConfigError: an option is unknown, missing or illegal.
         """
         kafka = {
             name.lower().removeprefix(_KAFKA): value
@@ -138,10 +140,10 @@ class SinkOptions:
 
     @without_frames
     def looked_up(self) -> SinkOptions:
-        """Return the same with the values of what is named, as this process finds them. Blocks.
+        """Return the options with the values that are named, as this process finds them; it blocks.
 
         Raises:
-            ConfigError: a value is not there or illegal; the message names its option.
+            ConfigError: a value does not exist or is illegal; the message names its option.
         """
         values = {**self.properties, **look_up_named(self.named)}
         known = replace(self, properties=values, named={})
@@ -149,13 +151,13 @@ class SinkOptions:
         return known
 
     def config(self, transactional_id: str | None = None) -> ProducerConfig:
-        """The configuration of a task's producer; an id is for the mode exactly-once."""
+        """Return the configuration of a task's producer; an id is needed for exactly-once."""
         if self.mode == AT_LEAST_ONCE or transactional_id is None:
             return ProducerConfig.from_properties(self.properties)
         timeout = self.properties.get(_TIMEOUT, _DEFAULT_TIMEOUT)
         return ProducerConfig.from_properties(
             {
-                # A twin's transaction may have to be ended first.
+                # The transaction of an earlier attempt may have to be ended first.
                 "max.block.ms": timeout,
                 **self.properties,
                 _TIMEOUT: timeout,
@@ -202,7 +204,7 @@ def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
 
 
 def _word(own: Mapping[str, str], option: str, word: str) -> bool:
-    """Whether an option was given its only word."""
+    """Return whether an option was given, which has only this one legal value."""
     if own.get(option, word) != word:
         raise ConfigError(f"{option}: {own[option]!r} is not {word!r}")
     return option in own
@@ -217,14 +219,14 @@ def _minutes(text: str | None) -> int:
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Check the columns to be written.
+    """Check the columns to write.
 
     Args:
         columns: names and types, by Spark's simple names.
-        options: a topic there takes the place of the column's.
+        options: a topic there replaces the column's.
 
     Raises:
-        ConfigError: one is missing, unknown, or of a type it cannot have.
+        ConfigError: a column is missing, unknown, or has a type it cannot have.
     """
     for name, kind in columns.items():
         allowed = COLUMNS.get(name)

@@ -1,17 +1,18 @@
-"""A Spark session for the command line, and what is missing for one, said in one line.
+"""A Spark session for the command line; what is missing for one is reported in one line.
 
 Invariants:
 
-* Nothing of Spark is imported before `require_extra` has found it.
-* The versions of pyspark, of the Spark it starts (`SPARK_HOME` may name another) and of its Kafka
-  connector are one: the connector is named by the version of pyspark that is installed.
-* The connector's jars are found by `aioidem._jars` before a JVM starts, and handed over; what Spark
-  has of them itself is left out.
-* Java is the one that Spark itself would take (`JAVA_HOME`, else the `PATH`), and it is tried with
-  the module that Spark needs, which a JRE cut down to size may lack.
+- Nothing of Spark is imported before `require_extra` has found it.
+- pyspark, the Spark that it starts (`SPARK_HOME` may name another) and its Kafka connector have the
+  same version: the connector is chosen by the installed version of pyspark.
+- `aioidem._jars` finds the connector's jars before a JVM starts; jars that Spark itself has are
+  left out.
+- Java is the one that Spark would start (`JAVA_HOME`, else the `PATH`). It is tried with the module
+  that Spark needs, because a reduced JRE may lack it.
 
-Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); having
-Spark resolve the connector (`spark.jars.packages`), which asks Maven's local repository first.
+Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); letting
+Spark resolve the connector (`spark.jars.packages`), which looks into Maven's local repository
+first.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MINIMUM_JAVA: Final = 17
 
 _NEEDED: Final = ("pyspark", "pyarrow")
 _JAVA_SECONDS: Final = 30.0
-# Spark starts its own with this module added; without it, it does not start.
+# Spark's own start script adds this module; without it Spark does not start.
 _MODULE: Final = "jdk.incubator.vector"
 _JARS: Final = "spark.jars"
 _PACKAGES: Final = "spark.jars.packages"
@@ -55,14 +56,14 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class SparkUnavailableError(KafkaError):
-    """Spark cannot be used here: its extra is not installed, or no fitting Java is found."""
+    """Spark cannot be used here: its extra is not installed, or no suitable Java is found."""
 
 
 def require_extra() -> None:
-    """Return if the extra `spark` is installed.
+    """Raise an error unless the extra `spark` is installed.
 
     Raises:
-        SparkUnavailableError: it is not.
+        SparkUnavailableError: the extra is not installed.
     """
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
@@ -70,7 +71,7 @@ def require_extra() -> None:
 
 
 def require_java() -> Path:
-    """The Java that Spark would start.
+    """Return the Java that Spark would start.
 
     Raises:
         SparkUnavailableError: there is none, it is older than 17, or lacks a module.
@@ -102,29 +103,29 @@ def require_java() -> Path:
 
 
 def job_failure(error: Exception) -> str:
-    """Why a job failed, in one line: what its task raised, where it was Python that did.
+    """Return why a job failed, in one line: the Python exception of its task, if there is one.
 
     Spark reports a task's failure as pages of Java stack traces with the reason in the middle.
     """
     _, traceback, told = str(error).rpartition(_TRACEBACK)
-    # Behind a traceback's indented lines comes what was raised.
+    # The exception follows the traceback's indented lines.
     lines = (line for line in told.splitlines() if line.strip())
     raised = (line for line in lines if not (traceback and line[0].isspace()))
     return " ".join(next(raised, type(error).__name__).split())
 
 
 def _major(told: str) -> int:
-    """The version a Java names itself; 0 if it does not."""
+    """Return the version number that a Java prints; 0 if it prints none."""
     _, _, rest = told.partition('version "')
     number = rest.partition(".")[0].partition('"')[0]
     return int(number) if number.isdecimal() else 0
 
 
 def kafka_jars() -> tuple[Path, ...]:
-    """The jars of Spark's own Kafka source that Spark lacks, downloaded on first use.
+    """Return those jars of Spark's Kafka source that Spark lacks; they are downloaded on first use.
 
     Raises:
-        SparkUnavailableError: see `require_extra`; or they cannot be had for this version.
+        SparkUnavailableError: the extra is missing, or the jars for this version cannot be found.
     """
     require_extra()
     import pyspark
@@ -146,7 +147,7 @@ def kafka_jars() -> tuple[Path, ...]:
 
 
 def require_one_spark() -> Path:
-    """The folder of the jars of the Spark that pyspark starts.
+    """Return the folder with the jars of the Spark that pyspark starts.
 
     Raises:
         SparkUnavailableError: `SPARK_HOME` names a Spark of another version than pyspark's.
@@ -176,14 +177,14 @@ def open_session(
     kafka: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """A session with little to say, for a command or a test; one that is active is taken as it is.
+    """Open a session that logs little, for a command or a test; an active session is used as it is.
 
     Args:
-        name: of the application.
-        master: Spark's master URL; None for what the environment says, or this machine.
-        kafka: with Spark's Kafka source, resolved from Maven Central on first use. Left out where
-            `settings` name packages or jars of their own.
-        settings: Spark properties, over the ones chosen here.
+        name: the application's name.
+        master: Spark's master URL; None for the environment's, or else this machine.
+        kafka: add Spark's Kafka source, from Maven Central on first use, unless `settings` name
+            packages or jars.
+        settings: Spark properties, which override those chosen here.
 
     Raises:
         SparkUnavailableError: the extra is missing, or Java, or the jars of the Kafka source.
@@ -227,13 +228,13 @@ def _chosen(
 def _start(chosen: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    # Unless told, workers start whatever `python3` is: not that of a virtual environment.
+    # By default workers start any `python3`, which need not be that of the virtual environment.
     if chosen.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    # Why a job failed is told by who ran it; Spark tells it too, in pages.
+    # The caller reports why a job failed; Spark would add pages about it.
     spark.sparkContext.setLogLevel("FATAL")
     return spark

@@ -1,4 +1,4 @@
-"""The data source `aioidem`, as Spark's Python API wants it; `writing.py` does the work.
+"""The data source `aioidem` for Spark's Python API; `writing.py` does the work.
 
     aioidem.spark.register(spark)
     writer = df.write.format("aioidem").mode("append")
@@ -7,17 +7,18 @@
 
 Invariants:
 
-* Options and columns are checked on the driver, when the write is planned.
-* A write is atomic per task at most: Spark's commit comes after the tasks'. `abort` says how many
-  tasks had written when one failed for good.
-* Exactly-once: who a task is comes from Spark's local properties, whose names are internal: what is
-  missing is an error. Plans that may give a task other rows when it is repeated are refused.
-* What goes to the executors is plain data; nobody's password is in a representation.
+- Options and columns are checked on the driver, when the write is planned.
+- A write is atomic per task at most, because Spark's commit comes after the tasks' own commits.
+  `abort` logs how many tasks had written when one failed for good.
+- For exactly-once, a task's identity comes from Spark's local properties. Their names are internal
+  to Spark, so a missing one is an error. Plans that may give a repeated task other rows are
+  refused.
+- Only plain data goes to the executors, and no repr contains a password.
 
-Batch writes take Arrow's record batches (this Spark has no such writer for streams), streams take
-rows; both become `SinkRow`s here.
+Batch writes receive Arrow's record batches, streams receive rows, because this version of Spark has
+no Arrow writer for streams. Both are converted to `SinkRow`s here.
 
-Rejected: a data source that reads, too. Spark has one.
+Rejected: a data source that can also read, because Spark has one.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = [
     "UnsafePlanError",
 ]
 
-# Internal names of Spark's.
+# These names are internal to Spark.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
@@ -66,26 +67,26 @@ logger = logging.getLogger("aioidem.spark")
 
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     rows: int
     skipped: bool = False
 
 
 class UnsafePlanError(KafkaError):
-    """Exactly-once is not possible as this Spark or this query is set up; the message says why."""
+    """Exactly-once is not possible with this Spark or this query; the message says why."""
 
 
 class AioidemDataSource(DataSource):
-    """`format("aioidem")`: writes to Kafka with aioidem's producer."""
+    """The data source `format("aioidem")`, which writes to Kafka with aioidem's producer."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called."""
+        """Return the name for `format`."""
         return "aioidem"
 
     def writer(self, schema: StructType, overwrite: bool) -> AioidemArrowWriter:
-        """For `df.write`.
+        """Make the writer for `df.write`.
 
         Raises:
             ConfigError: an option or a column is missing, unknown or illegal.
@@ -101,9 +102,9 @@ class AioidemDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: ARG002 - "complete": each batch is the whole result, appended
+        overwrite: bool,  # noqa: ARG002 - mode "complete" appends the whole result each time
     ) -> AioidemStreamWriter:
-        """For `df.writeStream`.
+        """Make the writer for `df.writeStream`.
 
         Raises:
             ConfigError: an option or a column is missing, unknown or illegal.
@@ -117,14 +118,14 @@ class AioidemDataSource(DataSource):
 
 
 class AioidemArrowWriter(DataSourceArrowWriter):
-    """A batch write."""
+    """Writes a batch DataFrame."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """In a task: write its rows."""
+        """Write this task's rows; called in the task."""
         topic = self._options.topic
         chunks = (
             _rows(names, zip(*columns, strict=True), topic)
@@ -138,18 +139,18 @@ class AioidemArrowWriter(DataSourceArrowWriter):
         return _done(write_rows(self._options, chunks, task))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: tell what cannot be taken back."""
+        """Log what was written and stays in the topic; called on the driver."""
         _tell_abort("a write", messages)
 
 
 class AioidemStreamWriter(DataSourceStreamWriter):
-    """A streaming write."""
+    """Writes a streaming DataFrame."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Row]) -> TaskDone:
-        """In a task: write its rows."""
+        """Write this task's rows; called in the task."""
         topic = self._options.topic
         rows = (row for each in iterator for row in _rows(each.__fields__, [each], topic))
         task = None
@@ -164,7 +165,7 @@ class AioidemStreamWriter(DataSourceStreamWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
-        """On the driver: tell what cannot be taken back."""
+        """Log what was written and stays in the topic; called on the driver."""
         _tell_abort(f"batch {batchId}", messages)
 
 
@@ -173,10 +174,10 @@ def _done(written: Written) -> TaskDone:
 
 
 def _task_context(options: SinkOptions) -> TaskContext:
-    """The task, in a plan that repeats it with the same rows.
+    """Return the task's context, after checking that the plan repeats the task with the same rows.
 
     Raises:
-        UnsafePlanError: the plan may not.
+        UnsafePlanError: the plan may repeat it with other rows.
     """
     context = TaskContext.get()
     if context is None:
@@ -186,7 +187,7 @@ def _task_context(options: SinkOptions) -> TaskContext:
             f"{_SPECULATION} is on: of two attempts at once each fences the other; turn it off,"
             " or pass speculation=allow"
         )
-    # On by default, and then no property says so; streams turn it off by themselves.
+    # Adaptive execution is on by default, and then the property is absent. Streams turn it off.
     if not options.adaptive and context.getLocalProperty(_ADAPTIVE) != "false":
         raise UnsafePlanError(
             f"{_ADAPTIVE} is on: a repeated batch may be cut into other tasks, and rows that move"
@@ -220,7 +221,7 @@ def _columns(batch: pa.RecordBatch) -> tuple[Sequence[str], list[list[Any]]]:
 
 
 def _rows(names: Sequence[str], rows: Iterable[Sequence[Any]], topic: str | None) -> list[SinkRow]:
-    """Rows as the producer takes them.
+    """Convert rows to what the producer takes.
 
     Raises:
         RecordError: a row has no topic.
@@ -252,7 +253,7 @@ def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
 
 
 def _header(header: Any) -> tuple[str, bytes | None]:
-    """A pair from Arrow (a dict) or from a row (a tuple)."""
+    """Convert a header, a dict from Arrow or a tuple from a row, to a pair."""
     name, value = (
         (header["key"], header["value"]) if isinstance(header, Mapping) else (header[0], header[1])
     )
@@ -262,5 +263,5 @@ def _header(header: Any) -> tuple[str, bytes | None]:
 def _seconds(when: datetime | None) -> float | None:
     if when is None:
         return None
-    # A row's has no zone and is local time, Arrow's has one.
+    # A row's timestamp has no zone and is local time; Arrow's has a zone.
     return when.timestamp() if when.tzinfo is None else when.astimezone(UTC).timestamp()

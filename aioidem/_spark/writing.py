@@ -1,32 +1,36 @@
-"""What one task of the sink does: a producer, its rows, and an end that is certain.
+"""What one task of the sink does: start a producer, write its rows, and end with a definite result.
 
 `TaskWriter` has the steps of a task:
 
-1. `open`: start the producer, as soon as there is a row or it is certain that there is none.
-   Exactly-once: that fences every other attempt at these rows, and ends the transaction it may have
+1. `open` starts the producer, as soon as there is a row or it is certain that there is none. For
+   exactly-once this fences every other attempt at these rows and ends the transaction it may have
    left.
-2. `begin`: True if the rows are to be written, False if an earlier attempt has done so. Exactly
-   once: the marker says so, and only now, with the twin fenced in 1, is it true and stays true.
-3. `write`: a few rows at a time, each queued; raises as soon as one of them has failed.
-4. `finish`: every row is acknowledged, or it raises. Exactly-once: marker and rows are committed in
-   one transaction.
+2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
+   For exactly-once it reads the marker, whose value is final, because step 1 has fenced the earlier
+   attempts.
+3. `write` queues a few rows at a time, and raises as soon as one row has failed.
+4. `finish` returns when every row is acknowledged, or raises. For exactly-once it commits marker
+   and rows in one transaction.
 
 Invariants:
 
-* A task succeeds only if every row of it was acknowledged. NOT_WRITTEN and UNKNOWN fail it, with
-  their numbers and the first reason; Spark then tries it again. At-least-once: what was written is
-  written twice. Exactly-once: it was aborted, or the marker is there and the rows are skipped.
-* Exactly-once is atomic per task. A batch that fails for good leaves the tasks that finished.
-* Rows of one partition are written in the order the task has them.
-* An attempt whose rows cannot be computed fences nobody: Spark fails it and starts its successor
-  without waiting for its Python, which may still be connecting. One that fails after its first rows
-  while it is still opening can fence its successor yet; that costs one of `spark.task.maxFailures`.
-* Memory is the producer's buffer: `write` waits for room. No outcome is kept but counts.
-* Spark's iterator is read by the thread Spark called; the producer's loop runs in another one, so
-  that answers are read and deadlines kept while Spark works on the next rows.
+- A task succeeds only if every one of its rows was acknowledged. NOT_WRITTEN and UNKNOWN rows fail
+  it, with their counts and the first reason, and Spark repeats it. With at-least-once, rows that
+  were written are then written twice. With exactly-once they were aborted, or the marker exists and
+  they are skipped.
+- Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks stay.
+- Rows for one partition are written in the order in which the task has them.
+- An attempt whose rows cannot be computed fences no other. Spark fails it and starts its successor
+  without waiting for its Python worker, which may still be connecting. An attempt that fails after
+  its first rows, while it is still opening, can still fence its successor; that costs one of
+  `spark.task.maxFailures`.
+- Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
+  counted.
+- Spark's thread reads its iterator, and the producer's event loop runs in another thread. So
+  answers are read and deadlines are kept while Spark computes the next rows.
 
-Rejected: the loop in Spark's thread (an upstream that computes for two minutes would let every
-record in flight end UNKNOWN), and a future per row.
+Rejected: running the event loop in Spark's thread (while an upstream step computes for two minutes,
+every record in flight would end UNKNOWN); a future per row.
 """
 
 from __future__ import annotations
@@ -82,19 +86,19 @@ _MARGIN: Final = 10.0
 _ABORT_SECONDS: Final = 10.0
 _ASK_SECONDS: Final = 60.0
 _NEAR: Final = 0.9
-"""Of the transaction's timeout: a task that has not begun to commit by then would not be done."""
+"""A task fails that has not begun to commit after this share of the transaction's timeout."""
 _ACLS: Final[Mapping[type[KafkaError], str]] = {
     TransactionalIdAuthorizationFailed: "WRITE on transactional ids with the prefix {prefix}.",
     GroupAuthorizationFailedError: "READ on groups with the prefix {prefix}.",
     TopicAuthorizationFailedError: "WRITE on the topics of the rows, and READ on {marker}",
 }
-"""What the mode exactly-once needs of the cluster's rules."""
+"""The ACLs that the mode exactly-once needs."""
 
 
 class SinkTaskError(KafkaError):
-    """Rows of this task were not acknowledged; the message counts them and names the first reason.
+    """Rows of this task were not acknowledged; the message has their counts and the first reason.
 
-    `status` is UNKNOWN if any row may have been written, else NOT_WRITTEN.
+    `status` is UNKNOWN if any of the rows may have been written, else NOT_WRITTEN.
     """
 
 
@@ -111,14 +115,14 @@ class SinkRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task did; `skipped` if an earlier attempt had."""
+    """What a task did; `skipped` if an earlier attempt had written the rows."""
 
     rows: int
     skipped: bool = False
 
 
 class TaskWriter:
-    """A task's producer, and what became of its rows."""
+    """A task's producer, and the outcomes of its rows."""
 
     def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
         self._producer = Producer(config=options.config(transactional_id))
@@ -128,22 +132,22 @@ class TaskWriter:
         self._first: KafkaError | None = None
 
     async def open(self) -> None:
-        """Connect. Raises what `Producer.start` does."""
+        """Connect; it raises what `Producer.start` raises."""
         await self._producer.start()
 
     async def begin(self) -> bool:
-        """Whether the rows are to be written."""
+        """Return whether the rows must be written."""
         await anyio.lowlevel.checkpoint()
         return True
 
     def look_at(self, rows: Sequence[SinkRow]) -> None:
-        """See rows in Spark's thread, before they are written or skipped."""
+        """Take note of rows in Spark's thread, before they are written or skipped."""
 
     async def write(self, rows: Sequence[SinkRow]) -> None:
         """Queue rows.
 
         Raises:
-            SinkTaskError: a row failed; it need not be of these.
+            SinkTaskError: a row has failed, of these or of earlier ones.
             KafkaError: a row cannot be sent as it is.
         """
         for number, row in enumerate(rows):
@@ -195,24 +199,24 @@ class TaskWriter:
         """Wait until every row is acknowledged.
 
         Raises:
-            SinkTaskError: one is not.
+            SinkTaskError: a row was not acknowledged.
         """
         config = self._producer.config
-        # Past every record's deadline and its grace: it ends because the records do.
+        # Longer than any record's deadline and its grace, so flush ends because the records do.
         await self._producer.flush(config.delivery_timeout + config.request_timeout + _MARGIN)
         self._raise_failure()
         return Written(self._rows)
 
     async def close(self, *, failed: bool) -> None:
-        """End the producer: at once if the task has failed."""
+        """Close the producer, at once if the task has failed."""
         await self._producer.close(0 if failed else None)
 
 
 class ExactlyOnceWriter(TaskWriter):
-    """A task whose rows and marker are one transaction.
+    """A task whose rows and marker are committed in one transaction.
 
     Args:
-        options: in the mode exactly-once.
+        options: the sink's, in the mode exactly-once.
         task: which rows these are.
     """
 
@@ -226,14 +230,15 @@ class ExactlyOnceWriter(TaskWriter):
         self._began = time.monotonic()
 
     async def begin(self) -> bool:
-        """Read the marker, decide.
+        """Read the marker and return whether the rows must be written.
 
         Raises:
             MarkerError: it is not safe to write, see `decide`.
         """
         own = await self._marker(self._task)
         first = own
-        # Of a stream's first batch there can be no marker; nor of a batch write the driver saw to.
+        # A stream's first batch has no marker before it, nor has a batch write that the driver
+        # checked.
         asked = self._task.batch > 0 or self._options.by_tasks
         if own is None and asked and self._task.task > 0:
             first = await self._marker(self._task.first())
@@ -257,11 +262,16 @@ class ExactlyOnceWriter(TaskWriter):
         return await read_marker(config, task, self._place, config.transaction_timeout)
 
     def look_at(self, rows: Sequence[SinkRow]) -> None:
-        """Sum them up."""
+        """Add the rows to the digest."""
         self._sum.add(rows)
 
     async def write(self, rows: Sequence[SinkRow]) -> None:
-        """Queue rows of the transaction. Raises as in the other mode."""
+        """Queue rows in the transaction.
+
+        Raises:
+            SinkTaskError: a row has failed, or the transaction would time out before the commit.
+            KafkaError: a row cannot be sent as it is.
+        """
         self._check_time()
         await super().write(rows)
 
@@ -276,12 +286,13 @@ class ExactlyOnceWriter(TaskWriter):
             )
 
     async def finish(self) -> Written:
-        """Commit rows and marker; or, skipped, check that they are the same rows.
+        """Commit rows and marker; if the rows are skipped, check that they are the same rows.
 
         Raises:
             RowsChangedError: other rows were written for this batch.
-            SinkTaskError, KafkaError: nothing is committed; or, with `status` UNKNOWN, it may be,
-            and the next attempt will see.
+            SinkTaskError: a row was not acknowledged; nothing is committed.
+            KafkaError: the commit failed. With `status` UNKNOWN it may have happened, and the next
+                attempt will find out.
         """
         if self._done is not None:
             if not self._done.holds(self._sum):
@@ -300,30 +311,33 @@ class ExactlyOnceWriter(TaskWriter):
         return Written(self._sum.rows)
 
     async def close(self, *, failed: bool) -> None:
-        """End the producer; an open transaction is aborted, now or when the next attempt starts."""
+        """Close the producer; an open transaction is aborted, now or by the next attempt."""
         await self._producer.close(_ABORT_SECONDS if failed else None)
 
 
 async def read_marker(
     config: ProducerConfig, task: TaskIdentity, place: TopicPartition, timeout: float
 ) -> Marker | None:
-    """A task's marker; None if there is none.
+    """Return a task's marker; None if there is none.
 
     Raises:
-        MarkerError: the group's offset is not a marker. KafkaError: see `committed_offsets`.
+        MarkerError: the group's offset is not a marker.
+        KafkaError: the offset cannot be read, see `committed_offsets`.
     """
     committed = (await committed_offsets(config, task.name, [place], timeout)).get(place)
     return None if committed is None else Marker.read(*committed)
 
 
 def check_identity(options: SinkOptions) -> None:
-    """Refuse a batch write's identity that was used; blocks.
+    """Refuse the identity of a batch write that was used before; it blocks.
 
-    It looks at task 0, which every write has. Each task looks at its own again. Where only the
-    executors have the credentials, nobody looks here, and each task at task 0's, too.
+    It checks the marker of task 0, which every write has; each task later checks its own. If only
+    the executors have the credentials, nothing is checked here, and each task checks that of task 0
+    too.
 
     Raises:
-        IdentityUsedError: there is a marker. KafkaError: see `committed_offsets`.
+        IdentityUsedError: there is a marker.
+        KafkaError: the marker cannot be read, see `committed_offsets`.
     """
     if options.by_tasks:
         return
@@ -339,19 +353,19 @@ def write_rows(
     chunks: Iterable[Sequence[SinkRow]],
     task: TaskIdentity | None = None,
 ) -> Written:
-    """Do all that a task does; blocks.
+    """Do everything that a task does; it blocks.
 
     Args:
         options: the sink's.
-        chunks: the rows, as they come.
-        task: which they are; None where the mode is at-least-once.
+        chunks: the rows, as Spark computes them.
+        task: which rows they are; None for at-least-once.
 
     Raises:
-        SinkTaskError: not every row was acknowledged.
+        SinkTaskError: a row was not acknowledged.
         MarkerError: it is not safe to write.
-        ConfigError: a credential that an option names is not there.
-        KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. Where it does
-            not allow what the mode needs, a note says which ACL is missing.
+        ConfigError: a credential that an option names does not exist.
+        KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. If an ACL is
+            missing that the mode needs, a note names it.
     """
     try:
         return _written(options.looked_up(), chunks, task)
@@ -362,7 +376,7 @@ def write_rows(
 
 
 def _note_acl(error: KafkaError, options: SinkOptions) -> None:
-    """Say what to allow, if that is why it failed."""
+    """Add a note with the missing ACL, if that is why it failed."""
     cause: BaseException | None = error
     while cause is not None:
         for kind, needed in _ACLS.items():
@@ -378,7 +392,7 @@ def _written(
 ) -> Written:
     chunks = _begun(chunks)
     with start_blocking_portal("asyncio") as portal:
-        # Made in the loop, and closed there whatever happens.
+        # The producer is made and closed in its event loop.
         writer = portal.call(_writer, options, task)
         failed = True
         try:
@@ -396,7 +410,7 @@ def _written(
 
 
 def _begun(chunks: Iterable[Sequence[SinkRow]]) -> Iterable[Sequence[SinkRow]]:
-    """The same chunks, once the first of them is there. Raises what computing it did."""
+    """Return the chunks once the first of them is computed; it raises what computing it raised."""
     rest = iter(chunks)
     return chain(list(islice(rest, 1)), rest)
 
@@ -412,7 +426,7 @@ async def _close(writer: TaskWriter, failed: bool) -> None:
 
 
 def chunked(rows: Iterable[SinkRow], size: int = 1000) -> Iterator[list[SinkRow]]:
-    """Rows, so many at a time: each chunk costs a change of threads."""
+    """Group rows into lists of `size`, because each list costs a switch between threads."""
     chunk: list[SinkRow] = []
     for row in rows:
         chunk.append(row)

@@ -1,19 +1,21 @@
-"""aioidem on Spark: a sink, a load generator of many tasks, and an audit of what came of it.
+"""aioidem on Spark: a sink, a load generator with many tasks, and an audit of their records.
 
-* `register(spark)` makes the data source `aioidem` known: `df.write.format("aioidem")`, and
-  `writeStream` likewise (`sink`, `writing`).
-* `end_open_transactions(spark, checkpoint, options)`, before a killed query is started again.
-* `load` spreads `aioidem perf` over tasks that keep ledgers (`ledger`); `audit` holds ledgers
-  against the topic, `follow` does so while a load still runs.
+- `register(spark)` adds the data source `aioidem`, for `df.write.format("aioidem")` and
+  `df.writeStream`.
+- `end_open_transactions(spark, checkpoint, options)` is for use before a killed query is started
+  again.
+- The commands `aioidem perf --spark` and `aioidem audit` use the rest: the first runs the load in
+  many tasks that keep ledgers, the second compares the ledgers with the topic.
 
 Invariants:
 
-* Importing this package needs nothing: pyspark and pyarrow belong to the extra `spark`, and what
-  needs them says so in one line.
-* Executors import aioidem by name: it is installed wherever a Python worker of Spark's runs.
+- Importing this package needs no extra. pyspark and pyarrow belong to the extra `spark`; a function
+  that needs them says so in one line if they are missing.
+- Executors import aioidem by name, so it must be installed wherever Spark's Python workers run.
 
-Rejected: a distribution of its own (one version to pin instead of two), and `foreachPartition` with
-a producer inside, which people write by hand (it has no hook for a commit, and forgets to flush).
+Rejected: a distribution of its own (two versions to pin instead of one); `foreachPartition` with a
+producer inside, as people write by hand (it has no hook for a commit, and it is easy to forget to
+flush).
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ __all__ = ["end_open_transactions", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source `aioidem` known to a session.
+    """Add the data source `aioidem` to a session.
 
-    Adds `kafka.ssl.keystore.key` and `kafka.sasl.jaas.config` to the options whose values the
-    session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
+    It also adds `kafka.ssl.keystore.key` and `kafka.sasl.jaas.config` to the options whose values
+    the session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
 
     Args:
-        spark: the session whose `write.format("aioidem")` and `writeStream` are to know it.
+        spark: the session whose `write.format("aioidem")` and `writeStream` will know it.
 
     Raises:
         SparkUnavailableError: the extra `spark` is not installed.
@@ -52,26 +54,27 @@ def register(spark: SparkSession) -> None:
 def end_open_transactions(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """End what a killed query left open, so that readers of committed data need not wait for it;
-    for before the query is started again. Blocks.
+    """End the transactions that a killed query left open; call it before the query starts again.
+
+    Until then readers of committed data would wait for them to time out. It blocks.
 
     Args:
         spark: reads the checkpoint, wherever it is.
         checkpoint: the query's `checkpointLocation`.
-        options: those of the query's sink. What they name (`env:NAME`, `file:PATH`) is looked up
-            here, on the driver, which connects by itself.
+        options: those of the query's sink. Values that are only named (`env:NAME`, `file:PATH`) are
+            looked up on the driver, which connects to the cluster.
 
     Returns:
         The transactional ids whose transactions were open; none if the query never ran.
 
     Raises:
         SparkUnavailableError: the extra `spark` is not installed.
-        ConfigError: an option is illegal, the mode is not exactly-once, or there is something else
-            than a checkpoint.
-        KafkaTimeoutError: not every broker has answered in a minute.
-        IncompatibleBrokerVersion: brokers tell since Kafka 3.0.
-        TransactionalIdAuthorizationFailed: one may not be fenced. Ids that may not be described
-            are not seen at all.
+        ConfigError: an option is illegal, the mode is not exactly-once, or the folder contains
+            something that is not a checkpoint.
+        KafkaTimeoutError: not every broker answered within a minute.
+        IncompatibleBrokerVersion: a broker is older than Kafka 3.0, which added ListTransactions.
+        TransactionalIdAuthorizationFailed: a transactional id may not be used. Ids that may not be
+            described are not found at all.
         KafkaError: the cluster cannot be reached.
     """
     from aioidem._spark.session import require_extra

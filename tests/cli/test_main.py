@@ -45,7 +45,7 @@ def refused(capsys: Captured, *words: str) -> str:
         ("perf --throughput 0", "--throughput"),
         ("perf --retain 4", "--retain: 4 is not from 5"),
         ("perf --transaction-duration-ms 0", "--transaction-duration-ms: 0 is not from 1"),
-        ("perf --transactional-id x --spark --tasks 2", "would fence one another"),
+        ("perf --transactional-id x --spark --tasks 2", "fence each other"),
         ("broker --brokers 0", "--brokers: 0 is not from 1"),
         ("broker --retain 4", "--retain: 4 is not from 5"),
         ("broker --rtt nan", "--rtt: nan"),

@@ -254,7 +254,7 @@ async def test_wrong_correlation_id_ends_the_connection() -> None:
         await peer.answer(second, first)
         await peer.ended.wait()
     assert isinstance(peer.cause, ProtocolError)
-    assert f"response {second} came where {first} is due" in str(peer.cause)
+    assert f"correlation id {second} came instead of {first}" in str(peer.cause)
     assert "broker:9092" in str(peer.cause)
     assert peer.responses == []
 

@@ -1,14 +1,16 @@
-"""SASL: who we are, proved to a broker, in one module per mechanism.
+"""SASL: authenticate to a broker, with one module per mechanism.
 
-- `mechanism.py`: what a mechanism is: a plain object, `first() -> bytes`, `next(challenge)`.
-- `plain.py` `scram.py` `oauthbearer.py` `aws_msk_iam.py` `gssapi.py`: the mechanisms. No IO, but
-  for GSSAPI, whose library asks a ticket server by itself.
+- `mechanism.py`: the interface of a mechanism: a plain object with `first() -> bytes` and
+  `next(challenge)`.
+- `plain.py` `scram.py` `oauthbearer.py` `aws_msk_iam.py` `gssapi.py`: the mechanisms. They do no
+  IO, except for GSSAPI, whose library asks a ticket server by itself.
 - `oidc.py`: tokens from an OpenID provider, for OAUTHBEARER.
-- `client.py`: makes the mechanism the options ask for, with the credentials of the moment.
-- `authentication.py`: what one connection does with it, now and again (KIP-368).
+- `client.py`: makes the configured mechanism, with the credentials that are valid now.
+- `authentication.py`: authenticates one connection, and again when its session nears its end
+  (KIP-368).
 
-Invariant: one mechanism is configured, and no other is ever tried: a broker (or whoever poses as
-one) that wants another one gets nothing.
+Invariant: exactly one mechanism is configured and no other is ever tried. A broker, or an impostor,
+that offers a different mechanism receives no credentials.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Authentication of one connection: the exchange, and when it is due again (KIP-368).
+"""Authenticate one connection, and know when to do it again (KIP-368).
 
-Who asks is the connection: `run` is given a function that sends one frame and returns its answer,
-on a fresh connection and on one that was parked for it alike.
+The connection does the IO: `run` is given a function that sends one frame and returns the answer to
+it. That works on a new connection and on one whose other requests were paused.
 
-Invariants: it ends in at most ten rounds; a session is renewed on the same connection before it
-ends, and only for the same principal (brokers refuse another one; its records belong on a
-connection of its own); no message is kept in a local variable while something else may fail;
-whatever a mechanism raises ends this exchange and nothing else.
+Invariants: the exchange has at most ten rounds. A session is renewed on the same connection before
+it ends, and only for the same principal; brokers refuse another one, and its records belong on a
+new connection. No message is kept in a local variable while something else may fail. Whatever a
+mechanism raises ends this exchange and nothing else.
 
-Renewing is lazy, as Java's: before something is to be sent, once 85 to 95 % of the session are over
-(at random, so that a thousand producers do not renew at once). An idle connection asks for no
-tokens. A broker refuses a renewal within a second of the last one, so one is not begun before.
+Renewal is lazy, as in Java's client: it happens before the next request, once 85 to 95 % of the
+session's lifetime have passed. The exact share is random, so that a thousand producers do not renew
+at the same moment. An idle connection asks for no tokens. A broker refuses a renewal less than a
+second after the last one, so none is started before.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = ["Ask", "Authentication"]
 T = TypeVar("T")
 
 Ask = Callable[[int, Secret[bytes]], Awaitable[bytes]]
-"""Sends a frame, which has this correlation id, and returns the answer to it."""
+"""Send a frame, which has this correlation id, and return the answer to it."""
 
 _MAX_ROUNDS: Final = 10
 _EARLIEST, _LATEST = 0.85, 0.95
@@ -56,11 +57,17 @@ _RANDOM: Final = random.SystemRandom()
 
 
 class Authentication:
-    """One connection's.
+    """The authentication of one connection.
 
-    :param versions: what its broker offers.
-    :param new_correlation_id: of that connection.
-    :raises IncompatibleBrokerVersion: the broker is too old for SASL in Kafka's frames.
+    Args:
+        client: makes the mechanism for each exchange.
+        host: the broker's host, as the cluster advertises it.
+        client_id: the client id in each request's header, or None.
+        versions: the API versions that the broker offers.
+        new_correlation_id: returns an unused correlation id of the connection.
+
+    Raises:
+        IncompatibleBrokerVersion: the broker is too old for SASL inside Kafka's frames.
     """
 
     __slots__ = (
@@ -94,22 +101,28 @@ class Authentication:
 
     @property
     def due(self) -> bool:
-        """Whether nothing may be sent before `run`."""
+        """Whether the session must be renewed with `run` before anything else may be sent."""
         return self._renew_at is not None and anyio.current_time() >= self._renew_at
 
     async def run(self, ask: Ask) -> None:
         """Authenticate.
 
-        :raises AuthenticationFailedError: one side does not accept the other.
-        :raises KafkaConnectionError: credentials cannot be fetched, or have become another
-            principal's, and a new connection is to use them.
-        :raises ProtocolError: an answer is malformed.
+        Args:
+            ask: sends a frame on the connection and returns the answer.
+
+        Raises:
+            AuthenticationFailedError: one side does not accept the other.
+            KafkaConnectionError: credentials cannot be fetched, or they now name another principal,
+                which needs a new connection.
+            ProtocolError: an answer is malformed.
         """
         name = self._client.name
         mechanism = await _typed(name, lambda: self._client.mechanism(self._host))
         if self._begun_at is not None:
             if mechanism.principal != self._principal:
-                raise KafkaConnectionError("closed for a new one with the new user name")
+                raise KafkaConnectionError(
+                    "the user name has changed, so a new connection is needed"
+                )
             await anyio.sleep_until(self._begun_at + _BETWEEN_SECONDS)
         self._begun_at, self._principal = anyio.current_time(), mechanism.principal
         check_handshake(
@@ -137,7 +150,8 @@ class Authentication:
         raise AuthenticationFailedError(f"{mechanism.name}: no end after {_MAX_ROUNDS} rounds")
 
     def _expect_end(self, sent_at: float, lifetime: float | None) -> None:
-        # The broker counts from when it took the last message, which is no sooner than this.
+        # The broker counts the lifetime from when it received our last message, which is later than
+        # this.
         part = _RANDOM.uniform(_EARLIEST, _LATEST)
         self._renew_at = None if lifetime is None else sent_at + lifetime * part
 
@@ -170,20 +184,20 @@ async def _call(mechanism: Mechanism, step: Callable[[], T]) -> T:
 async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
     if not mechanism.blocking:
         return step()
-    # Given up on cancellation: the object is of no more use then, and the wait could be long.
+    # A cancelled task does not wait for it: the wait could be long, and its result is not needed.
     return await anyio.to_thread.run_sync(step, abandon_on_cancel=True)
 
 
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:
-    """Await what handles credentials, and make every failure of it an error of ours.
+    """Await a step that handles credentials, and turn each of its failures into an error of ours.
 
-    An exception of another library is told by its class alone: its text and its frames may have the
+    Of another library's exception only the class is shown: its text and its frames may contain the
     credentials, as those of a UnicodeEncodeError do.
     """
     try:
         return await step()
     except KafkaError:
         raise
-    except Exception as error:  # noqa: BLE001 - which libraries are asked is the user's choice
+    except Exception as error:  # noqa: BLE001 - the user's callables may raise anything
         kind = type(error).__name__
     raise AuthenticationFailedError(f"{name}: the credentials cannot be used: {kind} was raised")

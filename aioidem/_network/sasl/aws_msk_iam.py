@@ -1,12 +1,13 @@
-"""AWS_MSK_IAM: a request to AWS, signed and not sent; the broker sends it to check who signed.
+"""AWS_MSK_IAM: a signed AWS request that the broker executes to find out who signed it.
 
-The signature is botocore's (SigV4, query string). What is signed is AWS's own convention: GET on
-the broker's host name, action ``kafka-cluster:Connect``, 15 minutes. The credentials are what
-botocore's session finds, anew for each exchange, so roles and instance profiles rotate by
-themselves; finding them may ask a metadata service, which is why this mechanism runs in a thread.
+The request is not sent to AWS by us. botocore makes the signature (SigV4, in the query string) of
+what AWS prescribes: GET on the broker's host name, action ``kafka-cluster:Connect``, valid for 15
+minutes. botocore's session looks up the credentials for each exchange, so roles and instance
+profiles rotate without our help. The lookup may query a metadata service, so this mechanism runs in
+a thread.
 
-Signing is the one thing botocore does that is not logged: at DEBUG it tells the session's token and
-the signature, which together let whoever reads them in for those 15 minutes.
+While botocore signs, its log records are dropped: at DEBUG level they contain the session token and
+the signature, and whoever reads both could authenticate with them for 15 minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _VERSION: Final = "2020_10_22"
 
 
 def region_of(host: str) -> str | None:
-    """The region in an MSK broker's name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None."""
+    """Return the region in a host name (``b-1.x.kafka.eu-west-1.amazonaws.com``), or None."""
     parts = host.removesuffix(".").split(".")
     for at, part in enumerate(parts[:-1]):
         if part in {"kafka", "kafka-serverless"} and "amazonaws" in parts[at + 2 :]:
@@ -40,8 +41,11 @@ def region_of(host: str) -> str | None:
 class AwsMskIam:
     """One exchange.
 
-    :param session: a botocore ``Session``; None: a new one, with botocore's default search.
-    :param region: of the cluster; None: what the host name says, else the session's.
+    Args:
+        host: the broker's host, which is part of what is signed.
+        session: a botocore ``Session``; None makes one, which searches for credentials as usual.
+        region: the cluster's region; None takes it from the host name, else from the session.
+        user_agent: sent along for the broker's logs.
     """
 
     name = "AWS_MSK_IAM"
@@ -58,7 +62,7 @@ class AwsMskIam:
         self._answered = False
 
     def first(self) -> bytes:
-        """The signed request, as the JSON the broker expects."""
+        """Return the signed request, as the JSON that the broker expects."""
         from botocore.exceptions import BotoCoreError
 
         try:
@@ -69,7 +73,7 @@ class AwsMskIam:
             fields = {name.lower(): value for name, value in parse_qsl(urlsplit(url).query)}
             head = {"version": _VERSION, "host": self._host, "user-agent": self._user_agent}
             return json.dumps(head | fields, separators=(",", ":")).encode()
-        raise AuthenticationFailedError(f"AWS_MSK_IAM: no credentials can be had: {reason}")
+        raise AuthenticationFailedError(f"AWS_MSK_IAM: no credentials were found: {reason}")
 
     def _signed(self) -> str:
         from botocore.auth import SigV4QueryAuth
@@ -90,16 +94,16 @@ class AwsMskIam:
         return str(request.url)
 
     def next(self, challenge: bytes) -> bytes | None:
-        """The broker names its version and the request, and that is all."""
+        """Check that the broker confirmed, by naming its version and the request's id."""
         if self._answered or not challenge:
-            raise AuthenticationFailedError("AWS_MSK_IAM: the broker did not confirm")
+            raise AuthenticationFailedError("AWS_MSK_IAM: the broker did not confirm the request")
         self._answered = True
         return None
 
 
 @contextmanager
 def _unheard(name: str) -> Iterator[None]:
-    """Drop what a logger is told by this thread."""
+    """Drop the log records that this thread gives to the named logger."""
     this = threading.get_ident()
 
     def from_another_thread(record: logging.LogRecord) -> bool:

@@ -1,8 +1,8 @@
-"""Makes the mechanism that the options ask for, with the credentials of the moment.
+"""Make the mechanism that the options name, with the credentials that are valid now.
 
-Invariants: credentials are asked for at each exchange, so that a callable's newest ones, and those
-of `set_credentials`, are the ones used; a user's callable that fails is an authentication failure,
-never a defect of ours; its result is hidden at once.
+Invariants: credentials are looked up for each exchange, so the newest ones of a callable, or of
+`set_credentials`, are used. If the user's callable fails, that is an authentication failure, not an
+internal error. Its result is wrapped in `Secret` at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def sasl_client(config: ProducerConfig) -> SaslClient | None:
-    """What authenticates this configuration's connections; None where no SASL is configured."""
+    """Make what authenticates this configuration's connections; None if SASL is not configured."""
     return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
 
 
 class SaslClient:
-    """Shared by a producer's connections."""
+    """The source of mechanisms and credentials that all connections of one producer share."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -46,23 +46,27 @@ class SaslClient:
         return f"<SaslClient {self.name}>"
 
     def set_credentials(self, username: str, password: str | Secret[str]) -> None:
-        """Use these from the next exchange on.
+        """Use this user name and password from the next exchange on.
 
-        :raises ConfigError: the mechanism knows no passwords, or these are no texts.
+        Raises:
+            ConfigError: the mechanism does not use passwords, or one of the two is not a text.
         """
         if self.name not in _PASSWORD or self._config.sasl_credentials is not None:
             raise ConfigError(
                 f"{self.name}: user name and password are not options of this producer"
             )
         if not _usable(username) or not _usable(password):
-            raise ConfigError("user name and password: expected two texts in UTF-8, not empty")
+            raise ConfigError(
+                "user name and password: expected two texts that are not empty and can be encoded in UTF-8"
+            )
         self._username, self._password = username, Secret(password)
 
     async def mechanism(self, host: str) -> Mechanism:
-        """For one exchange with that broker.
+        """Make the mechanism for one exchange with this broker.
 
-        :raises AuthenticationFailedError: there are no credentials.
-        :raises KafkaConnectionError: they cannot be fetched now.
+        Raises:
+            AuthenticationFailedError: there are no credentials.
+            KafkaConnectionError: the credentials cannot be fetched at the moment.
         """
         match self.name:
             case "PLAIN":
@@ -90,7 +94,7 @@ class SaslClient:
         match given:
             case (str() as username, str() | Secret() as password):
                 return username, Secret(cast("str", password))
-        del given  # it may have a password in it
+        del given  # it may contain a password
         raise AuthenticationFailedError("sasl_credentials did not return (name, password)")
 
     async def _token(self) -> tuple[Secret[str], Mapping[str, str]]:
@@ -108,7 +112,7 @@ class SaslClient:
 
     @staticmethod
     async def _ask(function: Callable[[], object], name: str) -> object:
-        """Call what the user gave, async or not."""
+        """Call the user's callable and return its result, awaited if it is awaitable."""
         try:
             given = function()
             return await cast("Awaitable[object]", given) if inspect.isawaitable(given) else given
@@ -119,13 +123,13 @@ class SaslClient:
 
 
 def _usable(given: object) -> bool:
-    """Whether it is text that has a form in UTF-8."""
+    """Return whether this is a text that is not empty and can be encoded in UTF-8."""
     text = given.reveal() if isinstance(given, Secret) else given
     return isinstance(text, str) and bool(text) and in_utf8(text)
 
 
 def _hidden(given: object) -> Secret[str] | None:
-    """What was given, hidden at once; None if it is no text."""
+    """Wrap a text in `Secret` at once; None if it is not a text."""
     return Secret(cast("str", given)) if isinstance(given, str | Secret) else None
 
 

@@ -1,11 +1,12 @@
-"""GSSAPI (RFC 4752): Kerberos, through the package ``gssapi``, in an extra.
+"""GSSAPI (RFC 4752): Kerberos, through the package ``gssapi`` of an extra.
 
-The rounds: tokens until the security context stands, then the broker offers security layers and a
-size in a wrapped message, and we answer: no layer (TLS is what protects the connection), no name
-but the ticket's. The credentials are the process's: a ticket cache or a keytab.
+First both sides exchange tokens until the security context is complete. Then the broker sends its
+security layers and a maximum size in a wrapped message. We choose no layer, because TLS protects
+the connection, and no other user name than the ticket's. The credentials are those of the process:
+a ticket cache or a keytab.
 
-The library waits for a ticket server, so this mechanism runs in a thread. What it says is in its
-error; it holds no secret that could be shown.
+The library may wait for a ticket server, so this mechanism runs in a thread. The text of its errors
+contains no secret, and is shown.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ _NO_LAYER: Final = 1
 
 
 class SecurityContext(Protocol):
-    """What is needed of ``gssapi.SecurityContext``."""
+    """The methods of ``gssapi.SecurityContext`` that are used here."""
 
     @property
     def complete(self) -> bool:
-        """Whether both sides have proved themselves."""
+        """Whether both sides have proved who they are."""
         ...
 
     def step(self, token: bytes | None) -> bytes | None:
-        """Take the other side's token; the next one of ours, if there is one."""
+        """Take the other side's token, and return our next one if there is one."""
         ...
 
     def unwrap(self, message: bytes) -> bytes:
-        """Check a message's integrity, and return what is in it."""
+        """Check a message's integrity, and return its content."""
         ...
 
     def wrap(self, message: bytes) -> bytes:
@@ -44,11 +45,12 @@ class SecurityContext(Protocol):
 
 
 def kerberos_context(service: str, host: str) -> SecurityContext:
-    """A context for ``service@host``, with mutual authentication.
+    """Make a security context for ``service@host``, with mutual authentication.
 
-    :raises ImportError: the package or its library is not installed.
+    Raises:
+        ImportError: the package, or the Kerberos library it needs, is not installed.
     """
-    # By name: type checkers take a plain import here for this module.
+    # Imported by name, because type checkers take `import gssapi` for this module.
     gssapi: Any = importlib.import_module("gssapi")
     name = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
     canonical = name.canonicalize(gssapi.MechType.kerberos)
@@ -64,7 +66,7 @@ def kerberos_context(service: str, host: str) -> SecurityContext:
 
 
 class _Library:
-    """The library's context, with what we need of it."""
+    """An adapter around the library's security context."""
 
     def __init__(self, context: object) -> None:
         self._context: object = context
@@ -89,7 +91,9 @@ class _Library:
 class Gssapi:
     """One exchange.
 
-    :param make_context: called in the thread, because it may ask for a ticket.
+    Args:
+        make_context: makes the security context; called in a thread, because it may ask for a
+            ticket.
     """
 
     name = "GSSAPI"
@@ -102,7 +106,7 @@ class Gssapi:
         self._over = False
 
     def first(self) -> bytes:
-        """Our first token."""
+        """Return our first token."""
         return self._guarded(self._start)
 
     def _start(self) -> bytes:
@@ -110,13 +114,15 @@ class Gssapi:
         return self._context.step(None) or b""
 
     def next(self, challenge: bytes) -> bytes | None:
-        """Tokens, then the choice of no security layer; then it is over."""
+        """Answer the broker's token, then its offer of security layers; None at the end."""
         context = self._context
         if context is None:
-            raise AuthenticationFailedError("GSSAPI: not begun")
+            raise AuthenticationFailedError("GSSAPI: `next` was called before `first`")
         if self._over:
             if challenge:
-                raise AuthenticationFailedError("GSSAPI: the broker goes on after the end")
+                raise AuthenticationFailedError(
+                    "GSSAPI: the broker sent another message after the exchange was complete"
+                )
             return None
         if not context.complete:
             return self._guarded(lambda: context.step(challenge) or b"")
@@ -125,7 +131,9 @@ class Gssapi:
     def _choose(self, context: SecurityContext, challenge: bytes) -> bytes:
         offer = context.unwrap(challenge)
         if len(offer) != 4 or not offer[0] & _NO_LAYER:
-            raise AuthenticationFailedError("GSSAPI: the broker wants a security layer of SASL's")
+            raise AuthenticationFailedError(
+                "GSSAPI: the broker requires a SASL security layer, which is not supported"
+            )
         self._over = True
         return context.wrap(bytes((_NO_LAYER, 0, 0, 0)))
 
@@ -135,7 +143,8 @@ class Gssapi:
             return step()
         except AuthenticationFailedError:
             raise
-        except Exception as error:  # noqa: BLE001 - the library may not be here, nor its classes
+        except Exception as error:  # noqa: BLE001 - its classes cannot be named: it may be absent
             said = printable(str(error))
-        # Outside, so that nothing is chained: the library's frames hold tickets.
+        # Raised outside of the except block, so that nothing is chained: the library's frames hold
+        # tickets.
         raise AuthenticationFailedError(f"GSSAPI: {said}")

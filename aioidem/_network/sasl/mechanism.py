@@ -1,4 +1,7 @@
-"""What a SASL mechanism is to a connection: a plain object that turns challenges into messages."""
+"""The interface between a SASL mechanism and a connection.
+
+A mechanism is a plain object that turns the broker's challenges into messages.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +11,37 @@ __all__ = ["Mechanism"]
 
 
 class Mechanism(Protocol):
-    """One exchange of one mechanism. Fails closed: after an exception it is of no more use."""
+    """One exchange of one mechanism; after an exception it must not be used again."""
 
     @property
     def name(self) -> str:
-        """As the broker knows it."""
+        """The mechanism's name, as brokers know it."""
         ...
 
     @property
     def principal(self) -> str | None:
-        """Who is authenticated, if that is known here. A session can not change it (KIP-368)."""
+        """The authenticated user, if that is known here; a session cannot change it (KIP-368)."""
         ...
 
     @property
     def blocking(self) -> bool:
-        """Whether `first` or `next` compute for long or wait: then they are called in a thread."""
+        """Whether `first` or `next` may take long; the connection then calls them in a thread."""
         ...
 
     def first(self) -> bytes:
-        """The first message.
+        """Return the first message.
 
-        :raises AuthenticationFailedError: there is none with these credentials.
+        Raises:
+            AuthenticationFailedError: there is none with these credentials.
         """
         ...
 
     def next(self, challenge: bytes) -> bytes | None:
-        """The answer to what the broker said without an error; None: it is over.
+        """Return the answer to the broker's challenge, or None if the exchange is complete.
 
-        None means as well that the broker has proved all the mechanism has it prove.
+        None also means that the broker has proved everything that the mechanism requires of it.
 
-        :raises AuthenticationFailedError: the broker's message is wrong, or not its turn.
+        Raises:
+            AuthenticationFailedError: the broker's message is wrong, or came out of turn.
         """
         ...

@@ -1,8 +1,8 @@
 """OAUTHBEARER (RFC 7628, KIP-255): a bearer token, with extensions (KIP-342).
 
-Whoever reads the token can use it, so the configuration refuses this mechanism without TLS unless
-told otherwise. A broker that refuses a token says why in JSON first, and with an error code once it
-was answered.
+Anyone who reads the token can use it, so the configuration refuses this mechanism without TLS
+unless an option permits it. A broker that refuses a token first sends the reason in JSON, and after
+our answer an error code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 class OAuthBearer:
     """One exchange.
 
-    :raises AuthenticationFailedError: the token or an extension cannot be sent as it is.
+    Args:
+        token: the bearer token.
+        extensions: names and values to send with the token (KIP-342).
+
+    Raises:
+        AuthenticationFailedError: the token or an extension has characters that the RFC does not
+            allow.
     """
 
     name = "OAUTHBEARER"
@@ -35,11 +41,13 @@ class OAuthBearer:
 
     def __init__(self, token: Secret[str], extensions: Mapping[str, str] | None = None) -> None:
         if not _TOKEN.fullmatch(token.reveal()):
-            raise AuthenticationFailedError("OAUTHBEARER: the token is empty or no bearer token")
+            raise AuthenticationFailedError(
+                "OAUTHBEARER: the token is empty or has characters that a bearer token cannot have"
+            )
         self._token = token
         if extensions is not None and not _are_texts(extensions):
             raise AuthenticationFailedError(
-                "OAUTHBEARER: extensions() did not return texts by name"
+                "OAUTHBEARER: extensions() did not return a mapping of texts to texts"
             )
         self._extensions = dict(extensions or {})
         for name, value in self._extensions.items():
@@ -49,13 +57,13 @@ class OAuthBearer:
         self._refusal: str | None = None
 
     def first(self) -> bytes:
-        """The token."""
+        """Return the message with the token and the extensions."""
         pairs = [f"{name}={value}".encode() for name, value in self._extensions.items()]
         head = b"n,,", b"auth=Bearer " + self._token.reveal().encode(), *pairs
         return _SEPARATOR.join([*head, b"", b""])
 
     def next(self, challenge: bytes) -> bytes | None:
-        """None: the token is taken. Else the broker has said why not, and wants to be answered."""
+        """Return None if the broker accepts the token, else the answer its refusal requires."""
         if self._refusal is not None:
             raise AuthenticationFailedError(f"OAUTHBEARER: the broker refused: {self._refusal}")
         if not challenge:
@@ -65,7 +73,7 @@ class OAuthBearer:
 
 
 def _are_texts(extensions: object) -> bool:
-    """Whether a user's provider gave what it should."""
+    """Return whether the user's provider returned a mapping of texts to texts."""
     return isinstance(extensions, Mapping) and all(
         isinstance(name, str) and isinstance(value, str) for name, value in extensions.items()
     )

@@ -1,21 +1,20 @@
-"""Tokens from an OpenID provider: the client-credentials grant (RFC 6749, section 4.4; KIP-768).
+"""Access tokens from an OpenID provider, by the client-credentials grant (RFC 6749, 4.4; KIP-768).
 
-A token is kept until a fifth of its life is left, and all connections of a producer share it. They
-share the request for it, too: while one of them asks, the others wait for what it gets, token or
-failure. If the one that asks is cancelled, one of those that wait asks anew.
+A token is used until a fifth of its lifetime is left, and all connections of a producer share it.
+They also share the request for it: while one task asks, the others wait for its result, be it a
+token or a failure. If the asking task is cancelled, one of the waiting tasks asks again.
 
-Invariants: one request at a time; `timeout` bounds the whole of it (connect, headers and body
-together), however slowly the provider answers; no thread is started, so nothing outlives the
-producer; client id and secret go to the configured URL and nowhere else (no redirect is followed);
-the answer's size is bounded; nothing of the answer but its error code is shown, and the client
-secret not even if it is there; of the URL nothing behind a question mark is shown; what was asked
-for is given once, however short its life.
+Invariants: at most one request at a time. `timeout` bounds the whole request (connecting, headers
+and body together), however slowly the provider answers. No thread is started, so nothing outlives
+the producer. Client id and secret go to the configured URL only; redirects are not followed. The
+answer's size is bounded. Of the answer only its error code is shown, with the client secret removed
+if the provider repeats it; of the URL nothing after a question mark is shown. A token is returned
+at least once, however short its lifetime.
 
-The HTTP client logs each request with the URL and the status line as they are: that record is
-dropped.
+The HTTP client logs the URL and the status line of each request; those log records are dropped.
 
-Rejected: urllib in a thread. Its time-out is one socket operation's, so an endpoint that sends a
-byte now and then is waited for without end, and the thread that waits keeps the process alive.
+Rejected: urllib in a thread. Its timeout applies to each socket operation, so an endpoint that
+sends one byte now and then is awaited for ever, and the waiting thread keeps the process alive.
 """
 
 from __future__ import annotations
@@ -52,45 +51,45 @@ __all__ = ["ClientCredentials"]
 
 _LONGEST_ANSWER: Final = 1 << 18
 _USED_UP: Final = 0.8
-"""Part of a token's life after which it is replaced; Java's client refreshes there too."""
+"""The share of a token's lifetime after which it is replaced, the same as in Java's client."""
 
 
 class _Answer(NamedTuple):
-    """What the provider answered."""
+    """The provider's answer."""
 
     status: int
     body: Secret[bytes]
 
 
 class _HttpClient(NamedTuple):
-    """The HTTP library, and whom it trusts."""
+    """The HTTP library, and the authorities it trusts."""
 
     module: ModuleType
     tls: ssl.SSLContext
 
 
 class _Request:
-    """A request under way, and how it ended for those who wait for it."""
+    """A request under way, and its result for the tasks that wait for it."""
 
     __slots__ = ("ended", "failure", "token")
 
     def __init__(self) -> None:
         self.ended: Signal = new_signal()
-        # Both are None while it is under way, and if the task that asked was cancelled.
+        # Both are None while it is under way, and if the asking task was cancelled.
         self.token: Secret[str] | None = None
         self.failure: KafkaError | None = None
 
 
 class ClientCredentials:
-    """Fetches and keeps the access token of one producer. Belongs to one event loop.
+    """Fetches and keeps the access token of one producer; belongs to one event loop.
 
     Args:
         url: the provider's token endpoint; the configuration has checked its scheme.
-        client_id: who asks.
-        client_secret: the password that goes with it.
-        scope: what the token is asked for; None leaves that to the provider.
+        client_id: the client's id at the provider.
+        client_secret: the secret that belongs to the client id.
+        scope: the scope to ask for; None leaves that to the provider.
         timeout: seconds for a whole request, from connecting to the answer's last byte.
-        clock: seconds, for the age of a token.
+        clock: returns seconds, to measure the age of a token.
 
     Raises:
         ConfigError: the HTTP client of `aioidem[oauth]` is not installed.
@@ -124,10 +123,10 @@ class ClientCredentials:
         self._request: _Request | None = None
 
     async def token(self) -> Secret[str]:
-        """Return a token that is good for a while.
+        """Return a valid token, fetched anew if the last one is near its end.
 
         Raises:
-            AuthenticationFailedError: the provider refuses, or its answer is not a token.
+            AuthenticationFailedError: the provider refuses, or its answer contains no token.
             KafkaConnectionError: the provider cannot be reached, fails, or takes longer than
                 `timeout` seconds.
         """
@@ -144,7 +143,7 @@ class ClientCredentials:
                 return request.token
 
     async def _ask(self) -> Secret[str]:
-        """Fetch a token for all who want one."""
+        """Fetch a token for all tasks that wait for one."""
         request = self._request = _Request()
         try:
             asked = self._clock()
@@ -164,7 +163,7 @@ class ClientCredentials:
     async def _exchange(self) -> _Answer | KafkaError:
         """Post the request and read the answer.
 
-        A failure is returned and not raised: frames of a traceback show the request.
+        A failure is returned and not raised, because the frames of a traceback contain the request.
         """
         failure = f"it did not answer in full within {self._timeout:g} s"
         with anyio.move_on_after(self._timeout):
@@ -182,7 +181,7 @@ class ClientCredentials:
         if self._scope:
             form["scope"] = self._scope
         body = bytearray()
-        # Read without decoding: a short body can decompress to a very long one.
+        # Read without decompressing: a short body can decompress to a very long one.
         async with (
             http.module.AsyncClient(verify=http.tls, timeout=None) as client,
             client.stream(
@@ -198,22 +197,23 @@ class ClientCredentials:
                 body += chunk
                 if len(body) > _LONGEST_ANSWER:
                     break
-                # Pieces that are here already come without a wait, however small they are.
+                # Chunks that have already arrived are read without waiting, so let other tasks run
+                # in between.
                 await anyio.lowlevel.checkpoint()
             return _Answer(answer.status_code, Secret(bytes(body)))
 
     def _credentials(self) -> tuple[str, str]:
-        """Name and password for HTTP Basic, form-encoded first (RFC 6749, section 2.3.1)."""
+        """Return client id and secret for HTTP Basic, form-encoded (RFC 6749, 2.3.1)."""
         return quote_plus(self._client_id), quote_plus(self._client_secret.reveal())
 
     def _hidden(self, said: str) -> str:
-        """Take the client secret out of what the provider says: it knows it, and may repeat it."""
+        """Remove the client secret from the provider's text, which may repeat it."""
         name, password = self._credentials()
         said = said.replace(base64.b64encode(f"{name}:{password}".encode()).decode(), "***")
         return said.replace(password, "***").replace(self._client_secret.reveal(), "***")
 
     def _take(self, answer: _Answer, asked: float) -> Secret[str] | KafkaError:
-        """Keep the token of an answer and return it, or what is wrong with the answer."""
+        """Keep and return the token of an answer, or return what is wrong with the answer."""
         if not 200 <= answer.status < 300:
             refused = answer.status < 500 and answer.status != 429
             kind = AuthenticationFailedError if refused else KafkaConnectionError
@@ -229,16 +229,17 @@ class ClientCredentials:
 
 
 def _load_http_client() -> _HttpClient:
-    """Import the client and load the system's authorities: for a thread, it takes 0.1 s."""
+    """Import the HTTP client and load the system's authorities, which takes 0.1 s; for a thread."""
     import httpx2
 
     tls = httpx2.create_ssl_context()
-    httpx2.AsyncClient(verify=tls)  # unused, but the first one imports the transport
+    # made once here because making the first client imports the transport
+    httpx2.AsyncClient(verify=tls)
     return _HttpClient(httpx2, tls)
 
 
 def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
-    """The token and the seconds it is good for; an empty one where there is none."""
+    """Return the token and its lifetime in seconds; an empty token if there is none."""
     try:
         answer = json.loads(body.reveal())
         lifetime = float(answer.get("expires_in", 300))
@@ -251,7 +252,7 @@ def _token_of(body: Secret[bytes]) -> tuple[Secret[str], float]:
 
 
 def _oauth_error(body: Secret[bytes]) -> str:
-    """The error code that RFC 6749 (section 5.2) has a provider send; empty if it is not there."""
+    """Return the error code of the answer (RFC 6749, section 5.2), empty if it has none."""
     try:
         code = json.loads(body.reveal()[:4096]).get("error", "")
     except (ValueError, AttributeError, RecursionError):
@@ -261,10 +262,10 @@ def _oauth_error(body: Secret[bytes]) -> str:
 
 @contextmanager
 def _unheard(name: str, url: str) -> Iterator[None]:
-    """Drop what a logger is told of a URL, and nothing else."""
+    """Drop the logger's records that mention this URL, and no others."""
 
     def of_another(record: logging.LogRecord) -> bool:
-        # The client's URLs are equal to a text that means the same.
+        # The client's URL objects compare equal to the text of the same URL.
         return not isinstance(record.args, tuple) or url not in record.args
 
     logger = logging.getLogger(name)

@@ -1,6 +1,7 @@
-"""PLAIN (RFC 4616): user name and password, readable for whoever reads the connection.
+"""PLAIN (RFC 4616): user name and password in clear text.
 
-That is why the configuration refuses it without TLS unless told otherwise.
+Anyone who reads the connection's bytes learns them, so the configuration refuses this mechanism
+without TLS unless an option permits it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ __all__ = ["Plain"]
 class Plain:
     """One exchange.
 
-    :raises AuthenticationFailedError: name or password is empty, cannot be encoded in UTF-8, or has
-        a NUL, which ends each in the message.
+    Args:
+        username: the user name.
+        password: the password.
+
+    Raises:
+        AuthenticationFailedError: one of the two is empty, cannot be encoded in UTF-8, or contains
+            a NUL, which separates them in the message.
     """
 
     name = "PLAIN"
@@ -26,17 +32,19 @@ class Plain:
         self._password = password
         if not _fits(username) or not _fits(password.reveal()):
             raise AuthenticationFailedError(
-                "PLAIN: user name or password is empty, has a NUL or is not UTF-8"
+                "PLAIN: the user name or password is empty, contains a NUL or cannot be encoded in UTF-8"
             )
 
     def first(self) -> bytes:
-        """All there is to say."""
+        """Return the only message."""
         return b"\0%b\0%b" % (self.principal.encode(), self._password.reveal().encode())
 
     def next(self, challenge: bytes) -> bytes | None:
-        """The broker has nothing to say to a password it takes."""
+        """Check that the broker sent nothing more, which means that it accepts the password."""
         if challenge:
-            raise AuthenticationFailedError("PLAIN: the broker asks on")
+            raise AuthenticationFailedError(
+                "PLAIN: the broker sent another challenge, which PLAIN does not have"
+            )
         return None
 
 

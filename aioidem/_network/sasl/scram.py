@@ -1,17 +1,18 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), through scramp, with bounds of our own.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), by the library scramp, with limits of ours.
 
-What scramp checks (1.5.0, read and tested): the server's nonce extends ours and is longer, and is
-printable; attributes are there, in order, once; ``m=`` is refused; base64 is strict; at least 4096
-iterations; the salt has 12 bytes; the server's signature is compared in constant time; the order of
-calls. What is added here: at most 1,000,000 iterations (scramp computes ten million, many seconds
-of a core) and messages of bounded size; success that comes without the server's signature is
-refused, because `next` never says that it is over before the signature was verified.
+What scramp checks (version 1.5.0, read and tested): the server's nonce begins with ours, is longer
+and printable; every attribute is present, in order, once; ``m=`` is refused; base64 is strict;
+there are at least 4096 iterations; the salt has 12 bytes; the server's signature is compared in
+constant time; the methods are called in order. Added here: at most 1,000,000 iterations (scramp
+would compute ten million, which takes many seconds of one core) and messages of bounded size.
+Success without the server's signature is refused, because `next` returns None only after the
+signature was verified.
 
-Kafka hashes the password's bytes as they are; RFC 5802 normalises it (SASLprep), and so does
-scramp. For passwords that normalising changes the two differ and no broker of Apache Kafka would
-take them, so they are refused here, where the reason can be named.
+Kafka hashes the password's bytes unchanged, whereas RFC 5802 and scramp normalise it first
+(SASLprep). A password that normalisation changes would thus be rejected by every Apache Kafka
+broker; it is refused here, where the reason can be named.
 
-The exceptions of scramp are not chained: their frames hold the password.
+Exceptions of scramp are not chained, because their frames hold the password.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["MAX_ITERATIONS", "Scram"]
 T = TypeVar("T")
 
 MAX_ITERATIONS: Final = 1_000_000
-"""About a second of one core; librdkafka's bound as well."""
+"""One million iterations take about a second of one core; librdkafka has the same limit."""
 
 _LONGEST: Final = 4096
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=0*(\d*)")
@@ -41,12 +42,17 @@ _ITERATIONS: Final = re.compile(r"(?:^|,)i=0*(\d*)")
 class Scram:
     """One exchange.
 
-    :param name: "SCRAM-SHA-256" or "SCRAM-SHA-512".
-    :param nonce: ours, for tests; None: a random one.
-    :raises AuthenticationFailedError: the name or password cannot be used with SCRAM.
+    Args:
+        name: "SCRAM-SHA-256" or "SCRAM-SHA-512".
+        username: the user name.
+        password: the password.
+        nonce: the client's nonce, for tests; None makes a random one.
+
+    Raises:
+        AuthenticationFailedError: SCRAM cannot use the user name or the password.
     """
 
-    blocking = True  # a key is derived, in as many rounds as the broker asks for
+    blocking = True  # a key is derived, with as many iterations as the broker asks for
 
     def __init__(
         self, name: str, username: str, password: Secret[str], nonce: str | None = None
@@ -69,12 +75,12 @@ class Scram:
         self._turn = 0
 
     def first(self) -> bytes:
-        """Names the user."""
+        """Return the message that names the user."""
         message: str = self._checked(self._client.get_client_first)
         return message.encode()
 
     def next(self, challenge: bytes) -> bytes | None:
-        """The proof; then, once the broker has proved that it knows the password too, None."""
+        """Return the client's proof, then None once the broker has proved itself too."""
         self._turn += 1
         message = self._text(challenge)
         if self._turn == 1:
