@@ -243,7 +243,7 @@ async def test_unsolicited_response_ends_the_connection() -> None:
         await peer.answer(0)
         await peer.ended.wait()
     assert isinstance(peer.cause, ProtocolError)
-    assert "none is due" in str(peer.cause)
+    assert "none was expected" in str(peer.cause)
     assert peer.responses == []
 
 

@@ -57,7 +57,7 @@ class SaslClient:
             )
         if not _usable(username) or not _usable(password):
             raise ConfigError(
-                "user name and password: expected two texts that are not empty and can be encoded in UTF-8"
+                "user name and password: expected two texts, not empty, that UTF-8 can encode"
             )
         self._username, self._password = username, Secret(password)
 

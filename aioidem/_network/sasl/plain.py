@@ -32,7 +32,7 @@ class Plain:
         self._password = password
         if not _fits(username) or not _fits(password.reveal()):
             raise AuthenticationFailedError(
-                "PLAIN: the user name or password is empty, contains a NUL or cannot be encoded in UTF-8"
+                "PLAIN: the user name or password is empty, contains a NUL or is not UTF-8"
             )
 
     def first(self) -> bytes:
