@@ -57,7 +57,7 @@ async def test_what_is_allowed_is_connected_to(host: str) -> None:
 )
 async def test_what_is_not_is_not(host: str) -> None:
     noting = Noting()
-    with pytest.raises(BrokerNotAllowedError, match="it was not connected to"):
+    with pytest.raises(BrokerNotAllowedError, match="no connection was made"):
         await AllowedConnector(noting, ["*.brokers.example.org", "10.1.0.0/16"], []).connect(
             "10.2.0.1" if host.endswith(".org") else host, 9092
         )
@@ -115,7 +115,7 @@ async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
         with caplog.at_level("WARNING"), pytest.raises(KafkaError):
             async with producer:
                 await producer.send("t", b"x")
-    assert "at 127.0.0.2:9, which allowed_brokers does not have" in caplog.text
+    assert "at 127.0.0.2:9, which is not in allowed_brokers" in caplog.text
 
 
 @pytest.mark.parametrize(
