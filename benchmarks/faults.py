@@ -55,11 +55,10 @@ from clients import CLIENTS
 from workers import JAVA, Work, Worker, WorkerError, java_worker, python_worker
 
 from aioidem._protocol.messages import decode_response, response_type
-from aioidem._testing.fault_proxy import Action, Cut, Drop, FrameSeen, Inspect
 from aioidem._testing.kafka_dump import DumpedBatch
 from aioidem._testing.kafka_install import install_kafka
 from aioidem._testing.kafka_process import ProcessGuard
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, Drop, FrameSeen, Inspect, KafkaCluster
 
 ALL_CLIENTS = (*CLIENTS, JAVA)
 OURS = "aioidem"

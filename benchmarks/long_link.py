@@ -69,12 +69,11 @@ from aioidem._load.plan import PerfPlan, plan_perf
 from aioidem._load.screen import choose_screen
 from aioidem._load.usage import UsageError
 from aioidem._network.transport import Connector
-from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen
 from aioidem._testing.kafka_install import install_kafka
 from aioidem._testing.kafka_process import ProcessGuard
 from aioidem.broker import EmbeddedCluster
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, FaultProxy, FrameSeen, KafkaCluster
 
 BATCH_SIZE = 16_384
 PEER_IN_FLIGHT = 5

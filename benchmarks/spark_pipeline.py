@@ -34,8 +34,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from aioidem._testing.fault_proxy import Action, Cut, Delay, FrameSeen
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, Delay, FrameSeen, KafkaCluster
 
 _PRODUCE = 0
 _LONGEST = 3600.0

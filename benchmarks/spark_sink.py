@@ -22,8 +22,7 @@ from pyspark.sql import SparkSession
 
 import aioidem.spark
 from aioidem._spark.session import open_session
-from aioidem._testing.fault_proxy import Action, FrameSeen
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, FrameSeen, KafkaCluster
 
 # FindCoordinator, InitProducerId, AddPartitions, AddOffsets, EndTxn, TxnOffsetCommit, OffsetFetch.
 _COORDINATORS = {10, 22, 24, 25, 26, 28, 9}

@@ -1,26 +1,26 @@
-"""What proves a producer right: values that identify themselves, a history checker, a wire monitor.
+"""Tools to test a Kafka producer: history checker, wire monitor, fault proxy, real brokers.
 
-Public, for tests of code that uses aioidem or any other Kafka client. The checkers need no event
-loop and no particular broker: histories are plain rows, logs are plain records from any reader.
-`FaultProxy` stands in front of any broker, and what its hooks return (`Cut`, `Hold`, ...) befalls
-the frame they were asked about; `KafkaCluster` runs real brokers. docs/testing.md shows how.
+They work with aioidem and with any other Kafka client. The checkers need no event loop and no
+particular broker: a history is a list of plain rows, a log is a list of plain records from any
+reader. A `FaultProxy` stands in front of any broker and applies the actions (`Cut`, `Hold`, ...)
+that its hooks return for a frame. `KafkaCluster` runs real brokers. See docs/testing.md.
 """
 
 from __future__ import annotations
 
-from aioidem._testing.fault_proxy import (
+from aioidem._testing.fault_actions import (
     Action,
     BlackHole,
     Cut,
     Delay,
     Drop,
-    FaultProxy,
     FrameHook,
     FrameSeen,
     Hold,
     Inspect,
     Rewrite,
 )
+from aioidem._testing.fault_proxy import FaultProxy
 from aioidem._testing.history import (
     Anomaly,
     Expectations,
@@ -35,11 +35,13 @@ from aioidem._testing.history import (
     make_value,
     parse_value,
 )
-from aioidem._testing.kafka_cluster import KafkaCluster, KafkaStartError, KafkaToolError
+from aioidem._testing.kafka_cluster import KafkaCluster, KafkaStartError
 from aioidem._testing.kafka_install import KafkaInstallError
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem._testing.kafka_security import KafkaSecurity
-from aioidem._testing.monitor import WireAnswer, WireBatch, WireMonitor
+from aioidem._testing.kafka_tools import KafkaToolError
+from aioidem._testing.monitor import WireMonitor
+from aioidem._testing.wire_account import WireAnswer, WireBatch
 
 __all__ = [
     "Action",

@@ -8,13 +8,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from aioidem._broker.security import BrokerSecurity
 from aioidem._cli import main
 from aioidem._cli.audit import plan_audit
 from aioidem._load.plan import plan_perf
 from aioidem._load.properties import gather_properties
 from aioidem._load.usage import UsageError
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from tests.commands import AIOIDEM
 
 CANARY = "canary-hunter2"

@@ -18,8 +18,7 @@ import anyio
 import pytest
 import trustme
 
-from aioidem._broker.security import BrokerSecurity
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 
 pytestmark = pytest.mark.anyio
 

@@ -21,12 +21,15 @@ from aioidem._broker.spans import PartitionSpans, Verdict
 from aioidem._producer.delivery import Delivery
 from aioidem._producer.metrics import PartitionStatistics
 from aioidem._protocol.messages import decode_request, decode_response, response_type
-from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect
 from aioidem._testing.kafka_dump import DumpedBatch
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
+    Action,
     Expectations,
+    FaultProxy,
+    FrameSeen,
+    Inspect,
     KafkaCluster,
     LogRecord,
     Outcome,

@@ -15,8 +15,7 @@ import aiokafka
 
 from aioidem import Producer
 from aioidem._producer.delivery import Delivery
-from aioidem._testing.fault_proxy import Action, FrameHook, FrameSeen
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, FrameHook, FrameSeen, KafkaCluster
 from tests.kafka.world import until
 
 PRODUCE, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 10, 22, 24, 25, 26, 28

@@ -16,10 +16,9 @@ import anyio
 
 from aioidem import Producer
 from aioidem._broker.entities import from_ms
-from aioidem._testing.fault_proxy import Action, Drop
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Drop, KafkaCluster
 from tests.kafka.tools import ONE_EACH, History, SpanCount, outcomes, partition_of
 
 RTT: Final = 0.01

@@ -17,12 +17,11 @@ import pytest
 
 from aioidem import Producer
 from aioidem._broker.intercept import Action, RequestSeen, Rewrite
-from aioidem._broker.security import BrokerSecurity
 from aioidem._cli.audit import example_lines
 from aioidem._protocol.foreign_text import SHOWN, ForeignText, foreign_text
 from aioidem._protocol.messages import decode_response, encode_response, response_type
 from aioidem._protocol.versions import SPOKEN, ApiKey
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import KafkaError
 from tests.hostile.conversation import in_virtual_time
 from tests.hostile.samples import READ, filled

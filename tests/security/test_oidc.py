@@ -22,10 +22,9 @@ import anyio.to_thread
 import pytest
 
 from aioidem import Producer
-from aioidem._broker.security import BrokerSecurity
 from aioidem._config.secret import Secret
 from aioidem._network.sasl.oidc import ClientCredentials
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import AuthenticationFailedError, KafkaConnectionError
 
 from .tools import bounded, sasl, token

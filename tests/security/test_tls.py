@@ -19,11 +19,10 @@ from anyio.streams.tls import TLSStream
 
 from aioidem import AIOKafkaProducer, Producer
 from aioidem._broker.memory import MemoryStream, stream_pair
-from aioidem._broker.security import BrokerSecurity
 from aioidem._config import ProducerConfig
 from aioidem._network.tls import OneAtATime, TlsConnector, client_context
 from aioidem._network.transport import Connector, TcpConnector
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import (
     ConfigError,
     KafkaConnectionError,

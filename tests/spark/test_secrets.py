@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from aioidem._broker.security import BrokerSecurity
 from aioidem._cli import main
 from aioidem._spark.marker import IdentityUsedError, TaskIdentity
 from aioidem._spark.options import SinkOptions
 from aioidem._spark.redaction import REDACTION, hide_credentials
 from aioidem._spark.session import job_failure
 from aioidem._spark.writing import SinkRow, Written, check_identity, write_rows
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import ConfigError
 from aioidem.spark import end_open_transactions, register
 

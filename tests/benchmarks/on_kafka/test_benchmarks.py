@@ -21,8 +21,8 @@ from typing import Any
 import anyio
 import pytest
 
-from aioidem._testing.fault_proxy import FrameHook, FrameSeen, Inspect
 from aioidem._testing.kafka_dump import DumpedBatch, DumpedRecord
+from aioidem.testing import FrameHook, FrameSeen, Inspect
 
 ROOT = Path(__file__).parents[3]
 BENCHMARKS = ROOT / "benchmarks"

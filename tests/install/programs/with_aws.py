@@ -6,8 +6,7 @@ import asyncio
 import os
 
 import aioidem
-from aioidem._broker.security import BrokerSecurity
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "alice",

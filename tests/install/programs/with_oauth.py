@@ -8,8 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import anyio
 
 from aioidem import Producer
-from aioidem._broker.security import BrokerSecurity
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import BrokerSecurity, EmbeddedCluster
 from aioidem.errors import AuthenticationFailedError
 
 

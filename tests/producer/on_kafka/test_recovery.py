@@ -17,9 +17,8 @@ import pytest
 
 from aioidem import Producer
 from aioidem._protocol.messages import decode_response, response_type
-from aioidem._testing.fault_proxy import Action, Drop, FaultProxy, FrameSeen, Inspect
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Drop, FaultProxy, FrameSeen, Inspect, KafkaCluster
 from tests.kafka.tools import (
     DESCRIBE_PRODUCERS,
     ONE_EACH,

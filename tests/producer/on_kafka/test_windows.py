@@ -12,9 +12,8 @@ from typing import Any, Literal
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.fault_proxy import Cut, Drop
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Cut, Drop, KafkaCluster
 from tests.kafka.tools import (
     DESCRIBE_CONFIGS,
     ONE_EACH,

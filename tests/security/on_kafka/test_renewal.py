@@ -11,8 +11,7 @@ import anyio
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.fault_proxy import Action, FrameSeen
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, FrameSeen, KafkaCluster
 from tests.kafka.tools import ONE_EACH, History, SpanCount, bounded, check, outcomes
 
 from .test_security import TRUST, password, security

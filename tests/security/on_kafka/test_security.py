@@ -18,7 +18,6 @@ import pytest
 
 from aioidem import DeliveryStatus, Producer
 from aioidem._protocol.messages import decode_response, response_type
-from aioidem._testing.fault_proxy import Action, Drop, FrameSeen, Inspect
 from aioidem._testing.kafka_security import KafkaSecurity
 from aioidem.errors import (
     AuthenticationFailedError,
@@ -31,7 +30,7 @@ from aioidem.errors import (
     TopicAuthorizationFailedError,
     UnsupportedSaslMechanismError,
 )
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Drop, FrameSeen, Inspect, KafkaCluster
 from tests.kafka.tools import (
     DESCRIBE_PRODUCERS,
     ONE_EACH,

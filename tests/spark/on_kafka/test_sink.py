@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from anyio.from_thread import BlockingPortal
 
-from aioidem._testing.fault_proxy import Action, Cut, FrameSeen
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, FrameSeen, KafkaCluster
 from tests.kafka.tools import STOCK
 from tests.spark.conftest import PYSPARK_FORGETS, event_log, in_loop, portal, spark
 from tests.spark.test_exactly_once import (

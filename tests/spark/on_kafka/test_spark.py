@@ -19,9 +19,8 @@ from anyio.from_thread import BlockingPortal
 from pyspark.errors import StreamingQueryException
 
 from aioidem._cli import main
-from aioidem._testing.fault_proxy import Action, Cut, Delay, FrameSeen
 from aioidem.spark import register
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, Delay, FrameSeen, KafkaCluster
 from tests.kafka.tools import PRODUCE, STOCK
 from tests.spark.conftest import PYSPARK_FORGETS, event_log, portal, spark
 from tests.spark.tools import ROWS, Query, fail_once, values

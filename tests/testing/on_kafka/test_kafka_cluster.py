@@ -12,11 +12,10 @@ import anyio
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.kafka_cluster import KafkaStartError, KafkaToolError
 from aioidem._testing.kafka_install import KafkaInstallError, install_kafka
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import KafkaCluster, KafkaStartError, KafkaToolError
 from tests.kafka.tools import ONE_EACH, STOCK, History, bounded, check, outcomes
 
 pytestmark = pytest.mark.anyio

@@ -22,10 +22,9 @@ from aioidem._protocol.messages import (
     encode_response,
     response_type,
 )
-from aioidem._testing.fault_proxy import Action, FaultProxy, FrameSeen, Inspect, Rewrite
 from aioidem.errors import KafkaError
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, FaultProxy, FrameSeen, Inspect, KafkaCluster, Rewrite
 from tests.kafka.tools import PRODUCE, History, bounded, check, outcomes
 from tests.kafka.world import RTT, World, fill, load, nothing_noticed, producer_of, settled
 

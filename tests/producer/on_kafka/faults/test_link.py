@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.fault_proxy import BlackHole, Cut, Hold
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import BlackHole, Cut, Hold, KafkaCluster
 from tests.kafka.tools import History, SpanCount, bounded, check
 from tests.kafka.world import (
     RTT,

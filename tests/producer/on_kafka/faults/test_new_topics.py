@@ -18,9 +18,8 @@ from aioidem._protocol.messages import (
     encode_response,
     response_type,
 )
-from aioidem._testing.fault_proxy import Action, Rewrite
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, KafkaCluster, Rewrite
 from tests.kafka.tools import PRODUCE, History, SpanCount, bounded, check, outcomes
 from tests.kafka.world import RTT, World, nothing_noticed, producer_of
 

@@ -14,10 +14,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem._protocol.messages import decode_response, encode_response, response_type
-from aioidem._testing.fault_proxy import Action, BlackHole, Cut, FrameSeen, Rewrite
 from aioidem.errors import KafkaConnectionError, KafkaTimeoutError
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, BlackHole, Cut, FrameSeen, KafkaCluster, Rewrite
 from tests.kafka.tools import History, bounded, check, outcomes
 from tests.kafka.world import World, nothing_noticed, producer_of
 

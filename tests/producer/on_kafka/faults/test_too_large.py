@@ -12,9 +12,8 @@ from random import Random
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.fault_proxy import Action, Cut, FaultProxy, FrameSeen
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, FaultProxy, FrameSeen, KafkaCluster
 from tests.kafka.tools import PRODUCE, History, SpanCount, bounded, check, outcomes
 from tests.kafka.world import (
     RTT,

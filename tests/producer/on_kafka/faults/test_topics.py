@@ -14,9 +14,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from aioidem._protocol.messages import decode_response, encode_response, response_type
-from aioidem._testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import Expectations, KafkaCluster, Outcome, parse_value
+from aioidem.testing import (
+    Action,
+    Expectations,
+    FrameSeen,
+    Inspect,
+    KafkaCluster,
+    Outcome,
+    Rewrite,
+    parse_value,
+)
 from tests.kafka.tools import History, SpanCount, bounded, check, judge, outcomes, records_of
 from tests.kafka.world import (
     RTT,

@@ -19,7 +19,6 @@ import pytest
 from aioidem import Producer, TopicPartition
 from aioidem._producer.delivery import Delivery
 from aioidem._protocol.messages import decode_response, response_type
-from aioidem._testing.fault_proxy import Action, Cut, Drop, FrameSeen, Hold, Inspect
 from aioidem.errors import (
     AbortableTransactionError,
     BrokerResponseError,
@@ -35,7 +34,7 @@ from aioidem.errors import (
     TransactionAborted,
 )
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Cut, Drop, FrameSeen, Hold, Inspect, KafkaCluster
 from tests.kafka.tools import OUT_OF_ORDER, History, SpanCount, bounded, outcomes
 from tests.kafka.transactional import (
     ADD_OFFSETS,

@@ -18,9 +18,17 @@ from aioidem._protocol.messages import (
     encode_request,
     response_type,
 )
-from aioidem._testing.fault_proxy import Action, FrameSeen, Inspect, Rewrite
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import Expectations, KafkaCluster, ValueId, parse_value
+from aioidem.testing import (
+    Action,
+    Expectations,
+    FrameSeen,
+    Inspect,
+    KafkaCluster,
+    Rewrite,
+    ValueId,
+    parse_value,
+)
 from tests.kafka.tools import PRODUCE, History, judge, outcomes, records_of
 from tests.kafka.world import until
 

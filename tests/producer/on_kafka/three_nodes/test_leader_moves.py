@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from aioidem import Producer
-from aioidem._testing.fault_proxy import Action, Drop, Hold
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Action, Drop, Hold, KafkaCluster
 from tests.kafka.tools import History, bounded, outcomes, partition_of
 from tests.kafka.world import World, fill, load, producer_of, settled, until
 

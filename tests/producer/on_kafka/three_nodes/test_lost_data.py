@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from aioidem._testing.fault_proxy import Drop
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Drop, KafkaCluster
 from tests.kafka.tools import History, bounded, outcomes
 from tests.kafka.world import World, fill, producer_of
 

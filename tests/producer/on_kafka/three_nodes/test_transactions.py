@@ -9,10 +9,9 @@ import anyio
 import pytest
 
 from aioidem import TopicPartition
-from aioidem._testing.fault_proxy import Drop
 from aioidem.errors import KafkaTimeoutError
 from aioidem.structs import DeliveryStatus
-from aioidem.testing import KafkaCluster
+from aioidem.testing import Drop, KafkaCluster
 from tests.kafka.tools import bounded, outcomes
 from tests.kafka.transactional import END, committed, each_of, ends, group_offset, send, values
 from tests.kafka.world import WORLDS, World, producer_of

@@ -1,0 +1,127 @@
+"""Whether answers prove that a broker lost what it had acknowledged, and an event reported it.
+
+Answers prove a loss
+- by an offset: error NONE for a batch newer than every acknowledged one names an offset that was
+  acknowledged before;
+- by a hole: error NONE for a batch above one of its identity that cannot have been appended;
+- by a gap: OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that cannot have been appended, next to
+  acknowledged ones of an identity none of whose sequences was given up; its records then begin
+  another identity;
+- by refused probes: OUT_OF_ORDER_SEQUENCE_NUMBER is why a record ends UNKNOWN, next to acknowledged
+  batches of an identity none of whose sequences was given up.
+
+A refusal proves nothing where the leader has said that it does not know the producer, nor in any
+partition once INVALID_PRODUCER_EPOCH has shown that another producer writes under its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from aioidem._testing.history import Anomaly, Outcome, ValueId, Violation
+from aioidem._testing.wire_account import Identity, PartitionAccount, Sent, WireAnswer
+
+__all__ = ["LossWatch"]
+
+
+class LossWatch:
+    """Collects the losses that answers prove.
+
+    Args:
+        outcomes: Returns what the producer has said of a batch's records; None: it was not asked.
+    """
+
+    def __init__(self, outcomes: Callable[[Sent], set[Outcome] | None]) -> None:
+        self.proved = 0
+        """How often the answers have proved a loss."""
+        self._outcomes = outcomes
+        self._shared: set[int] = set()
+
+    def shared(self, producer_id: int) -> None:
+        """Note that another producer writes under this id, as a leader has said."""
+        self._shared.add(producer_id)
+
+    def cluster_changed(self) -> None:
+        """Forget which producer ids are shared: another cluster knows others."""
+        self._shared.clear()
+
+    def reported(self, state: PartitionAccount) -> None:
+        """Note that the producer has raised a data-loss event for a partition."""
+        state.evidence.losses.clear()
+        state.evidence.gap = None
+
+    @staticmethod
+    def unreported(states: Iterable[PartitionAccount]) -> list[Violation]:
+        """Return a violation for each proved loss that no event followed."""
+        return [
+            Violation(Anomaly.EVENT, f"none raised: {detail}")
+            for state in states
+            for detail in state.evidence.losses
+        ]
+
+    def succeeded(
+        self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
+    ) -> None:
+        """Take in error NONE for a batch, before it counts as proved."""
+        if state.newest is None or state.current is not identity:
+            return
+        where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
+        # Records that were given up meanwhile leave a hole of their own.
+        awaited = Outcome.PENDING in (self._outcomes(sent) or ())
+        below = (identity.batches[base] for base in identity.order if base < sent.base)
+        if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
+            self._prove(state, f"{where}: sequence {sent.base} was accepted over a hole")
+        last, this = evidence.acked_last, (state.newest, sent.base)
+        older = last is not None and last[0] == this[0] and sent.base <= last[1]
+        if answer.base_offset < 0 or older:
+            return
+        if answer.base_offset < evidence.acked_end:
+            self._prove(
+                state, f"{where}: offset {answer.base_offset} after {evidence.acked_end - 1}"
+            )
+            evidence.acked_end = 0
+        evidence.acked_last = this
+        evidence.acked_end = max(evidence.acked_end, answer.base_offset + sent.count)
+
+    def out_of_order(self, state: PartitionAccount, identity: Identity, sent: Sent) -> None:
+        """Take in OUT_OF_ORDER_SEQUENCE_NUMBER for a batch."""
+        asked = sent.ambiguous or sent.outstanding or identity.order[:1] != [sent.base]
+        if not asked and self._gapless(identity, sent):
+            state.evidence.gap = sent
+
+    def new_identity(self, state: PartitionAccount, where: str) -> None:
+        """Note that the partition is about to be written under another identity."""
+        gap, state.evidence.gap = state.evidence.gap, None
+        if gap is None or state.current is None:
+            return
+        # The batch may have been proved or given up for another reason meanwhile.
+        pending = Outcome.PENDING in (self._outcomes(gap) or ())
+        if pending and not gap.proved and self._gapless(state.current, gap):
+            self._prove(state, f"{where}: sequence {gap.base} was refused over a gap")
+
+    def gave_up(self, state: PartitionAccount, where: str, value: ValueId) -> None:
+        """Note that a record is about to end UNKNOWN because every probe was out of order."""
+        identity = state.current
+        if identity is None or not identity.order:
+            return
+        head = identity.batches[identity.order[0]]
+        if value in head.values() and self._gapless(identity, head):
+            self._prove(state, f"{where}: {value} ended UNKNOWN over a gap")
+
+    def _prove(self, state: PartitionAccount, detail: str) -> None:
+        self.proved += 1
+        state.evidence.losses.append(detail)
+
+    def _gapless(self, identity: Identity, head: Sent) -> bool:
+        """Return whether all below is acknowledged, and nothing of the identity was given up."""
+        before = [sent for base, sent in identity.batches.items() if base < head.base]
+        if identity.disowned or identity.producer_id in self._shared:
+            return False
+        if not before or not all(sent.proved for sent in before):
+            return False
+        # Where the leader may have forgotten the producer, a later success settles no doubt.
+        if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
+            return False
+        others = (sent for base, sent in identity.batches.items() if base != head.base)
+        given_up = {Outcome.NOT_WRITTEN, Outcome.UNKNOWN}
+        return not any((self._outcomes(sent) or set()) & given_up for sent in others)

@@ -1,0 +1,259 @@
+"""What one producer has sent to each partition, and what the answers have shown, as the wire tells.
+
+The account is kept for the `WireMonitor`. It shares no code with the engine that it watches,
+arithmetic included.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final, NamedTuple
+
+from aioidem._records import read_batches
+from aioidem._testing.history import ValueId, parse_value
+
+__all__ = [
+    "DEFAULT_WINDOW",
+    "Carried",
+    "Evidence",
+    "Identity",
+    "PartitionAccount",
+    "Sent",
+    "WireAnswer",
+    "WireBatch",
+]
+
+DEFAULT_WINDOW: Final = 5
+"""Batches per producer that a leader remembers if it does not say otherwise (KIP-1269)."""
+
+_WRAP: Final = 1 << 31
+
+
+class WireBatch(NamedTuple):
+    """One partition's batch of a Produce request.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Index of the partition.
+        data: Bytes of the record batch.
+    """
+
+    topic: str
+    partition: int
+    data: bytes
+
+    @property
+    def where(self) -> str:
+        """Return topic and partition, for messages."""
+        return f"{self.topic}-{self.partition}"
+
+
+class WireAnswer(NamedTuple):
+    """One partition's part of an answer to Produce.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Index of the partition.
+        code: Error code.
+        base_offset: Base offset; -1 where the answer has none.
+        retained: How many batches per producer the leader retains (KIP-1269); None where the answer
+            does not say.
+    """
+
+    topic: str
+    partition: int
+    code: int
+    base_offset: int
+    retained: int | None = None
+
+
+class Sent:
+    """One batch that was written to a socket.
+
+    Attributes:
+        base: First sequence, not wrapped.
+        count: How many sequences.
+        data: Bytes of the batch.
+        attempts: How often it was written.
+        outstanding: How many attempts are neither answered nor lost.
+        proved: An answer has proved that it is in the log.
+        ambiguous: An attempt may have been appended, and no answer says.
+        split: The last answer was "too large", and no attempt can have been appended.
+    """
+
+    __slots__ = ("ambiguous", "attempts", "base", "count", "data", "outstanding", "proved", "split")
+
+    def __init__(self, base: int, count: int, data: bytes) -> None:
+        self.base = base
+        self.count = count
+        self.data = data
+        self.attempts = 0
+        self.outstanding = 0
+        self.proved = False
+        self.ambiguous = False
+        self.split = False
+
+    def values(self) -> list[ValueId]:
+        """Return what the records' values say of themselves; foreign values are left out."""
+        values = [parse_value(record.value) for record in read_batches(self.data)[0].records()]
+        return [value for value in values if value is not None]
+
+
+class Identity:
+    """Everything that was sent to one partition under one producer id and epoch.
+
+    Attributes:
+        producer_id: The producer id.
+        frontier: The next sequence that was never sent, not wrapped.
+        batches: The batches by their first sequence.
+        order: First sequences from the oldest batch that is not proved on, in ascending order.
+        gaps: Ranges of sequences whose batch was refused as too large; smaller batches fill them.
+        disowned: The leader has said that it does not know the producer id.
+    """
+
+    __slots__ = ("batches", "disowned", "frontier", "gaps", "order", "producer_id")
+
+    def __init__(self, producer_id: int, first: int) -> None:
+        self.producer_id = producer_id
+        self.frontier = first
+        self.batches: dict[int, Sent] = {}
+        self.order: list[int] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.disowned = False
+
+    def unwrap(self, sequence: int) -> int:
+        """Return the number, congruent to a sequence of the wire, that is nearest the frontier."""
+        ahead = (sequence - self.frontier) % _WRAP
+        return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
+
+    def span_to(self, base: int) -> int:
+        """Count the batches from the oldest one that is not proved to this one, inclusive."""
+        oldest = next((b for b in self.order if not self.batches[b].proved), base)
+        return sum(1 for b in self.order if oldest <= b <= base)
+
+    def prove(self, base: int) -> None:
+        """Note that this batch and all before it are in the log."""
+        for b in self.order:
+            if b <= base:
+                self.batches[b].proved = True
+        # A proved batch at the front no longer bounds a span.
+        while self.order and self.batches[self.order[0]].proved:
+            self.order.pop(0)
+
+    def add(self, base: int, count: int, data: bytes) -> Sent:
+        """Add a batch that is sent for the first time."""
+        sent = self.batches[base] = Sent(base, count, data)
+        insort(self.order, base)
+        return sent
+
+    def open_gap(self, known: Sent) -> None:
+        """Let smaller batches take the sequences of one that was refused as too large."""
+        if known.base in self.order:
+            self.order.remove(known.base)
+        self.gaps.append((known.base, known.base + known.count))
+
+    def fill_gap(self, base: int, end: int) -> bool:
+        """Take these sequences from a gap that begins with them; return whether there is one."""
+        for position, (first, last) in enumerate(self.gaps):
+            if first == base and end <= last:
+                self.gaps[position : position + 1] = [(end, last)] if end < last else []
+                return True
+        return False
+
+
+class Evidence:
+    """What the answers about one partition have shown of losses; `LossWatch` keeps it.
+
+    Attributes:
+        acked_last: The newest batch acknowledged with an offset: its identity's key and its base.
+        acked_end: End of the acknowledged offsets.
+        gap: The batch whose refusal showed a gap, until an event or a proof follows.
+        losses: Losses that the answers have proved since the last data-loss event, in words.
+    """
+
+    __slots__ = ("acked_end", "acked_last", "gap", "losses")
+
+    def __init__(self) -> None:
+        self.acked_last: tuple[tuple[int, int], int] | None = None
+        self.acked_end = 0
+        self.gap: Sent | None = None
+        self.losses: list[str] = []
+
+
+class PartitionAccount:
+    """One partition of one topic.
+
+    Attributes:
+        identities: What was sent, by producer id and epoch.
+        newest: Producer id and epoch of the newest identity.
+        connection: The connection that carried the last batch.
+        outstanding: How many batches are neither answered nor lost.
+        window: How many batches the leader retains, as far as it has said.
+        era: Number of leader changes that the producer has learned of.
+        gate: The last answer was error NONE: the leader has shown that it holds our state.
+        asking: What is in doubt may be sent again in company of other batches.
+        evidence: What the answers have shown of losses.
+    """
+
+    __slots__ = (
+        "asking",
+        "connection",
+        "era",
+        "evidence",
+        "gate",
+        "identities",
+        "newest",
+        "outstanding",
+        "window",
+    )
+
+    def __init__(self) -> None:
+        self.identities: dict[tuple[int, int], Identity] = {}
+        self.newest: tuple[int, int] | None = None
+        self.connection: object = None
+        self.outstanding = 0
+        self.window = DEFAULT_WINDOW
+        self.era = 0
+        self.gate = self.asking = False
+        self.evidence = Evidence()
+
+    @property
+    def current(self) -> Identity | None:
+        """Return the newest identity, None before anything was sent."""
+        return None if self.newest is None else self.identities[self.newest]
+
+    def start_over(self) -> None:
+        """Forget what the leader has shown, because it or the connection is another one."""
+        self.window = DEFAULT_WINDOW
+        self.gate = self.asking = False
+
+
+class Carried(NamedTuple):
+    """One batch of an outstanding request.
+
+    Attributes:
+        partition: Its partition.
+        identity: Its identity; None without idempotence.
+        sent: The batch; None without idempotence.
+        era: The partition's era when it was sent.
+    """
+
+    partition: PartitionAccount
+    identity: Identity | None
+    sent: Sent | None
+    era: int
+
+    def withdraw(self) -> None:
+        """Note that no byte of it was written."""
+        self.partition.outstanding -= 1
+        if self.sent is not None:
+            self.sent.outstanding -= 1
+
+    def doubt(self) -> None:
+        """Note that it will not be answered: it may be in the log or not."""
+        self.partition.outstanding -= 1
+        self.partition.gate = False
+        if self.sent is not None:
+            self.sent.outstanding -= 1
+            self.sent.ambiguous = True
+            self.sent.split = False
