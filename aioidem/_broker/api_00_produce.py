@@ -3,21 +3,21 @@
 The checks come in Kafka's order, which clients can tell apart: topic, form of the batch, acks,
 leadership, in-sync replicas, base offset, size, checksum, records and timestamps, and only then
 producer epoch and sequence. A resend of a stored batch is therefore refused for its size or
-timestamp before it is recognised. That this is Kafka's order is tested against Kafka itself
-(``tests/broker/on_kafka/test_differential.py``), as is everything else that is said here.
+timestamp before it is recognised. ``tests/broker/on_kafka/test_differential.py`` compares
+this order, and everything else that is said here, with Kafka.
 
-A transactional batch that begins its transaction in a partition is first brought before the
-coordinator (see `broker.transaction_support`); what it says comes before the checks of the log.
+A transactional batch that begins its transaction in a partition first needs the coordinator's
+consent (see `transaction_support`), before the checks of the log.
 
-Of a partition named twice in a request the last batch counts, as if the others were not there.
+If a request names a partition twice, only the last batch counts.
 
-acks=all waits for the high watermark, duplicates included. A parked request whose partition changes
-its leader is answered NOT_LEADER_OR_FOLLOWER, and REQUEST_TIMED_OUT after its timeout, both with
-the base offset of what was appended.
+acks=all waits for the high watermark, for duplicates too. If the leader of a partition changes, a
+parked request is answered NOT_LEADER_OR_FOLLOWER, and after its timeout REQUEST_TIMED_OUT, both
+with the base offset of what was appended.
 
 Rejected
     Decoding records: count, timestamps and sequences are in the header. Only a compacted topic and
-    a refused timestamp look inside.
+    a refused timestamp need a look at the records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FIRST_RETAINING: Final = 14
 
 
 class _Outcome:
-    """What became of one partition of the request; ``awaited``: the offset acks=all needs."""
+    """The outcome of one partition of the request; acks=all waits for the offset ``awaited``."""
 
     __slots__ = (
         "awaited",
@@ -81,14 +81,14 @@ class _Outcome:
 
     def refuse(self, refusal: RefusedError) -> None:
         self.code = refusal.code
-        # Kafka sends words only with single records it refused, and where it reads no further.
+        # Kafka sends a message only about single refused records, and where it stops reading.
         if refusal.record_errors or (refusal.code is ErrorCode.corrupt_message and refusal.spoils):
             self.message = refusal.message
             self.record_errors = refusal.record_errors
 
 
 class _DelayedProduce(Delayed):
-    """acks=all, appended, not committed."""
+    """A request with acks=all whose batches are appended and not committed yet."""
 
     __slots__ = ("_broker", "_context", "_outcomes")
 
@@ -117,7 +117,7 @@ class _DelayedProduce(Delayed):
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Append what may be appended; answer now, when it is committed, or (acks=0) never."""
+    """Append what may be appended; answer at once, when it is committed, or (acks=0) never."""
     items = _distinct(context.pending.items)
     spoiled = _spoiled(context.pending.items, request, context.api_version)
     if spoiled is None:
@@ -143,7 +143,7 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
 
 
 def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> RefusedError | None:
-    """What fails the request as a whole: Kafka looks for a transactional batch before all else."""
+    """Return what fails the whole request: Kafka looks at the transactional batches first."""
     for item in items:
         if item.refused is not None and item.refused.spoils:
             return item.refused
@@ -175,21 +175,24 @@ def _append(
 def _admitted(
     cluster: ClusterState, outcome: _Outcome, request: Entity, context: Context
 ) -> Partition:
-    """The partition, unless the request cannot be carried out whatever its records are."""
+    """Return the partition, unless the request must be refused whatever its records are."""
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
         raise RefusedError(forced.code, "said so by the interceptor")
     if outcome.partition is not None:
         _check_request(item, request, context.api_version)
         return outcome.partition
-    if context.api_version >= _FIRST_WITH_TOPIC_IDS and item.topic_id not in cluster.topics_by_id:
+    if (
+        context.api_version >= _FIRST_WITH_TOPIC_IDS
+        and item.topic_id not in cluster.topology.topics_by_id
+    ):
         raise RefusedError(ErrorCode.unknown_topic_id, f"no topic has the id {item.topic_id}")
     raise RefusedError(ErrorCode.unknown_topic_or_partition, "no such topic or partition")
 
 
 def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:
     if item.topic_id is not None:
-        topic = cluster.topics_by_id.get(item.topic_id)
+        topic = cluster.topology.topics_by_id.get(item.topic_id)
     else:
         topic = cluster.topics.get(item.topic or "")
     return topic.partition(item.index) if topic is not None else None
@@ -216,7 +219,7 @@ def _store(
         if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
             outcome.message = refusal.message
         raise
-    # Said with every refusal from here on, but for two codes.
+    # Every refusal from here on has it, except for two codes.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
         raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
@@ -246,7 +249,7 @@ def _ask_coordinator(
     request: Entity,
     version: int,
 ) -> None:
-    """Ask whether the batch may begin a transaction here, unless it is open, or there is none."""
+    """Ask the coordinator whether a transaction may begin here, unless it is open already."""
     if header.producer_id < 0 or not header.transactional:
         return
     if leader.producers.in_transaction(header):
@@ -263,7 +266,7 @@ def _is_duplicate(
     outcome: _Outcome,
     sequence_range: int | None,
 ) -> bool:
-    """A stored batch gets its first answer, with the stored timestamp for a log append time."""
+    """Give a duplicate its first answer, with the stored timestamp for LogAppendTime."""
     if header.producer_id < 0:
         return False
     original = leader.producers.check(header, sequence_range=sequence_range)
@@ -276,7 +279,7 @@ def _is_duplicate(
 
 
 def _check_request(item: ProduceItem, request: Entity, version: int) -> None:
-    """What is looked at before the log is."""
+    """Check what Kafka checks before it looks at the log."""
     header = item.header
     if header is None:
         raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
@@ -298,7 +301,7 @@ def _check_batch(
         raise RefusedError(ErrorCode.message_too_large, f"{len(data)} bytes, at most {longest}")
     check_crc(data, header)
     if header.codec > _ZSTD:
-        # Kafka does not expect it, and says so.
+        # Kafka fails on it, and answers UNKNOWN_SERVER_ERROR.
         raise RefusedError(ErrorCode.unknown_server_error, f"unknown codec {header.codec}")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RefusedError(
@@ -345,7 +348,7 @@ def _check_timestamps(
     settings = partition.topic.settings
     oldest = wall_ms - settings.timestamp_before_max_ms
     newest = wall_ms + settings.timestamp_after_max_ms
-    # Only the first and the newest stamp are in the header; a lower bound needs every record's.
+    # The header has the first and the newest timestamp only; a lower bound needs all of them.
     if header.max_timestamp_ms <= newest and oldest < 0:
         return
     outside = [
@@ -369,7 +372,7 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:
-    """Stop waiting if the partition is committed far enough, or is not this broker's any more."""
+    """Stop waiting if the partition is committed far enough, or has another leader."""
     partition = outcome.partition
     if outcome.awaited < 0 or partition is None:
         return

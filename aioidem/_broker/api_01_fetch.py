@@ -1,11 +1,11 @@
-"""Fetch (v4 to v18): records up to the high watermark, long-polling until there are enough.
+"""Fetch (v4 to v18): records up to the high watermark, with a long poll until there are enough.
 
-No fetch sessions: every answer carries session id 0, so every request names all its partitions. A
-session id that a client brings along is answered FETCH_SESSION_ID_NOT_FOUND, as by a broker that
-lost it.
+There are no fetch sessions: every answer has session id 0, so every request names all its
+partitions. A session id that a client sends is answered FETCH_SESSION_ID_NOT_FOUND, as by a broker
+that lost the session.
 
-Isolation level 1 reads up to the last stable offset, and is told which transactions in what it gets
-were aborted; their records come along (KIP-98).
+With isolation level 1 records up to the last stable offset are read, and the answer lists the
+aborted transactions among them; their records are included (KIP-98).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Found:
 
 
 class _DelayedFetch(Delayed):
-    """Not enough bytes yet."""
+    """A request for which there are not enough bytes yet."""
 
     __slots__ = ("_broker", "_request", "_version")
 
@@ -131,7 +131,7 @@ class _DelayedFetch(Delayed):
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer once ``min_bytes`` are there, an error is, or ``max_wait`` is over."""
+    """Answer when there are ``min_bytes``, when there is an error, or after ``max_wait``."""
     if getattr(request, "session_id", 0) != 0:
         return Now(
             respond(
@@ -154,7 +154,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 def _find(cluster: ClusterState, wanted: Entity, version: int) -> Topic | None:
     if version >= _FIRST_WITH_TOPIC_IDS:
-        return cluster.topics_by_id.get(wanted.topic_id)
+        return cluster.topology.topics_by_id.get(wanted.topic_id)
     return cluster.topics.get(wanted.topic)
 
 

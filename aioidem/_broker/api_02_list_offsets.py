@@ -1,8 +1,8 @@
 """ListOffsets (v1 to v11): where a partition begins and ends, or the first offset at a time.
 
-The times below zero are names, each known from some version on; an unknown one is
-UNSUPPORTED_VERSION for its partition. Nothing is tiered here, so what is said of remote storage is
-what Kafka says without one.
+Times below zero are names, each known from some version on; an unknown one is UNSUPPORTED_VERSION
+for its partition. There is no remote storage here, so the names that concern it are answered as by
+a Kafka without remote storage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KNOWN_SINCE: Final = {
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answered by the leader only, from what is committed, or (isolation level 1) stable."""
+    """Answer as the leader, from what is committed or (isolation level 1) stable."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)
@@ -81,7 +81,7 @@ def _answer(
 
 
 def _find(partition: Partition, timestamp: int, *, stable: bool) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), -1 where there is none."""
+    """Return (timestamp, offset, leader epoch); -1 where there is none."""
     log = partition.replicas[partition.leader].log
     end = partition.last_stable_offset if stable else partition.high_watermark
     if timestamp == _LATEST:

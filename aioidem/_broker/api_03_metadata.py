@@ -27,7 +27,7 @@ _API: Final = 3
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answered by any broker, from the same view."""
+    """Answer from the same view on every broker."""
     if request.topics is None or (context.api_version == 0 and not request.topics):
         topics = [_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
@@ -36,7 +36,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
             _asked(cluster, broker, wanted, create=create) for wanted in _distinct(request.topics)
         ]
     if getattr(request, "include_topic_authorized_operations", False):
-        # Of names that do not exist too, but not of ids.
+        # Also for names that do not exist, but not for ids.
         for each in topics:
             if each["error_code"] is not ErrorCode.unknown_topic_id:
                 each["topic_authorized_operations"] = TOPIC_OPERATIONS
@@ -57,7 +57,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _distinct(topics: tuple[Entity, ...]) -> list[Entity]:
-    """Each topic once; where one goes by its id, those by name are passed over, as Kafka does."""
+    """Return each topic once: of topics named by id, names are ignored, as in Kafka."""
     by_id = any(getattr(each, "topic_id", None) is not None for each in topics)
     wanted = {}
     for each in topics:
@@ -72,7 +72,7 @@ def _asked(
 ) -> dict[str, Any]:
     topic_id = getattr(wanted, "topic_id", None)
     if topic_id is not None:
-        by_id = cluster.topics_by_id.get(topic_id)
+        by_id = cluster.topology.topics_by_id.get(topic_id)
         if by_id is None:
             return _missing(None, ErrorCode.unknown_topic_id) | {"topic_id": topic_id}
         return _topic(cluster, by_id)
@@ -85,8 +85,8 @@ def _asked(
 
 def _create(cluster: ClusterState, broker: Broker, name: str, *, create: bool) -> ErrorCode:
     try:
-        cluster.check_topic_name(name)
-        if create and cluster.broker_config(broker, "auto.create.topics.enable") == "true":
+        cluster.topology.check_topic_name(name)
+        if create and cluster.topology.broker_config(broker, "auto.create.topics.enable") == "true":
             cluster.create_topic(name)
     except RefusedError as refusal:
         return refusal.code

@@ -1,7 +1,7 @@
-"""OffsetCommit (v2 to v10): remember a group's offsets, by name or (v10) by topic id.
+"""OffsetCommit (v2 to v10): store a group's offsets, by topic name or (v10) by topic id.
 
-Whoever names neither a member nor a generation may commit for a group without members; a member
-must be of the group's generation, and stays one by it (see `broker.group_coordinator`).
+A client that names neither a member nor a generation may commit for a group without members. A
+member must be of the group's generation; its commit counts as a heartbeat.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _API: Final = 8
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Known partitions are stored, unknown ones refused one by one."""
+    """Store the offsets of known partitions, and refuse unknown partitions one by one."""
     refused = _refused(cluster, broker, request, context.api_version)
     topics = []
     for wanted_topic in request.topics:
         topic_id = getattr(wanted_topic, "topic_id", None)
         if topic_id is not None:
-            topic = cluster.topics_by_id.get(topic_id)
+            topic = cluster.topology.topics_by_id.get(topic_id)
             unknown = ErrorCode.unknown_topic_id
         else:
             topic = cluster.topics.get(wanted_topic.name)
@@ -50,7 +50,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
-    code = cluster.coordinator_error(request.group_id, broker)
+    code = cluster.topology.coordinator_error(request.group_id, broker)
     if code is not ErrorCode.none:
         return code
     try:

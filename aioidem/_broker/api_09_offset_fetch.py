@@ -1,7 +1,7 @@
-"""OffsetFetch (v1 to v10): what a group committed; several groups from v8 on, topic ids in v10.
+"""OffsetFetch (v1 to v10): what a group has committed; several groups from v8 on, topic ids in v10.
 
-With ``require_stable`` (v7+) a partition whose offset an open transaction may change is answered
-UNSTABLE_OFFSET_COMMIT (KIP-447).
+With ``require_stable`` (v7 and up) a partition whose offset an open transaction may change is
+answered UNSTABLE_OFFSET_COMMIT (KIP-447).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING: Final = Committed(-1, -1, "")
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """A partition nobody committed has offset -1, which is not an error."""
+    """Answer each group; a partition without a committed offset has -1, which is no error."""
     stable = getattr(request, "require_stable", False)
     version = context.api_version
     if version < _FIRST_WITH_GROUPS:
@@ -41,11 +41,11 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 def _group(
     cluster: ClusterState, broker: Broker, group: Entity, version: int, *, stable: bool
 ) -> dict[str, Any]:
-    code = cluster.coordinator_error(group.group_id, broker)
+    code = cluster.topology.coordinator_error(group.group_id, broker)
     offsets = cluster.groups.committed(group.group_id)
     topics: list[dict[str, Any]] = []
     if code is not ErrorCode.none:
-        # v1 has no place for it but with each partition.
+        # v1 has an error code per partition only.
         if version < _FIRST_WITH_ERROR:
             topics = [_refused(wanted, code) for wanted in group.topics]
     elif group.topics is None:
@@ -85,7 +85,7 @@ def _topic(
 ) -> dict[str, Any]:
     code = ErrorCode.none
     if topic_id is not None:
-        topic = cluster.topics_by_id.get(topic_id)
+        topic = cluster.topology.topics_by_id.get(topic_id)
         name = topic.name if topic is not None else None
         code = ErrorCode.unknown_topic_id if topic is None else code
     elif name in cluster.topics:

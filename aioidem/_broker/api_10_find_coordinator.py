@@ -1,4 +1,4 @@
-"""FindCoordinator (v0 to v6): which broker keeps a group's offsets or a transactional id."""
+"""FindCoordinator (v0 to v6): the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY_TYPES: Final = (0, 1)
 
 
 def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """One key up to v3, several from v4 on; groups (0) and transactional ids (1)."""
+    """Answer one key up to v3, several from v4 on; groups (0) and transactional ids (1)."""
     key_type = getattr(request, "key_type", 0)
     if context.api_version < _FIRST_WITH_KEYS:
         values = _coordinator(cluster, request.key, key_type)
@@ -37,7 +37,7 @@ def _coordinator(cluster: ClusterState, key: str, key_type: int) -> dict[str, An
     code = ErrorCode.none
     if key_type not in _KEY_TYPES:
         code, broker = ErrorCode.invalid_request, None
-    # One that loads is found, and says so itself.
+    # A coordinator that is loading is found, and answers so itself.
     elif cluster.coordinator_faults.get(key) is ErrorCode.coordinator_not_available:
         code, broker = ErrorCode.coordinator_not_available, None
     elif broker is None:

@@ -1,7 +1,7 @@
-"""JoinGroup (v0 to v9): be a member of a group; answered when all members have asked.
+"""JoinGroup (v0 to v9): become a member of a group; answered when all members have asked.
 
-v4 and up: a new member is first given an id to come back with (KIP-394). v5: instance ids
-(KIP-345). v9: a leader that only came back is told to assign nothing (KIP-814).
+From v4 on a new member is first given an id with which it has to join again (KIP-394). v5 has
+instance ids (KIP-345). In v9 a leader that came back is told to skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIRST_SKIPPING: Final = 9
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """What is refused is answered at once, with the member id that was brought."""
+    """Answer when all have joined; a refusal at once, with the member id of the request."""
     version = context.api_version
     promised = Promised(lambda values: _answer(version, values))
-    code = cluster.coordinator_error(request.group_id, broker)
+    code = cluster.topology.coordinator_error(request.group_id, broker)
     try:
         asked = _asked(request, context)
         cluster.rebalances.check_session(broker, asked.session)
@@ -56,7 +56,7 @@ def _asked(request: Entity, context: Context) -> Joining:
         request.protocol_type,
         tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         session.total_seconds(),
-        # v0 has one time for both.
+        # v0 has one timeout for both.
         getattr(request, "rebalance_timeout", session).total_seconds(),
         needs_known_id=context.api_version >= _FIRST_ASKED_TWICE,
         may_skip=context.api_version >= _FIRST_SKIPPING,

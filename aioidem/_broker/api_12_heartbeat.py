@@ -1,4 +1,4 @@
-"""Heartbeat (v0 to v4): a member is still there, and hears whether it has to join again."""
+"""Heartbeat (v0 to v4): keeps a member alive, and tells it whether it has to join again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _API: Final = 12
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """A coordinator that is still loading says that all is well: it cannot know better."""
-    code = cluster.group_error(request.group_id, broker)
+    """Answer with the member's error; while the coordinator is loading, with none, as Kafka."""
+    code = cluster.topology.group_error(request.group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress:
         code = ErrorCode.none
     elif code is ErrorCode.none:

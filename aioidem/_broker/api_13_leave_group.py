@@ -1,4 +1,4 @@
-"""LeaveGroup (v0 to v5): one member leaves, or (v3, KIP-345) some are removed by an operator."""
+"""LeaveGroup (v0 to v5): one member leaves, or (v3, KIP-345) an operator removes several."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Up to v2 the one member's error is the answer's."""
+    """Remove the members; up to v2 the one member's error is the answer's."""
     version = context.api_version
     leaving: list[tuple[str, str | None]] = (
         [(each.member_id, each.group_instance_id) for each in request.members]
         if version >= _FIRST_WITH_MEMBERS
         else [(request.member_id, None)]
     )
-    code = cluster.group_error(request.group_id, broker)
+    code = cluster.topology.group_error(request.group_id, broker)
     said: list[ErrorCode] = []
     if code is ErrorCode.none:
         said = cluster.rebalances.leave(request.group_id, leaving)

@@ -1,4 +1,4 @@
-"""SyncGroup (v0 to v5): what a member is assigned; answered when the leader has brought it."""
+"""SyncGroup (v0 to v5): a member's assignment; answered when the leader has brought it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST_NAMING_THE_PROTOCOL: Final = 5
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """From v5 on a member must say in which protocol it was given its generation."""
+    """Answer with the assignment; from v5 on the member must name its protocol."""
     version = context.api_version
 
     def answer(values: Mapping[str, Any]) -> Entity:
@@ -31,7 +31,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
     promised = Promised(answer)
     protocol = getattr(request, "protocol_type", None), getattr(request, "protocol_name", None)
-    code = cluster.group_error(request.group_id, broker)
+    code = cluster.topology.group_error(request.group_id, broker)
     if version >= _FIRST_NAMING_THE_PROTOCOL and None in protocol:
         code = ErrorCode.inconsistent_group_protocol
     if code is not ErrorCode.none:

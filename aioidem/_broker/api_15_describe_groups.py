@@ -1,4 +1,4 @@
-"""DescribeGroups (v0 to v6): a group's state and members, and (v3) what one may do with it.
+"""DescribeGroups (v0 to v6): state and members of groups, and (v3) the authorized operations.
 
 A group that does not exist is Dead, which is an error from v6 on (KIP-1043).
 """
@@ -26,7 +26,7 @@ _FIRST_WITH_NOT_FOUND: Final = 6
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """One by one."""
+    """Describe each group."""
     asked = getattr(request, "include_authorized_operations", False)
     groups = [_group(cluster, broker, each, context.api_version) for each in request.groups]
     for each in groups:
@@ -37,7 +37,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 def _group(cluster: ClusterState, broker: Broker, name: str, version: int) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "error_code": cluster.coordinator_error(name, broker),
+        "error_code": cluster.topology.coordinator_error(name, broker),
         "group_id": name,
         "group_state": "",
         "protocol_type": "",

@@ -1,4 +1,4 @@
-"""ListGroups (v0 to v5): the groups this broker coordinates, of some states (v4) and types (v5)."""
+"""ListGroups (v0 to v5): the groups that this broker coordinates, by state (v4) and type (v5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPE: Final = "classic"
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Case does not matter in the filters; an empty one lets everything through."""
+    """List the groups; filters ignore case, and an empty filter matches everything."""
     states = {each.strip().lower() for each in getattr(request, "states_filter", ())}
     types = {each.lower() for each in getattr(request, "types_filter", ())}
     groups = [

@@ -1,4 +1,4 @@
-"""SaslHandshake (v1): which mechanism comes. v0 would be followed by messages without a header."""
+"""SaslHandshake (v1): names the mechanism. After v0, messages without a header would follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API: Final = 17
 
 
 def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """ILLEGAL_SASL_STATE where there is no SASL, UNSUPPORTED_SASL_MECHANISM for another one."""
+    """Answer ILLEGAL_SASL_STATE without SASL, UNSUPPORTED_SASL_MECHANISM for other mechanisms."""
     code, session = ErrorCode.none, context.pending.connection.sasl
     try:
         if session is None or not session.begin(request.mechanism, context.now):

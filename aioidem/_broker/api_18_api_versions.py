@@ -1,7 +1,7 @@
-"""ApiVersions (v0 to v4): what this broker speaks, and (v3+) which features the cluster has.
+"""ApiVersions (v0 to v4): the versions of this broker, and (v3) the features of the cluster.
 
-A version too new has no schema, so it comes here without a body; it is answered in version 0 with
-UNSUPPORTED_VERSION, the one API where that is possible (KIP-511).
+A version that is too new has no schema, so it arrives without a body; it is answered in version 0
+with UNSUPPORTED_VERSION, which is possible for this API only (KIP-511).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """INVALID_REQUEST for a client software name that is not one (v3+)."""
+    """Answer INVALID_REQUEST for a malformed client software name (v3), else the versions."""
     code, version = ErrorCode.none, context.api_version
     if request is None:
         code, version = ErrorCode.unsupported_version, 0
@@ -36,7 +36,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.match(name) for name in names):
             code = ErrorCode.invalid_request
-    # With an error only what a client needs to do better, which is nothing or this API's versions.
+    # With an error only what helps the client to ask again: the versions of this API, or nothing.
     told = [
         each
         for each in cluster.announced(broker)
@@ -66,6 +66,6 @@ def _features(cluster: ClusterState) -> dict[str, Any]:
             {"name": _TRANSACTIONS, "min_version": 0, "max_version": _NEWEST_TRANSACTIONS}
         ],
         "finalized_features_epoch": 1,
-        # A feature at level 0 is not finalised at all (KIP-1022).
+        # A feature at level 0 is not finalised (KIP-1022).
         "finalized_features": [finalized] if level else [],
     }

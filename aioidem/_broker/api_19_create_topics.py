@@ -21,7 +21,7 @@ _API: Final = 19
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each topic succeeds or fails by itself; a name given twice fails, once."""
+    """Create each topic by itself; a name that is given twice fails once."""
     names = [wanted.name for wanted in request.topics]
     topics = [
         _refused(name, ErrorCode.invalid_request, "Duplicate topic name.")

@@ -21,7 +21,7 @@ _FIRST_WITH_IDS: Final = 6
 
 
 def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each topic succeeds or fails by itself; what is named twice, also by name and id, fails."""
+    """Delete each topic by itself; one that is named twice, also by name and id, fails."""
     wanted: list[tuple[str | None, Any]]
     if context.api_version >= _FIRST_WITH_IDS:
         wanted = [(state.name, state.topic_id) for state in request.topics]
@@ -55,4 +55,4 @@ def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Con
 def _find(cluster: ClusterState, name: str | None, topic_id: Any) -> Topic | None:
     if name is not None:
         return cluster.topics.get(name)
-    return cluster.topics_by_id.get(topic_id)
+    return cluster.topology.topics_by_id.get(topic_id)

@@ -1,7 +1,7 @@
 """DeleteRecords (v0 to v2): move the start of a partition's log up.
 
-What producers are remembered by stays: a broker of KIP-360 does not forget who wrote the records
-that are gone. (A restart may: see `ClusterState.start_broker`.)
+The producer state stays: a broker of KIP-360 does not forget the producers of the deleted records,
+though a restart may (see `ClusterState.start_broker`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALL_COMMITTED: Final = -1
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each partition succeeds or fails by itself; answered without waiting for followers."""
+    """Serve each partition by itself, and answer without waiting for followers."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)
@@ -48,7 +48,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _delete(partition: Partition | None, broker: Broker, offset: int) -> tuple[ErrorCode, int]:
-    """(error code, where the log starts now)."""
+    """Return the error code, and where the log starts now."""
     if partition is None:
         return ErrorCode.unknown_topic_or_partition, -1
     leader = partition.led_by(broker.id)

@@ -1,7 +1,7 @@
-"""InitProducerId (v0 to v5): a new producer id, or a transactional id's own with the next epoch.
+"""InitProducerId (v0 to v5): a new producer id, or the next epoch for a transactional id.
 
-Without a transactional id the answer is always a new id at epoch 0, whatever the request says it
-has: an idempotent producer raises its epoch by itself (KIP-360).
+Without a transactional id the answer is always a new id at epoch 0, whatever id the request names:
+an idempotent producer raises its epoch by itself (KIP-360).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _API: Final = 22
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """(id, epoch), or the reason why not."""
+    """Answer with a producer id and an epoch, or an error."""
     code, given = ErrorCode.none, Identity(-1, -1)
     try:
         claimed = _claimed(request)
         if request.transactional_id is None:
-            given = Identity(cluster.allocate_producer_id(broker), 0)
+            given = Identity(cluster.topology.allocate_producer_id(broker), 0)
         else:
             given = _transactional(cluster, broker, request, claimed)
     except RefusedError as refusal:
@@ -60,7 +60,7 @@ def _transactional(
         raise RefusedError(ErrorCode.invalid_request, "empty transactional id")
     timeout_ms = round(request.transaction_timeout.total_seconds() * 1000)
     cluster.transactions.check_timeout(broker, timeout_ms)
-    code = cluster.coordinator_error(name, broker)
+    code = cluster.topology.coordinator_error(name, broker)
     if code is not ErrorCode.none:
         raise RefusedError(code, f"broker {broker.id} does not coordinate {name!r}")
     return cluster.transactions.init(broker, name, timeout_ms, claimed)

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (v2 to v4): where an epoch ended, which readers use to notice truncation."""
+"""OffsetForLeaderEpoch (v2 to v4): where an epoch ended, by which readers notice a truncation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API: Final = 23
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """KIP-101 and KIP-320; answered by the leader only."""
+    """Answer as the leader (KIP-101, KIP-320)."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.topic)

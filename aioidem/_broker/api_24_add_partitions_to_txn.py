@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (v0 to v3): partitions that take part in a transaction from now on.
 
-All of them or none: beside one that is not there, the others are OPERATION_NOT_ATTEMPTED. Versions
-4 and up are for brokers among themselves, and are not served.
+All of them are added or none: if one does not exist, the others are OPERATION_NOT_ATTEMPTED.
+Versions 4 and up are for brokers among themselves, and are not served.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _API: Final = 24
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """The same code for every partition, unless some are not there."""
+    """Answer with the same code for every partition, unless some do not exist."""
     wanted = {
         (topic.name, index): _find(cluster, topic.name, index)
         for topic in request.v3_and_below_topics
@@ -67,7 +67,7 @@ def _add(cluster: ClusterState, broker: Broker, request: Entity, targets: set[Ta
     if not name:
         return ErrorCode.invalid_request
     identity = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    code = cluster.coordinator_error(name, broker)
+    code = cluster.topology.coordinator_error(name, broker)
     if code is not ErrorCode.none:
         return code
     try:

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (v0 to v4): a group whose offsets a transaction will commit."""
+"""AddOffsetsToTxn (v0 to v4): a group for which a transaction will commit offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _API: Final = 25
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """The group need not exist."""
+    """Add the group, which need not exist."""
     code = as_known_to(_API, context.api_version, _add(cluster, broker, request))
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "error_code": code}))
 
@@ -31,7 +31,7 @@ def _add(cluster: ClusterState, broker: Broker, request: Entity) -> ErrorCode:
     name = request.transactional_id
     if not name:
         return ErrorCode.invalid_request
-    code = cluster.coordinator_error(name, broker)
+    code = cluster.topology.coordinator_error(name, broker)
     if code is not ErrorCode.none:
         return code
     identity = Identity(request.producer_id, request.producer_epoch)

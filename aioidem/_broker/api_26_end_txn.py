@@ -1,7 +1,8 @@
 """EndTxn (v0 to v5): commit or abort.
 
-With v5 the client speaks transactions v2 (KIP-890): the epoch rises, and the answer says what to go
-on with, a new producer id if the old one is out of epochs. Who asks again is told the same.
+With v5 the client speaks transactions v2 (KIP-890): the epoch rises, and the answer names the
+producer id and epoch to go on with; the id is new if the old one has no further epoch. A repeated
+request gets the same answer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FIRST_RAISING: Final = 5
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answered when it is decided; markers come afterwards."""
+    """Answer once the outcome is decided; the markers are written later."""
     version = context.api_version
     code, given = ErrorCode.none, Identity(-1, -1)
     try:
@@ -47,7 +48,7 @@ def _end(cluster: ClusterState, broker: Broker, request: Entity, version: int) -
     name = request.transactional_id
     if not name:
         raise RefusedError(ErrorCode.invalid_request, "empty transactional id")
-    code = cluster.coordinator_error(name, broker)
+    code = cluster.topology.coordinator_error(name, broker)
     if code is not ErrorCode.none:
         raise RefusedError(code, f"broker {broker.id} does not coordinate {name!r}")
     return cluster.transactions.end(

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit (v0 to v5): a group's offsets, once the transaction commits (KIP-447).
+"""TxnOffsetCommit (v0 to v5): a group's offsets, committed with a transaction (KIP-447).
 
-Unknown partitions are refused one by one. Then the group's coordinator looks whether the group
-takes part in the transaction, or (v5) lets it, and whether the consumer may commit for the group;
-either fails all partitions alike.
+Unknown partitions are refused one by one. Then the group's coordinator checks that the group takes
+part in the transaction, or (v5) adds it, and that the consumer may commit for the group; a failure
+of either check fails all partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FIRST_TOLD_OF_LOADING: Final = 2
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Nothing is visible before the marker."""
+    """Store the offsets as pending, until the transaction's marker."""
     known = {
         (topic.name, part.partition_index): part
         for topic in request.topics
@@ -68,7 +68,7 @@ def _exists(cluster: ClusterState, name: str, index: int) -> bool:
 
 def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
     group_id = request.group_id
-    code = cluster.coordinator_error(group_id, broker)
+    code = cluster.topology.coordinator_error(group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress and version < _FIRST_TOLD_OF_LOADING:
         return ErrorCode.coordinator_not_available
     if code is not ErrorCode.none:
@@ -86,7 +86,7 @@ def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: in
             offset_commit_version=None,
         )
     except RefusedError as refusal:
-        # What a log would say of too few replicas, a group's coordinator says of itself.
+        # NOT_ENOUGH_REPLICAS is a partition leader's code; a group's coordinator has this one.
         away = refusal.code is ErrorCode.not_enough_replicas
         return ErrorCode.coordinator_not_available if away else refusal.code
     return ErrorCode.none

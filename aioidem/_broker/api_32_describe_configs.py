@@ -1,7 +1,7 @@
 """DescribeConfigs (v1 to v4) of topics and brokers.
 
-A broker that does not implement KIP-1269 does not name its configs, also where a newer broker set
-them: that is how a client tells the two apart.
+A broker that does not implement KIP-1269 leaves out that KIP's configs, even where a newer broker
+has set them: this is how a client tells the two apart.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FROM_DEFAULT: Final = 5
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each resource succeeds or fails by itself."""
+    """Describe each resource by itself."""
     results = []
     for wanted in request.resources:
         code, message, configs = ErrorCode.none, "", []
@@ -66,12 +66,12 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _describe(cluster: ClusterState, broker: Broker, wanted: Entity) -> list[dict[str, Any]]:
-    # No keys, null or an empty list, means all of them.
+    # Null or an empty list of keys means all keys.
     keys = wanted.configuration_keys or None
     if wanted.resource_type == RESOURCE_TOPIC:
         topic = cluster.topics.get(wanted.resource_name)
         if topic is None:
-            cluster.check_topic_name(wanted.resource_name)
+            cluster.topology.check_topic_name(wanted.resource_name)
             raise RefusedError(
                 ErrorCode.unknown_topic_or_partition, "This server does not host it."
             )
@@ -85,7 +85,7 @@ def _describe(cluster: ClusterState, broker: Broker, wanted: Entity) -> list[dic
 
 
 def broker_named(asked: Broker, name: str) -> Broker | None:
-    """The broker asked if it is named, None for the cluster's defaults (empty name)."""
+    """Return the broker that is named; None for the empty name, the cluster's defaults."""
     if name == "":
         return None
     if name != str(asked.id):
@@ -99,7 +99,7 @@ def broker_named(asked: Broker, name: str) -> Broker | None:
 def topic_configs(
     cluster: ClusterState, broker: Broker, topic: Topic, keys: Collection[str] | None
 ) -> list[dict[str, Any]]:
-    """A topic's configs as this broker describes them; ``keys`` None: all."""
+    """Return a topic's configs as this broker describes them; ``keys`` None: all of them."""
     described = []
     for definition in TOPIC_CONFIGS.values():
         if not known_to(definition, retains=broker.retains) or _left_out(definition.name, keys):
@@ -174,7 +174,7 @@ def _config(definition: Definition, levels: list[tuple[str, str, int]]) -> dict[
 
 
 def _stranger(name: str, *, from_broker: bool) -> dict[str, Any]:
-    """A config no table knows was set on a broker: its value is treated as a secret."""
+    """Return an unknown config that was set on a broker: its value is treated as a secret."""
     return {
         "name": name,
         "value": None,

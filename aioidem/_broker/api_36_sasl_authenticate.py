@@ -1,4 +1,4 @@
-"""SaslAuthenticate (v0 to v2): one message of the mechanism, and one of the broker's back."""
+"""SaslAuthenticate (v0 to v2): one message of the mechanism, and the broker's answer to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API: Final = 36
 
 
 def handle(_cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """SASL_AUTHENTICATION_FAILED, and the end of the connection, for what is refused."""
+    """Answer SASL_AUTHENTICATION_FAILED and close the connection if the mechanism refuses."""
     code, text, answer, lifetime = ErrorCode.none, None, b"", 0.0
     session = context.pending.connection.sasl
     if session is None:
@@ -30,7 +30,7 @@ def handle(_cluster: ClusterState, _broker: Broker, request: Entity, context: Co
             answer, lifetime = session.step(request.auth_bytes, context.now, context.wall_ms / 1000)
         except SaslRefusedError as refusal:
             code, text = ErrorCode.sasl_authentication_failed, str(refusal)
-        except (ValueError, LookupError):  # what cannot be read at all
+        except (ValueError, LookupError):  # the message cannot be read
             code, text = ErrorCode.sasl_authentication_failed, "not a message of the mechanism"
     values = {
         "error_code": code,

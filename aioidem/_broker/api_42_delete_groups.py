@@ -1,4 +1,4 @@
-"""DeleteGroups (v0 to v2): forget groups without members, and what they committed."""
+"""DeleteGroups (v0 to v2): delete groups without members, and their offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API: Final = 42
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """One by one."""
+    """Delete each group by itself."""
     results = [
         {"group_id": name, "error_code": _deleted(cluster, broker, name)}
         for name in request.groups_names
@@ -29,7 +29,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _deleted(cluster: ClusterState, broker: Broker, name: str) -> ErrorCode:
-    code = cluster.coordinator_error(name, broker)
+    code = cluster.topology.coordinator_error(name, broker)
     if code is ErrorCode.none:
         try:
             cluster.groups.delete(name)

@@ -33,7 +33,7 @@ _SUBTRACT: Final = 3
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Each resource succeeds or fails as a whole."""
+    """Alter each resource by itself, all of its configs or none."""
     responses = []
     for wanted in request.resources:
         code, message = ErrorCode.none, None
@@ -62,7 +62,7 @@ def _alter(cluster: ClusterState, asked: Broker, wanted: Entity, *, validate_onl
     if wanted.resource_type == RESOURCE_TOPIC:
         topic = cluster.topics.get(wanted.resource_name)
         if topic is None:
-            cluster.check_topic_name(wanted.resource_name)
+            cluster.topology.check_topic_name(wanted.resource_name)
             raise RefusedError(ErrorCode.unknown_topic_or_partition, "The topic does not exist.")
         changed = _changed(TOPIC_CONFIGS, topic.overrides, wanted, asked)
         if not validate_only:
@@ -100,14 +100,14 @@ def _check(table: Mapping[str, Definition], name: str, value: str, asked: Broker
     except RefusedError as refusal:
         if not of_broker:
             raise
-        # Kafka has another name for the same of brokers.
+        # For brokers, Kafka answers the same refusal with another code.
         raise RefusedError(ErrorCode.invalid_request, refusal.message) from None
 
 
 def _new_value(table: Mapping[str, Definition], current: Mapping[str, str], change: Entity) -> str:
     value: str | None = change.value
     if change.config_operation not in (_SET, _APPEND, _SUBTRACT):
-        # Kafka does not expect it, and says so.
+        # Kafka fails on it, and answers UNKNOWN_SERVER_ERROR.
         raise RefusedError(
             ErrorCode.unknown_server_error, f"Unknown operation type {change.config_operation}"
         )

@@ -1,4 +1,4 @@
-"""OffsetDelete (v0): forget what a group committed of topics that it does not read (KIP-496)."""
+"""OffsetDelete (v0): delete a group's offsets of topics that it does not read (KIP-496)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _API: Final = 47
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Partitions one by one, unless the group is refused: then there is only its error."""
-    code = cluster.group_error(request.group_id, broker)
+    """Delete offsets per partition; if the group is refused, the answer has only its error."""
+    code = cluster.topology.group_error(request.group_id, broker)
     topics = []
     if code is ErrorCode.none:
         try:

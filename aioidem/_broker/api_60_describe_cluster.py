@@ -21,7 +21,7 @@ _ENDPOINT_BROKERS: Final = 1
 
 
 def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Brokers are asked about brokers; controllers cannot be asked here."""
+    """Describe the brokers; controllers cannot be described here."""
     asked_for = getattr(request, "endpoint_type", _ENDPOINT_BROKERS)
     code, message = ErrorCode.none, None
     if asked_for != _ENDPOINT_BROKERS:

@@ -1,7 +1,7 @@
-"""DescribeProducers (v0, KIP-664): the producers one replica knows.
+"""DescribeProducers (v0, KIP-664): the producers that one replica remembers.
 
-Any replica answers, leader or not, and what it says is its log end: neither proof of leadership nor
-of commitment. The request has neither a topic id nor a leader epoch.
+Any replica answers, leader or not, from its own log: the answer proves neither leadership nor that
+anything is committed. The request has neither a topic id nor a leader epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _API: Final = 61
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """NOT_LEADER_OR_FOLLOWER where this broker has no replica."""
+    """Answer NOT_LEADER_OR_FOLLOWER where this broker has no replica, else the producers."""
     topics = []
     for wanted in request.topics:
         topic = cluster.topics.get(wanted.name)

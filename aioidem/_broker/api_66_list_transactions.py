@@ -1,6 +1,6 @@
-"""ListTransactions (v0 to v2, KIP-664, KIP-994): the transactional ids one coordinator knows.
+"""ListTransactions (v0 to v2, KIP-664, KIP-994): the transactional ids that a broker coordinates.
 
-Each broker tells of those it coordinates. v1 adds the filter by age, v2 the one by name.
+v1 adds the filter by age, v2 the filter by name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 _API: Final = 66
-# Kafka's, by the names of filters; Dead is never listed.
+# Kafka's states, by their names in filters; Dead is never listed.
 _STATES: Final = frozenset(
     {*(state.value for state in TransactionState), "Dead", "PrepareEpochFence"}
 )
 
 
 def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
-    """COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
+    """List the ids; COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
     unknown = [each for each in request.state_filters if each not in _STATES]
     code, listed = ErrorCode.none, []
     if _loading(cluster, broker):

@@ -1,7 +1,7 @@
-"""What one may do with a resource, as answers tell it (KIP-430): a bit for each AclOperation.
+"""The operations that a client is authorized for, as answers contain them (KIP-430).
 
-Here everybody may do everything, as on a real broker without an authorizer: all operations that
-Kafka knows for resources of that kind.
+They are a bit per AclOperation. Here every client may do everything, as on a real broker without an
+authorizer: all operations that Kafka knows for a resource of that kind.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Invariants
     Nothing here decodes records or copies their bytes on the way in: a produce costs one header
     unpack and one CRC32C. What the log assigns (base offset, leader epoch) lies outside the
-    checksum, so a stored batch keeps the producer's buffer and is patched when somebody reads it.
+    checksum, so a stored batch keeps the producer's buffer and is patched when it is read.
 
 Rejected
-    Sharing the header code of ``aioidem._records``: the broker judges what the client wrote, and a
-    judge that shares the accused's arithmetic agrees with its mistakes.
+    Sharing the header code of ``aioidem._records``: the broker judges what the client wrote, and
+    shared arithmetic would hide the client's mistakes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ _CONTROL_BIT: Final = 0x20
 class RefusedError(Exception):
     """A request, or one partition of it, that the broker answers with an error code.
 
-    ``code`` is the Kafka error, ``message`` what an operator would read, ``record_errors`` the
-    (batch index, message) pairs of KIP-467. ``spoils``: it befalls the whole request.
+    Attributes:
+        code: The error code.
+        message: Message for an operator.
+        record_errors: (Index in the batch, message) of each record that is at fault (KIP-467).
+        spoils: Whether it fails the whole request and not only its partition.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class RefusedError(Exception):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of every v2 batch, in wire order (KIP-98)."""
+    """The 61 bytes at the beginning of every v2 batch, in wire order (KIP-98)."""
 
     base_offset: int
     batch_length: int
@@ -86,50 +89,53 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Return the size of the whole batch, in bytes."""
         return self.batch_length + _LENGTH_PREFIX
 
     @property
     def codec(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        """Return the compression codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & 0x07
 
     @property
     def log_append_time(self) -> bool:
-        """Whether its stamps are said to be the broker's."""
+        """Return whether the timestamps are marked as the broker's (LogAppendTime)."""
         return bool(self.attributes & _LOG_APPEND_BIT)
 
     @property
     def transactional(self) -> bool:
-        """Whether it belongs to a transaction."""
+        """Return whether the batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL_BIT)
 
     @property
     def control(self) -> bool:
-        """Whether its records are the broker's own markers."""
+        """Return whether the batch is a control batch, which only a broker may write."""
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, -1 for a batch without one."""
+        """Return the sequence of the last record; -1 for a batch without sequences."""
         if self.base_sequence < 0:
             return -1
         return sequence_after(self.base_sequence, self.last_offset_delta)
 
 
 def sequence_after(sequence: int, records: int) -> int:
-    """The sequence ``records`` further on; 2147483647 is followed by 0."""
+    """Return the sequence ``records`` after another one; 0 follows 2147483647."""
     distance_to_wrap = MAX_SEQUENCE - sequence
     return sequence + records if records <= distance_to_wrap else records - distance_to_wrap - 1
 
 
 def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
-    """The header of the one v2 batch that ``data`` may hold (all that Produce v3+ allows).
+    """Return the header of the one v2 batch that ``data`` may contain (Produce v3 and up).
 
-    What is too short to be a second batch may follow it, and is no part of it. The checksum is not
-    looked at: see `check_crc`. Raises `RefusedError`: INVALID_RECORD for no batch, several, or an
-    older format; CORRUPT_MESSAGE for what no format has, and of the first batch that spoils the
-    request, because Kafka looks into the first ones before it looks at each.
+    Bytes behind the batch that are too few for another batch are ignored. The checksum is not
+    verified: see `check_crc`.
+
+    Raises:
+        RefusedError: INVALID_RECORD for no batch, several, or an older format; CORRUPT_MESSAGE for
+            bytes that are no batch. A corrupt first batch spoils the request, because Kafka looks
+            at the first batches of all partitions before it looks at each.
     """
     found = b"" if data is None else data
     size = _next_batch(found, 0, spoils=True)
@@ -146,7 +152,7 @@ def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
 
 
 def _next_batch(data: bytes | memoryview, at: int, *, spoils: bool) -> int:
-    """Size of the batch at ``at``, 0 if what is there is not a whole one."""
+    """Return the size of the batch at ``at``; 0 if there is no whole batch."""
     left = len(data) - at
     if left < _LENGTH_PREFIX:
         return 0
@@ -165,7 +171,11 @@ def _next_batch(data: bytes | memoryview, at: int, *, spoils: bool) -> int:
 
 
 def check_crc(data: bytes | memoryview, header: BatchHeader) -> None:
-    """Raise `RefusedError` CORRUPT_MESSAGE unless the CRC32C over all behind it is the header's."""
+    """Verify the batch's CRC32C.
+
+    Raises:
+        RefusedError: CORRUPT_MESSAGE if the checksum is not the header's.
+    """
     found = crc32c.crc32c(memoryview(data)[_CHECKED_FROM:])
     if found != header.crc:
         raise RefusedError(
@@ -175,7 +185,16 @@ def check_crc(data: bytes | memoryview, header: BatchHeader) -> None:
 
 
 class StoredBatch:
-    """A batch in a log: the producer's bytes and what the broker assigned. Never changed."""
+    """A batch in a log: the producer's bytes, and what the broker assigned. It never changes.
+
+    Args:
+        data: Bytes of the batch.
+        header: Its header.
+        base_offset: Offset of its first record.
+        leader_epoch: Leader epoch in which it was appended.
+        appended_ms: The broker's wall clock at the append, in ms since the epoch.
+        log_append_time: Whether ``appended_ms`` replaces the records' timestamps.
+    """
 
     __slots__ = (
         "appended_ms",
@@ -196,9 +215,6 @@ class StoredBatch:
         appended_ms: int,
         log_append_time: bool,
     ) -> None:
-        """``appended_ms``: the broker's wall clock; it replaces the records' timestamps when
-        ``log_append_time``.
-        """
         self.base_offset = base_offset
         self.last_offset = base_offset + header.last_offset_delta
         self.leader_epoch = leader_epoch
@@ -222,16 +238,16 @@ class StoredBatch:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size in bytes."""
         return len(self.data)
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The newest record's, or the broker's with LogAppendTime."""
+        """Return the largest timestamp of its records, in ms since the epoch."""
         return self.header.max_timestamp_ms
 
     def wire(self) -> bytes:
-        """The batch as a consumer reads it: offset and leader epoch filled in."""
+        """Return the batch as a consumer reads it, with offset and leader epoch filled in."""
         data = self.data
         return b"".join(
             (
@@ -246,8 +262,10 @@ class StoredBatch:
 def _restamped(
     data: bytes | memoryview, header: BatchHeader, timestamp_type: int, max_timestamp_ms: int
 ) -> tuple[bytes, BatchHeader]:
-    """Timestamp type and maximum timestamp are inside the checksum, so this is the one case where a
-    batch is rewritten: for LogAppendTime, or where the producer said what only a broker may say.
+    """Return a copy with another timestamp type and largest timestamp, and a new checksum.
+
+    Both are inside the checksum. This is needed for LogAppendTime, and where a producer set the
+    bit of LogAppendTime, which only a broker may set.
     """
     changed = bytearray(data)
     attributes = header.attributes & ~_LOG_APPEND_BIT | timestamp_type

@@ -1,18 +1,18 @@
-"""Topic and broker configuration: names, defaults, validation, and what an "old" broker knows.
+"""Topic and broker configs: names, defaults, validation, and what an older broker knows.
 
 KIP-1269 in this table: ``producer.state.batches.to.retain`` (topic; int, default 5, at least 5)
 and ``log.producer.state.batches.to.retain`` (cluster or broker). A broker that speaks Produce v13
-or less knows neither name: it does not describe them, refuses to set them, and keeps 5.
-A broker of KIP-758 names ``max.in.flight.sequence.number.per.connection`` with a value; to any
-other it is a stranger's config.
+or less knows neither name: it does not describe them, refuses to set them, and retains 5 batches.
+A broker of KIP-758 has ``max.in.flight.sequence.number.per.connection``; other brokers do not know
+it.
 
 Invariants
-    A value is validated before anything is changed; all configs of one request or none.
+    Values are validated before anything is changed: all configs of one request are set, or none.
 
 Rejected
-    Accepting every name Kafka has: a test that sets ``segment.ms`` and sees no effect learns
-    nothing. What is named here works, but for ``retention.ms``, which is only remembered. Broker
-    configs are the exception because real brokers are: an unknown one is taken and described
+    Accepting every name that Kafka has: a test that sets ``segment.ms`` and sees no effect learns
+    nothing. Every topic config in this table has an effect, except ``retention.ms``, which is only
+    stored. Broker configs differ because real brokers do: an unknown one is accepted, and described
     with the value null.
 """
 
@@ -50,7 +50,7 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 class ConfigType:
-    """KIP-226's numbers for DescribeConfigs."""
+    """Numbers of the config types in DescribeConfigs (KIP-226)."""
 
     BOOLEAN: Final = 1
     STRING: Final = 2
@@ -61,10 +61,17 @@ class ConfigType:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config: ``check`` raises ValueError saying what is allowed.
+    """One config.
 
-    ``broker_name`` is the broker config a topic config takes its default from, and
-    ``default_name`` what its default is called where that is described ("": nothing).
+    Attributes:
+        name: Kafka's name.
+        type: Number of its type; see `ConfigType`.
+        default: Value where none is set.
+        check: Raises ValueError, with what is allowed, for any other value.
+        documentation: Text of DescribeConfigs.
+        broker_name: Broker config that a topic config takes its default from; None: there is none.
+        read_only: Whether it can only be set when the broker starts.
+        default_name: Its name as a default in DescribeConfigs; "": none; None: ``broker_name``.
     """
 
     name: str
@@ -126,7 +133,7 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = _table(
     Definition(
         "group.initial.rebalance.delay.ms",
         ConfigType.INT,
-        # Kafka's is 3000, which is for groups of many members; its quickstart has 0, too.
+        # Kafka's default is 3000, for groups of many members; its quickstart sets 0, too.
         "0",
         _between(0, _INT_MAX),
         "How long the first member of an empty group waits for others.",
@@ -229,13 +236,13 @@ RANGE_CONFIGS: Final[Mapping[str, Definition]] = _table(
         SEQUENCE_RANGE,
         ConfigType.INT,
         "10000000",
-        # Above half the numbers there are, before and after cannot be told apart.
+        # With more than half of all sequences, "before" and "after" would mean the same.
         _between(1, 2**30),
         "How far below the last sequence a batch is taken for a duplicate (KIP-758).",
         read_only=True,
     ),
 )
-"""What a broker of KIP-758 has besides; it is decided when the broker is made."""
+"""Configs that only a broker of KIP-758 has; their values are fixed when it is made."""
 
 TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
     Definition(
@@ -321,7 +328,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
 
 
 def known_to(definition: Definition, *, retains: bool) -> bool:
-    """Whether a broker names this config; ``retains``: it is one that implements KIP-1269."""
+    """Return whether a broker knows this config; ``retains``: it implements KIP-1269."""
     return retains or definition.name not in (TOPIC_RETAIN, CLUSTER_RETAIN)
 
 
@@ -332,7 +339,11 @@ def validate(
     retains: bool,
     unknown_allowed: bool = False,
 ) -> None:
-    """Raise `RefusedError` INVALID_CONFIG for the first name or value no broker would take."""
+    """Validate names and values.
+
+    Raises:
+        RefusedError: INVALID_CONFIG for the first name or value that a broker refuses.
+    """
     for name, value in values:
         definition = table.get(name)
         if definition is None or not known_to(definition, retains=retains):
@@ -354,9 +365,9 @@ def validate(
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic's configs, parsed once per change because every append looks at them.
+    """A topic's configs, parsed once per change because every append reads them.
 
-    ``retain`` is None where the topic leaves it to the broker that has the replica.
+    ``retain`` is None where the topic leaves the number to the broker that has the replica.
     """
 
     max_message_bytes: int
@@ -371,7 +382,7 @@ class TopicSettings:
 
     @staticmethod
     def of(overrides: Mapping[str, str], cluster: Mapping[str, str]) -> TopicSettings:
-        """From what was set on the topic and on the cluster."""
+        """Return the settings that follow from the topic's own configs and the cluster's."""
 
         def value(name: str) -> str:
             definition = TOPIC_CONFIGS[name]

@@ -1,7 +1,8 @@
 """Request frames as a broker reads them.
 
-Like `protocol.messages.decode_request`, but bytes behind the message are let be, as Kafka lets
-them: librdkafka 2.16 sends three too many when it asks for the metadata of all topics (v9 and up).
+This is like `protocol.messages.decode_request`, except that bytes behind the message are ignored,
+as Kafka ignores them: librdkafka 2.16 sends three extra bytes when it asks for the metadata of all
+topics (v9 and up).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ __all__ = ["read_request"]
 
 
 def read_request(frame: bytes) -> tuple[RequestHeader, Entity | None]:
-    """(header, message) of a frame without its length; None: there is no schema for it.
+    """Return the header and the message of a frame, given without its length.
 
-    Raises ProtocolError for what cannot be read.
+    The message is None if this API has no schema in this version.
+
+    Raises:
+        ProtocolError: The frame cannot be read.
     """
     start, at = decode_prefix(RequestHeaderV1, frame, 0)
     header = RequestHeader(

@@ -1,8 +1,8 @@
-"""Which APIs the brokers serve, in which versions, and who handles them.
+"""Which APIs the brokers serve, in which versions, and which handler serves each.
 
-The versions are Kafka 4.3.1's where kio has the schema; Produce is per broker. Produce is
-announced from version 0 as real brokers do (KAFKA-18659: librdkafka looks for it), though only 3
-and up are served.
+The versions are those of Kafka 4.3.1 for which kio has a schema; the highest Produce version is set
+per broker. Produce is announced from version 0 on, as real brokers do because librdkafka looks for
+it (KAFKA-18659), though only versions 3 and up are served.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Handler: TypeAlias = "Callable[[ClusterState, Broker, Entity, Context], Reply]"
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API and the versions of it that are served."""
+    """A handler, and the first and last version that it serves."""
 
     handle: Handler
     first: int
@@ -103,12 +103,16 @@ APIS: Final[Mapping[int, Api]] = {
 
 
 def handler(api_key: int) -> Handler:
-    """Raises KeyError for an API that is not served."""
+    """Return the handler of an API.
+
+    Raises:
+        KeyError: The API is not served.
+    """
     return APIS[api_key].handle
 
 
 def served(broker: Broker, api_key: int, version: int) -> bool:
-    """Whether that broker answers this version of this API."""
+    """Return whether a broker answers this version of an API."""
     api = APIS.get(api_key)
     if api is None:
         return False
@@ -117,7 +121,7 @@ def served(broker: Broker, api_key: int, version: int) -> bool:
 
 
 def announced(broker: Broker) -> list[tuple[int, int, int]]:
-    """(api key, first version, last version) as ApiVersions says them."""
+    """Return (API key, first version, last version) of each API that ApiVersions lists."""
     return [
         (key, 0, min(api.last, broker.produce_version)) if key == 0 else (key, api.first, api.last)
         for key, api in APIS.items()

@@ -1,15 +1,14 @@
-"""Answers for any version of an API, from one version-neutral description.
+"""Answers for any version of an API, from one description for all versions.
 
-kio has one class per message and version. A handler says everything the newest version would
-say, as nested mappings, and `build` keeps what the class of the asked version has; fields it has
-and the mapping lacks take their schema default.
+kio has one class per message and version. A handler gives the fields of the newest version, as
+nested mappings, and `build` takes those that the class of the wanted version has. Fields that the
+mapping lacks get the schema's default.
 
 Invariants
-    Which fields a version has is kio's knowledge alone; no handler branches on a version to leave
-    one out.
+    Only kio knows which fields a version has; no handler branches on a version to leave one out.
 
 Rejected
-    A handler per version: thirteen Metadata handlers that differ by a keyword argument.
+    A handler per version: thirteen Metadata handlers would differ by a keyword argument.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from aioidem._protocol.messages import response_type
 __all__ = ["ZERO_MS", "Entity", "build", "from_ms", "respond", "timestamp_from_ms"]
 
 Entity: TypeAlias = Any
-"""A kio message. Its classes share no base and differ by version, so there is no narrower type."""
+"""A kio message. The classes share no base and differ by version, so there is no narrower type."""
 
 ZERO_MS: Final = timedelta(0)
 
@@ -37,19 +36,20 @@ _Convert: TypeAlias = Callable[[Any], Any]
 
 
 def from_ms(milliseconds: int) -> timedelta:
-    """A duration as kio writes it."""
+    """Return a duration of so many ms, as kio wants it."""
     return timedelta(milliseconds=milliseconds)
 
 
 def timestamp_from_ms(milliseconds: int) -> datetime | None:
-    """A timestamp as kio writes it; -1 is None."""
+    """Return a timestamp from ms since the epoch, as kio wants it; None for -1."""
     return None if milliseconds < 0 else _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def respond(api_key: int, version: int, values: Mapping[str, Any]) -> Entity:
-    """The answer described by ``values`` in one version of an API.
+    """Build the answer that ``values`` describes, in one version of an API.
 
-    Raises LookupError for a version that has no schema.
+    Raises:
+        LookupError: There is no schema for that version.
     """
     schema = response_type(api_key, version)
     if schema is None:
@@ -58,7 +58,7 @@ def respond(api_key: int, version: int, values: Mapping[str, Any]) -> Entity:
 
 
 def build(entity_type: type[Entity], values: Mapping[str, Any]) -> Entity:
-    """An ``entity_type`` from nested mappings; keys it has no field for are left out."""
+    """Build an entity from nested mappings; keys that are no field of it are ignored."""
     arguments = {}
     for name, convert in _plan(entity_type):  # type: ignore[arg-type]  # classes are hashable
         if name in values:

@@ -1,7 +1,7 @@
-"""One group of the classic protocol: its members, its generation, which protocol they speak.
+"""One group of the classic protocol: its members, its generation, and their common protocol.
 
-Modelled on Kafka 4.3.1. When things happen and who is answered is `broker.group_rebalance`'s; here
-is what is true of a group at one moment.
+Modelled on Kafka 4.3.1. Here is what is true of a group at one moment; `group_rebalance` decides
+when things happen and which member is answered.
 
 Invariants
     The state changes only through `Group.step`, by the table below.
@@ -33,7 +33,7 @@ _CONSUMER: Final = "consumer"
 
 
 class GroupState(Enum):
-    """By the names DescribeGroups has for them."""
+    """The states, by their names in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -45,7 +45,7 @@ class GroupState(Enum):
 _S = GroupState
 _NEXT: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     _S.EMPTY: frozenset({_S.PREPARING, _S.DEAD}),
-    # All have joined: the leader's assignment is waited for, or nobody is left.
+    # All have joined: the next is the leader's assignment, or the group is empty.
     _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY, _S.DEAD}),
     _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING, _S.DEAD}),
     _S.STABLE: frozenset({_S.PREPARING, _S.DEAD}),
@@ -54,12 +54,13 @@ _NEXT: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 
 
 class Group:
-    """What its coordinator remembers.
+    """A group, as its coordinator remembers it.
 
-    ``is_first``: the rebalance that is being prepared is that of a group that was empty; it waits
-    a while for others (``group.initial.rebalance.delay.ms``), the longer the more ``grew``.
-    ``given``: ids that were given to members who have yet to come back with them (KIP-394).
-    ``unsynced``: members that got the new generation and have not asked for their assignment.
+    Attributes:
+        is_first: The rebalance in preparation is the first of a group that was empty. It waits for
+            further members (``group.initial.rebalance.delay.ms``), longer while the group ``grew``.
+        given: Member ids that were handed out and that nobody has joined with yet (KIP-394).
+        unsynced: Members of the new generation that have not asked for their assignment yet.
     """
 
     __slots__ = (
@@ -94,7 +95,7 @@ class Group:
         self.instances: dict[str, str] = {}
         self.given: dict[str, Timer] = {}
         self.unsynced: set[str] = set()
-        # Topics its members read; None: it cannot be told.
+        # Topics that its members read; None: unknown.
         self.subscribed: frozenset[str] | None = None
         self.join_timer = Timer(cluster)
         self.sync_timer = Timer(cluster)
@@ -107,7 +108,11 @@ class Group:
         )
 
     def step(self, following: GroupState) -> None:
-        """Go to another state; ValueError for a way that is not in the table."""
+        """Go to another state.
+
+        Raises:
+            ValueError: The table has no such transition.
+        """
         if following not in _NEXT[self.state]:
             raise ValueError(f"group {self.name!r} cannot go from {self.state} to {following}")
         self.is_first = self.state is GroupState.EMPTY and following is GroupState.PREPARING
@@ -115,13 +120,13 @@ class Group:
 
     @property
     def can_rebalance(self) -> bool:
-        """Whether a rebalance can begin now; while one is prepared it can only be completed."""
+        """Return whether a rebalance can begin now; one in preparation can only be completed."""
         return GroupState.PREPARING in _NEXT[self.state]
 
     # -- members -----------------------------------------------------------------------------------
 
     def add(self, member: Member, asked: Joining) -> None:
-        """A new one; the first is the leader and decides of which type the group is."""
+        """Add a member. The first one is the leader, and decides the group's protocol type."""
         if not self.members:
             self.protocol_type = asked.protocol_type
         if member.instance_id is not None:
@@ -131,7 +136,7 @@ class Group:
         self.take_back(member.id)
 
     def remove(self, member_id: str) -> None:
-        """It is no member any more, and nothing is expected of it; another one leads."""
+        """Remove a member; if it was the leader, another member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             member.session_timer.cancel()
@@ -143,13 +148,13 @@ class Group:
         self.unsynced.discard(member_id)
 
     def take_back(self, member_id: str) -> None:
-        """Nobody is waited for who was given that id."""
+        """Forget a member id that was handed out and not used."""
         timer = self.given.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
     def replace(self, old: Member, new: Member) -> None:
-        """A static member came back without its id: everything of the old id is the new one's."""
+        """Replace a static member's id by a new one: it came back without its id."""
         del self.members[old.id]
         old.session_timer.cancel()
         new.assignment = old.assignment
@@ -160,7 +165,11 @@ class Group:
             self.instances[new.instance_id] = new.id
 
     def member(self, member_id: str, instance_id: str | None) -> Member:
-        """Raises `RefusedError`: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        """Return the member with this id.
+
+        Raises:
+            RefusedError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+        """
         if instance_id is not None:
             known = self.instances.get(instance_id)
             if known is None:
@@ -175,7 +184,11 @@ class Group:
         return member
 
     def check_generation(self, generation: int) -> None:
-        """Raises `RefusedError` ILLEGAL_GENERATION for any but this one."""
+        """Check that a request is of the current generation.
+
+        Raises:
+            RefusedError: ILLEGAL_GENERATION.
+        """
         if generation != self.generation:
             raise RefusedError(
                 ErrorCode.illegal_generation, f"generation {generation}, not {self.generation}"
@@ -183,16 +196,16 @@ class Group:
 
     @property
     def waiting(self) -> list[Member]:
-        """Members whose JoinGroup waits."""
+        """Return the members whose JoinGroup waits for its answer."""
         return [member for member in self.members.values() if member.joining is not None]
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is waited for."""
+        """Return whether all members have joined, and all handed-out ids were used."""
         return len(self.waiting) == len(self.members) and not self.given
 
     def elect(self) -> bool:
-        """Let somebody lead who has joined; whether there is anybody."""
+        """Make a member that has joined the leader, and return whether there is one."""
         leader = self.members.get(self.leader or "")
         if leader is None or leader.joining is None:
             leader = next(iter(self.waiting), None)
@@ -201,26 +214,26 @@ class Group:
 
     @property
     def patience(self) -> float:
-        """How long a rebalance may take: what the most patient member allows, seconds."""
+        """Return how many seconds a rebalance may take: the members' longest rebalance timeout."""
         return max((member.rebalance for member in self.members.values()), default=0.0)
 
     # -- protocols ---------------------------------------------------------------------------------
 
     def supports(self, asked: Joining) -> bool:
-        """Whether somebody with these protocols could be a member."""
+        """Return whether a client with these protocols could be a member."""
         if self.state is GroupState.EMPTY:
             return bool(asked.protocol_type and asked.protocols)
         shares = not self.members or asked.names & self._shared()
         return asked.protocol_type == self.protocol_type and bool(shares)
 
     def chosen(self) -> str:
-        """The protocol that most members like most, of those that all of them speak."""
+        """Return the protocol that most members prefer, of those that all members speak."""
         shared = self._shared()
         votes = Counter(member.vote(shared) for member in self.members.values())
         return max(sorted(votes), key=votes.__getitem__)
 
     def begin_generation(self) -> None:
-        """The next one, with the members there are."""
+        """Begin the next generation, with the current members."""
         self.generation += 1
         self.unsynced.clear()
         self.protocol = self.chosen() if self.members else None
@@ -228,14 +241,14 @@ class Group:
         self.step(GroupState.COMPLETING if self.members else GroupState.EMPTY)
 
     def reads(self, topic: str) -> bool:
-        """Whether members are subscribed to it, or may be."""
+        """Return whether members are subscribed to a topic, or may be."""
         if self.subscribed is None:
             return self.protocol_type == _CONSUMER
         return topic in self.subscribed
 
     @property
     def may_lose_offsets(self) -> bool:
-        """Whether offsets of topics that nobody reads can be deleted."""
+        """Return whether offsets of topics that no member reads can be deleted."""
         return self.state is GroupState.EMPTY or self.protocol_type == _CONSUMER
 
     def _shared(self) -> set[str]:
@@ -256,7 +269,7 @@ class Group:
 
 
 def _topics(subscription: bytes) -> list[str]:
-    """Which topics a ConsumerProtocolSubscription names, in any of its versions."""
+    """Return the topics that a ConsumerProtocolSubscription names, in any of its versions."""
     _, count = struct.unpack_from(">hi", subscription)
     at, topics = 6, []
     for _ in range(count):

@@ -1,11 +1,10 @@
-"""All groups of the cluster: which there are, who may commit for them, and what was committed.
+"""All groups of the cluster: which exist, which clients may commit for them, and what is committed.
 
-What Kafka keeps in ``__consumer_offsets`` is kept here for the whole cluster, replicated by
-definition: a coordinator that stops or moves forgets nothing but who waits. Which broker answers
-for a group is the cluster's `ClusterState.coordinator_of`. How members come and go is
-`broker.group_rebalance`'s.
+Kafka keeps this in ``__consumer_offsets``. Here it is kept for the whole cluster, and a coordinator
+that stops or moves loses only the requests that wait at it. `ClusterState.coordinator_of` says
+which broker answers for a group; `group_rebalance` decides how members join and leave.
 
-A group exists from the first commit or join on. Nothing expires: neither offsets nor groups.
+A group exists from its first commit or join on. Nothing expires, neither offsets nor groups.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FIRST_WITH_GROUP_NOT_FOUND = 9
 
 
 class GroupCoordinator:
-    """Of the whole cluster."""
+    """The groups of the whole cluster."""
 
     __slots__ = ("_cluster", "_groups")
 
@@ -44,24 +43,25 @@ class GroupCoordinator:
         return f"<GroupCoordinator groups={list(self._groups)}>"
 
     def find(self, group_id: str) -> Group | None:
-        """None for one that nobody has joined or committed for."""
+        """Return a group; None if no client has joined it or committed for it."""
         return self._groups.get(group_id)
 
     def make(self, group_id: str) -> Group:
-        """The group, which is empty if it is new."""
+        """Return a group, which is made if it does not exist."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = Group(group_id, self._cluster)
         return group
 
     def all(self) -> list[Group]:
-        """That there are."""
+        """Return all groups."""
         return list(self._groups.values())
 
     def delete(self, group_id: str) -> None:
-        """Forget an empty group and its offsets.
+        """Delete an empty group and its offsets.
 
-        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        Raises:
+            RefusedError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
         """
         group = self._known(group_id)
         if group.state is not GroupState.EMPTY:
@@ -74,9 +74,14 @@ class GroupCoordinator:
     def set_members(
         self, group_id: str, generation: int, members: Mapping[str, str | None]
     ) -> None:
-        """Let the group be at that generation, with these members (id -> instance id or None).
+        """Give a group a generation and members that no client needs to answer for.
 
-        Nobody has to answer for them: they send no heartbeats and never expire.
+        These members send no heartbeats and never expire.
+
+        Args:
+            group_id: Name of the group.
+            generation: Its generation.
+            members: Group instance id (None: a dynamic member) by member id.
         """
         group = self.make(group_id)
         for member_id in list(group.members):
@@ -112,11 +117,18 @@ class GroupCoordinator:
         *,
         offset_commit_version: int | None,
     ) -> Group:
-        """Refuse who may not commit for the group; a group nobody knows is made by the first.
+        """Check whether a client may commit for a group; a group that does not exist is made.
 
-        ``offset_commit_version``: None for a commit within a transaction. Raises `RefusedError`
-        with ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or, not
-        within a transaction, REBALANCE_IN_PROGRESS.
+        Args:
+            group_id: Name of the group.
+            generation: Generation in the request.
+            member_id: Member id in the request.
+            instance_id: Group instance id in the request.
+            offset_commit_version: Version of OffsetCommit; None: a commit within a transaction.
+
+        Raises:
+            RefusedError: ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
+                FENCED_INSTANCE_ID or, outside of transactions, REBALANCE_IN_PROGRESS.
         """
         transactional = offset_commit_version is None
         group = self._groups.get(group_id)
@@ -146,34 +158,35 @@ class GroupCoordinator:
         offset: Committed,
         producer: Identity | None = None,
     ) -> None:
-        """Remember an offset; with a producer, until its transaction ends, as pending."""
+        """Store an offset; with a producer id, as pending until its transaction ends."""
         self.make(group_id).offsets.commit(where, offset, producer)
 
     def in_transaction(self, group_id: str, producer: Identity) -> bool:
-        """Whether the producer has a transaction open here: then nobody else is asked."""
+        """Return whether the producer's open transaction includes this group already."""
         group = self._groups.get(group_id)
         return group is not None and producer in group.offsets.pending
 
     def end_transaction(self, group_id: str, producer_id: int, *, commit: bool) -> None:
-        """The marker of that producer's transaction reached the group."""
+        """Commit or drop the pending offsets of a producer, whose transaction marker arrived."""
         group = self._groups.get(group_id)
         if group is not None:
             group.offsets.end_transaction(producer_id, commit=commit)
 
     def committed(self, group_id: str) -> Mapping[TopicPartition, Committed]:
-        """By topic and partition; empty for a group nobody knows."""
+        """Return the committed offsets by topic and partition; empty for an unknown group."""
         group = self._groups.get(group_id)
         return {} if group is None else group.offsets.committed
 
     def unstable(self, group_id: str, where: TopicPartition) -> bool:
-        """Whether an open transaction commits an offset there."""
+        """Return whether an open transaction commits an offset for this partition (KIP-447)."""
         group = self._groups.get(group_id)
         return group is not None and group.offsets.unstable(where)
 
     def losing_offsets(self, group_id: str) -> Group:
-        """A group some of whose offsets may be deleted.
+        """Return a group of which offsets may be deleted.
 
-        Raises `RefusedError`: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+        Raises:
+            RefusedError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
         """
         group = self._known(group_id)
         if not group.may_lose_offsets:
@@ -181,7 +194,7 @@ class GroupCoordinator:
         return group
 
     def forget_topic(self, name: str) -> None:
-        """Its offsets go with it."""
+        """Forget all offsets of a topic that was deleted."""
         for group in self._groups.values():
             group.offsets.forget_topic(name)
 

@@ -12,18 +12,18 @@ from aioidem._broker.timer import Timer
 __all__ = ["CLIENT_HOST", "Joining", "Member", "Protocols"]
 
 CLIENT_HOST = "/127.0.0.1"
-"""Where every client of an embedded cluster is."""
+"""Host that DescribeGroups names for every member."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member can do, what it likes most first: names, and what it says to the leader in each."""
+"""A member's protocols, preferred first: the name of each, and its metadata for the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """What a JoinGroup says. Times: seconds.
+    """The contents of a JoinGroup request. Times are in seconds.
 
-    ``needs_known_id``: a new member is only given an id and has to ask again (v4, KIP-394).
-    ``may_skip``: a leader can be told to assign nothing (v9, KIP-814).
+    ``needs_known_id``: a new member is only given an id, with which it joins again (v4, KIP-394).
+    ``may_skip``: a leader can be told to skip the assignment (v9, KIP-814).
     """
 
     member_id: str
@@ -38,14 +38,14 @@ class Joining:
 
     @property
     def names(self) -> set[str]:
-        """Of its protocols."""
+        """Return the names of the protocols."""
         return {name for name, _ in self.protocols}
 
 
 class Member:
-    """What it asked for, and which of its requests wait.
+    """A member: what it asked for, and which of its requests wait.
 
-    ``is_new``: it has not had its first answer, so it cannot send heartbeats.
+    ``is_new``: its first JoinGroup is not answered yet, so it cannot send heartbeats.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Member:
         return f"<Member {self.id!r} instance={self.instance_id!r} waits for {waits}>"
 
     def update(self, asked: Joining) -> None:
-        """It joins again, perhaps with other protocols."""
+        """Take in the member's next JoinGroup, which may name other protocols."""
         self.protocols, self.session, self.rebalance = (
             asked.protocols,
             asked.session,
@@ -87,24 +87,24 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether it has an instance id (KIP-345)."""
+        """Return whether it has an instance id (KIP-345)."""
         return self.instance_id is not None
 
     @property
     def waits(self) -> bool:
-        """Whether one of its requests is parked: then it is alive without heartbeats."""
+        """Return whether one of its requests waits; if so, it needs no heartbeats to be alive."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def names(self) -> set[str]:
-        """Of its protocols."""
+        """Return the names of its protocols."""
         return {name for name, _ in self.protocols}
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says to the leader in that protocol; empty for one that it does not speak."""
+        """Return its metadata for a protocol; empty if it does not speak the protocol."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Which of those protocols, all of which it speaks, it likes most."""
+        """Return which of these protocols, all of which it speaks, it prefers."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def answer_join(self, values: Mapping[str, Any]) -> bool:

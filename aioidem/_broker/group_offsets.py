@@ -1,8 +1,8 @@
-"""What one group committed, within transactions (KIP-98, KIP-447) and without.
+"""The offsets that one group has committed, within transactions (KIP-98, KIP-447) and without.
 
 Invariants
     A transaction's offsets are pending until its marker; an abort forgets them.
-    Of two commits the one that was asked for later stays, whenever its transaction ends.
+    Of two commits the later request counts, whenever its transaction ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """A committed offset; ``order`` counts the commits that the group was asked for."""
+    """A committed offset; ``order`` numbers the group's commit requests."""
 
     offset: int
     leader_epoch: int
@@ -28,21 +28,21 @@ class Committed(NamedTuple):
 
 
 class GroupOffsets:
-    """By topic and partition."""
+    """The offsets of one group, by topic and partition."""
 
     __slots__ = ("_order", "committed", "pending")
 
     def __init__(self) -> None:
         self._order = count(1)
         self.committed: dict[TopicPartition, Committed] = {}
-        # By producer: what its open transaction commits.
+        # By producer id: the offsets that its open transaction commits.
         self.pending: dict[Identity, dict[TopicPartition, Committed]] = {}
 
     def __repr__(self) -> str:
         return f"<GroupOffsets committed={len(self.committed)} pending={len(self.pending)}>"
 
     def commit(self, where: TopicPartition, offset: Committed, producer: Identity | None) -> None:
-        """Remember an offset; with a producer, until its transaction ends, as pending."""
+        """Store an offset; with a producer id, as pending until its transaction ends."""
         offset = offset._replace(order=next(self._order))
         if producer is None:
             self.committed[where] = offset
@@ -50,7 +50,7 @@ class GroupOffsets:
             self.pending.setdefault(producer, {})[where] = offset
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The marker of that producer's transaction arrived."""
+        """Commit or drop the pending offsets of a producer, whose transaction marker arrived."""
         for producer in [each for each in self.pending if each.producer_id == producer_id]:
             for where, offset in self.pending.pop(producer).items():
                 known = self.committed.get(where)
@@ -58,17 +58,17 @@ class GroupOffsets:
                     self.committed[where] = offset
 
     def unstable(self, where: TopicPartition) -> bool:
-        """Whether an open transaction commits an offset there."""
+        """Return whether an open transaction commits an offset for this partition."""
         return any(where in each for each in self.pending.values())
 
     def forget(self, wanted: Iterable[TopicPartition]) -> None:
-        """What is committed there, and what is pending."""
+        """Forget the committed and the pending offset of a partition."""
         for where in wanted:
             self.committed.pop(where, None)
             for pending in self.pending.values():
                 pending.pop(where, None)
 
     def forget_topic(self, name: str) -> None:
-        """All of one topic."""
+        """Forget all offsets of a topic."""
         known = [*self.committed, *(where for each in self.pending.values() for where in each)]
         self.forget([where for where in known if where[0] == name])

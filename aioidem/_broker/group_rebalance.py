@@ -1,21 +1,21 @@
-"""How members join a group, hear their assignment, stay and leave: the classic protocol.
+"""How members join a group, get their assignment, stay and leave: the classic protocol.
 
-Modelled on Kafka 4.3.1. A rebalance begins when somebody joins, leaves or is not heard of, and goes
-in two rounds. First everybody joins: answers wait until all members have asked, or the most patient
-of them has waited long enough; who has not asked by then and is not static (KIP-345) is out. The
-answers carry a new generation, and the leader's carries all members. Then everybody syncs: answers
-wait for the leader's assignment.
+Modelled on Kafka 4.3.1. A rebalance begins when a member joins, leaves or times out, and takes two
+rounds. First all members join: answers wait until every member has asked, or until the longest
+rebalance timeout has passed; a member that has not asked by then is removed, unless it is static
+(KIP-345). The answers carry a new generation, and the leader's lists all members. Then all members
+sync: answers wait for the leader's assignment.
 
 Invariants
-    A JoinGroup or SyncGroup that was taken is answered: by the round's end, by an error when the
-    round is given up, or when its member is removed.
-    A member without a waiting request is removed when its session ends. One that has not had its
-    first answer cannot send heartbeats, so it is given five minutes.
-    An answer is given in the order of members, which is that of their joining.
+    A JoinGroup or SyncGroup that was accepted is answered: at the end of the round, by an error
+    when the round is given up, or when its member is removed.
+    A member without a waiting request is removed when its session ends. A member that has not had
+    its first answer cannot send heartbeats, so it has five minutes.
+    Answers are given in the order of members, which is the order in which they joined.
 
 Rejected
-    Ending the wait of a client that hung up: a broker does not read a connection while it serves
-    it, so it cannot know either.
+    Ending the wait of a client that closed its connection: a broker does not read a connection
+    while it serves it, so it cannot know either.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LONGEST_SESSION: Final = "group.max.session.timeout.ms"
 
 
 class Rebalances:
-    """Of all groups of the cluster."""
+    """The rebalances of all groups of the cluster."""
 
     __slots__ = ("_cluster",)
 
@@ -58,7 +58,11 @@ class Rebalances:
     # -- what members ask --------------------------------------------------------------------------
 
     def check_session(self, broker: Broker, seconds: float) -> None:
-        """Raises `RefusedError` INVALID_SESSION_TIMEOUT."""
+        """Check a member's session timeout.
+
+        Raises:
+            RefusedError: INVALID_SESSION_TIMEOUT.
+        """
         shortest, longest = (
             self._setting(broker, name) for name in (_SHORTEST_SESSION, _LONGEST_SESSION)
         )
@@ -68,10 +72,12 @@ class Rebalances:
             )
 
     def join(self, broker: Broker, group_id: str, asked: Joining, promised: Promised) -> None:
-        """JoinGroup: be a member, of the generation that comes next.
+        """Serve JoinGroup: make the client a member of the next generation.
 
-        ``promised`` is kept now or later. Raises `RefusedError`: UNKNOWN_MEMBER_ID,
-        FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL.
+        ``promised`` is kept now or later.
+
+        Raises:
+            RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.
         """
         groups = self._cluster.groups
         group = groups.find(group_id) if asked.member_id else groups.make(group_id)
@@ -97,11 +103,14 @@ class Rebalances:
         assignments: Mapping[str, bytes],
         promised: Promised,
     ) -> None:
-        """SyncGroup: hear one's assignment; the leader brings everybody's.
+        """Serve SyncGroup: give a member its assignment; the leader brings all assignments.
 
-        ``protocol``: type and name, None where they are not said. ``promised`` is kept now or
-        later. Raises `RefusedError`: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-        INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS.
+        ``protocol`` is the protocol's type and name, None where the request has none.
+        ``promised`` is kept now or later.
+
+        Raises:
+            RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+                INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS.
         """
         group = self._group_of_members(group_id)
         member = group.member(member_id, instance_id)
@@ -129,10 +138,11 @@ class Rebalances:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
-        """Heartbeat: stay a member.
+        """Serve Heartbeat: let a member's session begin anew.
 
-        Raises `RefusedError`: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, and
-        REBALANCE_IN_PROGRESS to one who stays and has to join again.
+        Raises:
+            RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or
+                REBALANCE_IN_PROGRESS for a member that has to join again.
         """
         group = self._cluster.groups.find(group_id)
         if group is None:
@@ -144,15 +154,15 @@ class Rebalances:
             raise RefusedError(ErrorCode.rebalance_in_progress, "join again")
 
     def committed(self, group: Group, member_id: str) -> None:
-        """An OffsetCommit is a heartbeat, too, but for who has yet to sync."""
+        """Let a member's session begin anew after an OffsetCommit, unless it has to sync first."""
         member = group.members.get(member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
             self._watch(group, member)
 
     def leave(self, group_id: str, leaving: list[tuple[str, str | None]]) -> list[ErrorCode]:
-        """LeaveGroup: members, by id and instance id, leave; what is said of each.
+        """Serve LeaveGroup: remove members, and return the error code of each.
 
-        Without a member id an instance id is enough: so an operator removes a static member.
+        A static member can be removed by its instance id alone, as an operator does.
         """
         group = self._cluster.groups.find(group_id)
         if group is None:
@@ -166,7 +176,7 @@ class Rebalances:
         return codes
 
     def move(self, group: Group) -> None:
-        """Another broker coordinates the group: who waits at the old one has to find it."""
+        """End the waits at a coordinator that another broker replaces."""
         for member in group.members.values():
             member.answer_join({"error_code": ErrorCode.not_coordinator})
             member.answer_sync({"error_code": ErrorCode.not_coordinator})
@@ -180,7 +190,7 @@ class Rebalances:
         known = group.members.get(member_id)
         match group.state:
             case GroupState.PREPARING:
-                # Who waits is in, so that of too many members the last to join again are out.
+                # Waiting members stay: of too many, the last to join again are refused.
                 is_in = known is not None and known.joining is not None
                 return is_in or len(group.waiting) < largest
             case GroupState.COMPLETING | GroupState.STABLE:
@@ -188,9 +198,9 @@ class Rebalances:
         return True
 
     def _join_first(self, group: Group, asked: Joining, promised: Promised) -> None:
-        """Of somebody without a member id."""
+        """Serve the JoinGroup of a client without a member id."""
         prefix = asked.client_id if asked.instance_id is None else asked.instance_id
-        member_id = f"{prefix}-{self._cluster.new_uuid()}"
+        member_id = f"{prefix}-{self._cluster.topology.new_uuid()}"
         known = group.instances.get(asked.instance_id or "")
         if known is not None:
             self._return(group, group.members[known], member_id, asked, promised)
@@ -202,7 +212,7 @@ class Rebalances:
             self._add(group, member_id, asked, promised)
 
     def _join_again(self, group: Group, asked: Joining, promised: Promised) -> None:
-        """Of somebody with a member id."""
+        """Serve the JoinGroup of a client with a member id."""
         if asked.member_id in group.given:
             self._add(group, asked.member_id, asked, promised)
             return
@@ -211,12 +221,12 @@ class Rebalances:
         leads = group.leader == member.id
         stays = same and (group.state is GroupState.COMPLETING or not leads)
         if group.state is GroupState.PREPARING or not stays:
-            # A leader may join again only to have everything assigned anew.
+            # A leader joins again when it wants a new assignment.
             member.update(asked)
             member.joining = promised
             self._prepare_or_complete(group)
         else:
-            # It may not have had its answer.
+            # The answer to its last JoinGroup may have been lost.
             promised.keep(_generation(group, member))
 
     def _add(self, group: Group, member_id: str, asked: Joining, promised: Promised) -> None:
@@ -231,7 +241,7 @@ class Rebalances:
     def _return(
         self, group: Group, old: Member, member_id: str, asked: Joining, promised: Promised
     ) -> None:
-        """A static member that was started again: it takes its place, and nobody has to move."""
+        """Give a restarted static member its old place, without a rebalance if possible."""
         led = group.leader
         fenced = {"error_code": ErrorCode.fenced_instance_id, "member_id": old.id}
         old.answer_join(fenced)
@@ -241,7 +251,7 @@ class Rebalances:
         self._watch(group, member, old.session)
         member.joining = promised
         if group.state is GroupState.COMPLETING:
-            # The leader may have been told the old id already.
+            # The leader may have got the old id already.
             self._prepare(group)
         elif group.state is not GroupState.STABLE:
             self._complete_if_all_joined(group)
@@ -252,7 +262,7 @@ class Rebalances:
             if asked.may_skip:
                 values["skip_assignment"] = group.leader == member_id
             else:
-                # It could not be told to assign nothing, so it is not told that it leads.
+                # Its version has no way to skip the assignment, so it is not told that it leads.
                 values |= {"leader": led, "members": ()}
             member.answer_join(values)
 
@@ -265,7 +275,7 @@ class Rebalances:
             self._complete_if_all_joined(group)
 
     def _prepare(self, group: Group) -> None:
-        """Begin a rebalance: members hear of it by their next heartbeat, and join again."""
+        """Begin a rebalance: members learn of it by their next heartbeat, and join again."""
         if group.state is GroupState.COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
@@ -282,7 +292,7 @@ class Rebalances:
             group.join_timer.set(group.patience, lambda: self._complete(group))
 
     def _wait_for_first(self, group: Group, delay: float, left: float) -> None:
-        """Members of a new group come one after the other: wait as long as more of them do."""
+        """Wait for further members of a new group, as long as more of them come."""
 
         def look() -> None:
             if group.grew and left > 0:
@@ -299,13 +309,13 @@ class Rebalances:
             self._complete(group)
 
     def _complete(self, group: Group) -> None:
-        """End the first round: who is in is told so, who has not come is out."""
+        """End the first round: answer members that joined, and remove those that did not."""
         group.join_timer.cancel()
         for member in list(group.members.values()):
             if member.joining is None and not member.is_static:
                 group.remove(member.id)
         if group.members and not group.elect():
-            # Only static members, and none of them has come: wait until their sessions end.
+            # Only static members are left, and none has joined: wait until their sessions end.
             group.join_timer.set(group.patience, lambda: self._complete(group))
             return
         group.begin_generation()
@@ -320,7 +330,7 @@ class Rebalances:
         group.sync_timer.set(group.patience, lambda: self._end_sync(group, generation))
 
     def _end_sync(self, group: Group, generation: int) -> None:
-        """Who joined and has not asked for an assignment in all that time is out."""
+        """Remove members that joined and did not ask for their assignment in time."""
         is_waiting = group.state in (GroupState.COMPLETING, GroupState.STABLE)
         if generation == group.generation and is_waiting and group.unsynced:
             for member_id in list(group.unsynced):
@@ -333,7 +343,7 @@ class Rebalances:
             if code is not ErrorCode.none:
                 values = {"error_code": code}
             if member.answer_sync(values):
-                # Its session ran out unnoticed while it waited.
+                # Its session ended while it waited, when nothing checked it.
                 self._watch(group, member)
 
     # -- leaving -----------------------------------------------------------------------------------
@@ -359,7 +369,7 @@ class Rebalances:
         group.remove(member.id)
 
     def _watch(self, group: Group, member: Member, seconds: float | None = None) -> None:
-        """Its session begins anew."""
+        """Let a member's session begin anew."""
         wait = member.session if seconds is None else seconds
         member.session_timer.set(wait, lambda: self._expire(group, member))
 
@@ -373,7 +383,7 @@ class Rebalances:
             self._complete(group)
 
     def _give_up(self, group: Group, member_id: str) -> None:
-        """Somebody was given an id and did not come back."""
+        """Remove a member id that was handed out and not used in time."""
         group.take_back(member_id)
         if group.state is GroupState.PREPARING and group.all_joined:
             self._complete(group)
@@ -387,11 +397,11 @@ class Rebalances:
         return group
 
     def _setting(self, broker: Broker | None, name: str) -> int:
-        return int(self._cluster.broker_config(broker, name))
+        return int(self._cluster.topology.broker_config(broker, name))
 
 
 def _generation(group: Group, member: Member) -> dict[str, Any]:
-    """What a member is told at the end of the first round, and the leader of all others."""
+    """Return a member's answer at the end of the first round; the leader's lists all members."""
     members = group.members.values() if group.leader == member.id else ()
     return {
         "error_code": ErrorCode.none,
@@ -412,7 +422,7 @@ def _generation(group: Group, member: Member) -> dict[str, Any]:
 
 
 def _assignment(group: Group, member: Member) -> dict[str, Any]:
-    """What a member is told at the end of the second round."""
+    """Return a member's answer at the end of the second round."""
     return {
         "error_code": ErrorCode.none,
         "protocol_type": group.protocol_type,

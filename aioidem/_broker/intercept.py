@@ -1,17 +1,16 @@
-"""The one hook into the broker: see every request when its turn comes, and decide what becomes of
-it.
+"""The one hook into the broker: it sees every request when its turn comes, and decides about it.
 
 ``cluster.intercept(fn)`` calls ``fn(seen)`` with a `RequestSeen` for each request that is about to
-be served. It returns None to let it be, or one of the actions below.
+be served. It returns None to let the request be served, or one of the actions below.
 
 Invariants
-    The hook is called once per request, in serving order, on any transport; it must be quick and
-    must not await. An answer is never left out of the middle of a connection, because TCP cannot do
-    that: after an answer that is not to arrive, nothing more arrives on that connection
-    (``silent=False`` breaks this on purpose).
+    The hook is called once per request, in serving order, on any transport; it must not block or
+    await. An answer is never left out of the middle of a connection, because TCP cannot do that:
+    after an answer that is lost, nothing more arrives on that connection (``silent=False`` breaks
+    this on purpose).
 
 Rejected
-    A hook per API or per stage: tests then depend on the broker's insides. Seven words are enough.
+    A hook per API or per stage: tests would depend on the broker's inside. Eight actions suffice.
 """
 
 from __future__ import annotations
@@ -43,7 +42,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BatchSeen:
-    """One batch of a Produce request; topic None: the topic id is not known here."""
+    """One batch of a Produce request.
+
+    Attributes:
+        topic: Name of the topic; None: the cluster does not know the topic id.
+        topic_id: Id of the topic; None: the request names it (before v13).
+        partition: Index of the partition.
+        producer_id: Producer id; -1: the batch is not idempotent, or cannot be read.
+        producer_epoch: Producer epoch.
+        base_sequence: Sequence of the first record.
+        count: How many records.
+        size: Size of the batch, in bytes.
+    """
 
     topic: str | None
     topic_id: UUID | None
@@ -57,7 +67,19 @@ class BatchSeen:
 
 @dataclass(frozen=True, slots=True)
 class RequestSeen:
-    """A request whose turn has come. ``request`` is kio's entity, ``now`` in seconds."""
+    """A request whose turn has come.
+
+    Attributes:
+        broker_id: Id of the broker that serves it.
+        connection_id: Id of the connection.
+        api_key: API of the request.
+        api_version: Version of the request.
+        correlation_id: Correlation id in the header.
+        client_id: Client id in the header.
+        request: Body of the request, as kio's entity.
+        now: The time, in seconds.
+        batches: Batches of a Produce request.
+    """
 
     broker_id: int
     connection_id: int
@@ -72,10 +94,12 @@ class RequestSeen:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """No answer. ``processed``: it is carried out first (a lost answer), else it never arrived.
+    """Do not answer the request.
 
-    ``silent``: nothing more is answered on this connection, and without ``processed`` nothing more
-    is carried out either (the peer is gone).
+    Attributes:
+        processed: Carry the request out first, so that only the answer is lost.
+        silent: Answer nothing more on this connection; without ``processed``, carry nothing more
+            out either.
     """
 
     processed: bool = False
@@ -84,9 +108,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Produce: answer ``code`` with base offset -1 and append nothing.
+    """Answer a Produce request by an error code with base offset -1, and append nothing.
 
-    ``only``: just for these (topic, partition); the others are served.
+    Attributes:
+        code: The error code.
+        only: Refuse only these (topic, partition), and serve the others; None: refuse all.
     """
 
     code: ErrorCode
@@ -95,7 +121,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class AfterAppend:
-    """Produce: append, then answer ``code`` with the base offset kept (a two-faced answer)."""
+    """Append, then answer by an error code with the base offset of the append.
+
+    Attributes:
+        code: The error code.
+        only: Only for these (topic, partition); None: for all.
+    """
 
     code: ErrorCode
     only: frozenset[tuple[str, int]] | None = None
@@ -103,37 +134,37 @@ class AfterAppend:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Answer this entity without carrying the request out."""
+    """Answer with this entity, without carrying the request out."""
 
     response: Entity
 
 
 @dataclass(frozen=True, slots=True)
 class RespondRaw:
-    """Answer these bytes, header and all, without carrying the request out."""
+    """Answer with these bytes, header included, without carrying the request out."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Carry it out, then answer what ``change(response)`` returns."""
+    """Carry the request out, then answer with what ``change(response)`` returns."""
 
     change: Callable[[Entity], Entity]
 
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close without an answer. ``processed``: carry it out first."""
+    """Close the connection without an answer; ``processed``: carry the request out first."""
 
     processed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait ``seconds`` before it is carried out, then go on with ``then``.
+    """Wait ``seconds`` before the request is carried out, then do ``then`` with it.
 
-    What is queued behind it on the connection waits as well.
+    Requests behind it on the connection wait as well.
     """
 
     seconds: float

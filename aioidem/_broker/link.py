@@ -1,14 +1,14 @@
 """Round-trip time and bandwidth of one connection, as delivery times.
 
 Invariants
-    Order is kept: nothing is delivered before what was handed in earlier, also when the delay is
-    lowered meanwhile. Pipelined: a second message waits for the first one's bytes to leave, not for
-    its delivery. No clock and no sleeping: time (seconds) comes in as an argument and goes out as a
-    due time.
+    Order is kept: nothing is delivered before what was handed in earlier, even if the delay is
+    lowered meanwhile. Links are pipelined: a second message waits for the first one's bytes to be
+    sent, not for its delivery. There is no clock and no sleeping: time (seconds) is an argument,
+    and the result is a due time.
 
 Rejected
     Sleeping in the reader and the writer: that turns a long link into a slow one (one message per
-    round trip) and makes the broker's own count of what is unanswered depend on a scheduler.
+    round trip), and makes the broker's count of unanswered batches depend on a scheduler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Lane", "Link"]
 
 
 class Lane:
-    """One direction: ``delay`` in seconds, ``bandwidth`` in bytes per second (None: no limit)."""
+    """One direction: ``delay`` in seconds, ``bandwidth`` in bytes per second (None: unlimited)."""
 
     __slots__ = ("_last_due", "_sent_until", "bandwidth", "delay")
 
@@ -28,7 +28,7 @@ class Lane:
         self._last_due = 0.0
 
     def due(self, now: float, size: int) -> float:
-        """When ``size`` bytes handed in at ``now`` are all there."""
+        """Return when the last of ``size`` bytes that are handed in at ``now`` is delivered."""
         if self.bandwidth is None:
             due = now + self.delay
         else:
@@ -41,7 +41,7 @@ class Lane:
 
 
 class Link:
-    """Both directions: each has half of the round trip and the whole bandwidth."""
+    """Both directions: each has half of the round-trip time and the whole bandwidth."""
 
     __slots__ = ("down", "up")
 
@@ -50,9 +50,9 @@ class Link:
         self.down = Lane(rtt / 2, bandwidth)
 
     def set_rtt(self, rtt: float) -> None:
-        """Seconds; for what is handed in from now on."""
+        """Set the round-trip time, in seconds, for bytes that are handed in from now on."""
         self.up.delay = self.down.delay = rtt / 2
 
     def set_bandwidth(self, bandwidth: float | None) -> None:
-        """Bytes per second each way, None for unlimited; for what is handed in from now on."""
+        """Set bytes per second each way (None: unlimited), for bytes handed in from now on."""
         self.up.bandwidth = self.down.bandwidth = bandwidth

@@ -6,8 +6,8 @@ Invariants
     to the next.
 
 Rejected
-    Segments and files: this log is for tests and demos, holds what fits into ``retention.bytes`` of
-    memory, and forgets whole batches from its head beyond that, as Kafka forgets whole segments.
+    Segments and files: this log is for tests and demos. It keeps ``retention.bytes`` in memory, and
+    deletes whole batches from its beginning, as Kafka deletes whole segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class Log:
-    """Append-only list of batches with a start, an end and a size in bytes."""
+    """A list of batches that grows at its end, with its offsets and its size."""
 
     __slots__ = ("_batches", "_end", "_size", "_start")
 
@@ -38,49 +38,54 @@ class Log:
 
     @property
     def start_offset(self) -> int:
-        """Offset of the first record that is still there."""
+        """Return the offset of the first record that is still in the log."""
         return self._start
 
     @property
     def end_offset(self) -> int:
-        """Offset of the next record to be appended."""
+        """Return the offset of the next record to be appended."""
         return self._end
 
     @property
     def size(self) -> int:
-        """Bytes of all batches."""
+        """Return the size of all batches, in bytes."""
         return self._size
 
     @property
     def batches(self) -> list[StoredBatch]:
-        """A copy of the list of batches, oldest first."""
+        """Return a copy of the list of batches, oldest first."""
         return list(self._batches)
 
     def append(self, batch: StoredBatch) -> None:
-        """``batch.base_offset`` must be `end_offset`; the caller assigns it so that replicas share
-        one object.
+        """Append a batch.
+
+        ``batch.base_offset`` must be `end_offset`; the caller sets it, so that replicas share one
+        object.
         """
         self._batches.append(batch)
         self._end = batch.last_offset + 1
         self._size += len(batch.data)
 
     def copy_from(self, other: Log) -> None:
-        """Become a copy of ``other`` (a replica that was just assigned)."""
+        """Become a copy of another replica's log."""
         self._batches = list(other._batches)
         self._start, self._end, self._size = other._start, other._end, other._size
 
     def since(self, offset: int) -> list[StoredBatch]:
-        """Batches from the one that holds ``offset`` on."""
+        """Return the batches from the one that contains ``offset`` on."""
         return self._batches[self._index(offset) :]
 
     def read(
         self, offset: int, max_bytes: int, below: int, *, at_least_one: bool
     ) -> list[StoredBatch]:
-        """Batches from the one holding ``offset``, ending below the offset ``below``, at most
-        ``max_bytes`` of them.
+        """Return batches from the one that contains ``offset`` on, as a Fetch reads them.
 
-        ``at_least_one``: the first batch comes even if it is larger (KIP-74, so that a reader
-        always gets on).
+        Args:
+            offset: Where to begin.
+            below: Return batches that end below this offset only.
+            max_bytes: Return no more bytes than this.
+            at_least_one: Return the first batch even if it is larger, so that a reader always
+                advances (KIP-74).
         """
         found: list[StoredBatch] = []
         room = max_bytes
@@ -95,7 +100,10 @@ class Log:
         return found
 
     def first_batch_reaching(self, timestamp_ms: int, below: int) -> StoredBatch | None:
-        """First batch ending below ``below`` that has a record at or after ``timestamp_ms``."""
+        """Return the first batch with a record at or after ``timestamp_ms``.
+
+        Only batches that end below the offset ``below`` are considered.
+        """
         for batch in self._batches:
             if batch.last_offset >= below:
                 return None
@@ -104,19 +112,20 @@ class Log:
         return None
 
     def newest_by_timestamp(self, below: int) -> StoredBatch | None:
-        """The first of the batches ending below ``below`` that holds the largest timestamp."""
+        """Return the first batch ending below ``below`` that has the largest timestamp."""
         inside = [b for b in self._batches if b.last_offset < below]
         return max(inside, key=attrgetter("max_timestamp_ms"), default=None)
 
     def epoch_of(self, offset: int, otherwise: int) -> int:
-        """Leader epoch of the record at ``offset``; ``otherwise`` if there is none."""
+        """Return the leader epoch of the record at ``offset``; ``otherwise`` if there is none."""
         if not self._batches or not self._start <= offset < self._end:
             return otherwise
         return self._batches[self._index(offset)].leader_epoch
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch <= ``epoch`` in the log, first offset after it), (-1, -1) if there is none
-        (KIP-101).
+        """Return the largest epoch up to ``epoch`` in the log, and its end offset (KIP-101).
+
+        Both are -1 if the log has no such epoch.
         """
         found, end = -1, -1
         for batch in self._batches:
@@ -127,7 +136,7 @@ class Log:
         return found, end
 
     def common_end(self, other: Log) -> int:
-        """First offset at which this log and ``other`` are not the same batch any more."""
+        """Return the first offset from which on this log and another one differ."""
         index, theirs = len(self._batches), {b.base_offset: b for b in other._batches}
         while (
             index
@@ -139,7 +148,7 @@ class Log:
         return max(self._start, min(other._start, self._end))
 
     def truncate(self, offset: int) -> bool:
-        """Drop every batch that ends at or after ``offset``; True if there was one."""
+        """Remove every batch that ends at or after ``offset``, and return whether there was one."""
         dropped = False
         while self._batches and self._batches[-1].last_offset >= offset:
             self._size -= len(self._batches.pop().data)
@@ -151,8 +160,9 @@ class Log:
         return dropped
 
     def enforce_retention(self, max_bytes: int) -> None:
-        """Forget whole batches from the head until at most ``max_bytes`` are left; the newest one
-        always stays.
+        """Remove whole batches from the beginning until at most ``max_bytes`` are left.
+
+        The newest batch always stays.
         """
         count = 0
         while self._size > max_bytes and count < len(self._batches) - 1:
@@ -163,9 +173,9 @@ class Log:
             self._start = self._batches[0].base_offset
 
     def delete_before(self, offset: int) -> None:
-        """Let the log start at ``offset`` (not beyond its end), if it does not start above.
+        """Let the log start at ``offset``, which is at most its end, if it starts below it.
 
-        A batch that holds it stays whole, as Kafka's segments do.
+        A batch that contains the offset stays whole, as a segment does in Kafka.
         """
         if offset <= self._start:
             return

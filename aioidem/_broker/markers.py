@@ -1,11 +1,11 @@
 """The control batches that end a transaction in a partition's log (KIP-98).
 
-A marker is one record: its key says abort or commit, its value the epoch of the coordinator that
-wrote it. Offsets are consumed by it as by any record, and readers skip it.
+A marker is one record: its key says abort or commit, its value has the epoch of the coordinator
+that wrote it. A marker takes an offset as any record does, and readers skip it.
 
 Rejected
-    Decoding a marker through a reader: what is in the log was made here, so its one bit of
-    information is at a fixed place.
+    Decoding a marker through a reader: markers are made here, so the one bit of information is at a
+    fixed place.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from aioidem._records import build_batch
 __all__ = ["COORDINATOR_EPOCH", "end_marker", "is_commit"]
 
 COORDINATOR_EPOCH: Final = 0
-"""Of every coordinator here: a state that is never lost needs no fencing of its keepers."""
+"""Epoch of every coordinator here: their state is never lost, so no coordinator is fenced."""
 
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
-# Behind the batch header: length, attributes, two deltas, length of the key, version of the key.
+# After the batch header: length, attributes, two deltas, length of the key, version of the key.
 _KIND_AT: Final = HEADER_SIZE + 7
 
 
@@ -37,7 +37,7 @@ class _Marker(NamedTuple):
 
 
 def end_marker(producer_id: int, epoch: int, *, commit: bool, stamp_ms: int) -> bytes:
-    """The batch that ends a transaction of that producer, as it lies in the log."""
+    """Return the batch that ends a producer's transaction, as it is stored in the log."""
     kind = _COMMIT if commit else _ABORT
     record = _Marker(_KEY.pack(0, kind), _VALUE.pack(0, COORDINATOR_EPOCH), stamp_ms)
     return build_batch(
@@ -46,5 +46,5 @@ def end_marker(producer_id: int, epoch: int, *, commit: bool, stamp_ms: int) -> 
 
 
 def is_commit(marker: StoredBatch) -> bool:
-    """Whether a control batch made by `end_marker` commits."""
+    """Return whether a control batch made by `end_marker` commits."""
     return int.from_bytes(marker.data[_KIND_AT : _KIND_AT + 2], "big") == _COMMIT

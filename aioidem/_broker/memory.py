@@ -1,9 +1,9 @@
 """Byte streams between client and broker without sockets.
 
 Invariants
-    Chunks are handed over, not copied. At most `BUFFER_BYTES` wait in one direction, then the
-    sender waits, as a full socket buffer makes it wait. As with TCP: what was sent before the end
-    is still read after it; sending to a closed peer fails.
+    Chunks are handed over, not copied. At most `BUFFER_BYTES` wait in one direction; then the
+    sender waits, as with a full socket buffer. As with TCP, what was sent before the end can be
+    read after it, and sending to a closed peer fails.
 
 Rejected
     anyio's memory object streams: they count objects, not bytes, and their closing order differs.
@@ -27,7 +27,7 @@ BUFFER_BYTES: Final = 1 << 20
 
 
 class _Pipe:
-    """One direction."""
+    """One direction of a connection."""
 
     __slots__ = ("broken", "changed", "chunks", "ended", "size")
 
@@ -55,7 +55,12 @@ class MemoryStream(ByteStream):
         return f"<MemoryStream in={self._in.size} out={self._out.size} closed={self._closed}>"
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Bytes of the peer; EndOfStream once it has closed and everything was read."""
+        """Return bytes from the peer.
+
+        Raises:
+            anyio.EndOfStream: The peer has closed, and everything was read.
+            anyio.ClosedResourceError: This end is closed.
+        """
         await anyio.lowlevel.checkpoint()
         pipe = self._in
         while not pipe.chunks:
@@ -73,7 +78,12 @@ class MemoryStream(ByteStream):
         return bytes(chunk)
 
     async def send(self, item: bytes) -> None:
-        """Returns when there is room for more; BrokenResourceError once the peer has closed."""
+        """Send bytes, and return when there is room for more.
+
+        Raises:
+            anyio.BrokenResourceError: The peer has closed.
+            anyio.ClosedResourceError: This end is closed.
+        """
         await anyio.lowlevel.checkpoint()
         pipe = self._out
         if self._closed:
@@ -90,13 +100,13 @@ class MemoryStream(ByteStream):
             await pipe.changed.wait()
 
     async def send_eof(self) -> None:
-        """The peer reads the end after what was sent."""
+        """Close this direction: the peer reads what was sent, and then the end."""
         self._out.ended = True
         self._out.notify()
         await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Close both directions; what the peer has not read yet stays readable for it."""
+        """Close both directions; the peer can still read what was sent."""
         self._closed = True
         self._out.ended = True
         self._in.broken = True
@@ -106,18 +116,18 @@ class MemoryStream(ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """None: there is no socket behind it."""
+        """Return no attributes: there is no socket."""
         return {}
 
 
 def stream_pair() -> tuple[MemoryStream, MemoryStream]:
-    """Both ends of a new connection."""
+    """Return both ends of a new connection."""
     there, back = _Pipe(), _Pipe()
     return MemoryStream(back, there), MemoryStream(there, back)
 
 
 class MemoryConnector:
-    """Connects to whatever ``accept(host, port)`` hands out; None: nobody listens there."""
+    """Connects to the stream that ``accept(host, port)`` returns; None refuses the connection."""
 
     __slots__ = ("_accept",)
 
@@ -125,7 +135,11 @@ class MemoryConnector:
         self._accept = accept
 
     async def connect(self, host: str, port: int) -> ByteStream:
-        """A new connection; raises KafkaConnectionError where no broker listens."""
+        """Open a new connection.
+
+        Raises:
+            KafkaConnectionError: No broker listens at this address.
+        """
         await anyio.lowlevel.checkpoint()
         stream = self._accept(host, port)
         if stream is None:

@@ -1,16 +1,16 @@
-"""A partition: its replicas, who leads it, what is committed, and what waits for that.
+"""A partition: its replicas, its leader, what is committed, and the requests that wait for it.
 
 Invariants
     Followers copy at once (nothing here takes time by itself) unless they are offline or paused.
-    The high watermark is the least log end among the in-sync replicas, never above a hold, and
-    never moves back but by the loss of a log.
-    A new leader's log is the truth: every other replica truncates to what it shares with it and
-    rebuilds its producer state from the log only if something was cut.
+    The high watermark is the smallest log end among the in-sync replicas, at most a hold, and only
+    moves back when a log is lost.
+    A new leader's log is the truth: every other replica truncates to what it has in common with it,
+    and rebuilds its producer state from the log only if something was truncated.
 
 Rejected
-    One log per partition with followers as numbers: what a follower remembers of a producer
-    depends on the broker it is on (an old one keeps 5), and a clean election to a follower that
-    lags loses the tail. Both are faults a client must be tried with.
+    One log per partition with followers as numbers: what a follower remembers of a producer depends
+    on its broker (an old one retains 5 batches), and a clean election of a follower that lags loses
+    the end of the log. A client must be tested with both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replica:
         self.paused = False
 
     def pass_through_snapshot(self) -> None:
-        """Remember of producers what a restart leaves."""
+        """Keep of the producer state what a snapshot holds, as a restart does."""
         self.producers.through_snapshot(of_empty_log=self.log.start_offset == self.log.end_offset)
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class Replica:
 
 
 class Topic:
-    """A topic: its id, its partitions, what was configured for it."""
+    """A topic: its id, its partitions, and its configs."""
 
     __slots__ = ("id", "name", "overrides", "partitions", "settings")
 
@@ -63,12 +63,19 @@ class Topic:
         self.partitions: list[Partition] = []
 
     def partition(self, index: int) -> Partition | None:
-        """The partition of that index, None if there is none."""
+        """Return the partition of that index; None if there is none."""
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
 class Partition:
-    """One partition. ``retain_on(broker_id)`` says how many batches that broker remembers of it."""
+    """One partition.
+
+    Args:
+        topic: Its topic.
+        index: Its index.
+        brokers: Ids of the brokers with a replica, the leader first.
+        retain_on: Returns how many batches per producer a broker remembers of a topic's partitions.
+    """
 
     __slots__ = (
         "_hold",
@@ -109,32 +116,35 @@ class Partition:
 
     @property
     def leader_replica(self) -> Replica | None:
-        """The leader's copy, None while there is no leader."""
+        """Return the leader's copy; None while there is no leader."""
         return self.replicas.get(self.leader)
 
     def led_by(self, broker_id: int) -> Replica | None:
-        """The replica on that broker if it is the leader."""
+        """Return the replica on a broker if it is the leader."""
         return self.replicas[broker_id] if broker_id == self.leader else None
 
     @property
     def least_in_sync(self) -> int:
-        """Replicas that acks=all wants in sync: no more than there are."""
+        """Return how many replicas acks=all requires in sync: at most as many as there are."""
         return min(self.topic.settings.min_insync_replicas, len(self.replicas))
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset up to which every transaction is decided and committed as such (KIP-98)."""
+        """Return the offset up to which every transaction has ended (KIP-98).
+
+        It is at most the high watermark.
+        """
         leader = self.leader_replica
         if leader is None:
             return self.high_watermark
         return leader.producers.transactions.last_stable_offset(self.high_watermark)
 
     def retain_on(self, broker_id: int) -> int:
-        """Batches per producer that broker remembers of this partition."""
+        """Return how many batches per producer a broker remembers of this partition."""
         return self._retain_on(broker_id, self.topic)
 
     def append(self, data: bytes | memoryview, header: BatchHeader, now_ms: int) -> StoredBatch:
-        """Append to the leader's log, which must be there, and replicate."""
+        """Append to the log of the leader, which must exist, and replicate."""
         leader = self.replicas[self.leader]
         settings = self.topic.settings
         batch = StoredBatch(
@@ -155,32 +165,32 @@ class Partition:
         return batch
 
     def delete_before(self, offset: int) -> None:
-        """Start the leader's log at ``offset``, and its followers' as far as they have come."""
+        """Let the leader's log start at ``offset``, and its followers' as far as they have it."""
         for replica in (self.replicas[self.leader], *self._followers()):
             replica.log.delete_before(min(offset, replica.log.end_offset))
 
     def hold_high_watermark(self, at: int | None = None) -> None:
-        """Keep the high watermark where it is, or let it rise to ``at`` and no further."""
+        """Keep the high watermark where it is, or let it rise to ``at`` at most."""
         self._hold = self.high_watermark if at is None else at
         self._advance()
 
     def release_high_watermark(self) -> None:
-        """End the hold."""
+        """End `hold_high_watermark`."""
         self._hold = None
         self._advance()
 
     def pause(self, broker_id: int) -> None:
-        """The follower on that broker stops copying; it stays in sync by name."""
+        """Stop a follower from copying; it stays among the in-sync replicas."""
         self.replicas[broker_id].paused = True
 
     def resume(self, broker_id: int) -> None:
-        """It copies again and catches up."""
+        """Let a paused follower copy again; it catches up."""
         self.replicas[broker_id].paused = False
         self.catch_up()
 
     def shrink_isr(self, broker_id: int) -> None:
         """Take a follower out of the in-sync replicas."""
-        # The last one stays, also while it is down: nobody else may be elected cleanly.
+        # The last one stays even while it is down: only it can be elected cleanly.
         if broker_id in self.isr and broker_id != self.leader and len(self.isr) > 1:
             self.isr.remove(broker_id)
             self._advance()
@@ -199,7 +209,7 @@ class Partition:
         self._advance()
 
     def elect(self, broker_id: int) -> None:
-        """Make that replica the leader, whatever its log holds."""
+        """Make a replica the leader, whatever its log contains."""
         self.leader = broker_id
         self.leader_epoch += 1
         leader = self.replicas[broker_id]
@@ -210,7 +220,7 @@ class Partition:
         self.catch_up()
 
     def reassign(self, broker_id: int) -> None:
-        """Give the leader's place among the replicas to a broker that has none, and elect it."""
+        """Move the leader's replica to a broker that has none, and elect it there."""
         old = self.replicas.get(self.leader)
         fresh = Replica(broker_id)
         if old is not None:
@@ -223,7 +233,7 @@ class Partition:
         self.elect(broker_id)
 
     def broker_stopped(self, broker_id: int) -> None:
-        """The controller's reaction: out of the in-sync replicas, another one leads, or nobody."""
+        """Take a stopped broker out of the in-sync replicas; elect another leader if possible."""
         replica = self.replicas.get(broker_id)
         if replica is None:
             return
@@ -241,7 +251,7 @@ class Partition:
             self.leader_epoch += 1
 
     def broker_started(self, broker_id: int) -> None:
-        """It follows and catches up, or leads if nobody does and it is in sync."""
+        """Let a started broker catch up, or lead if there is no leader and it is in sync."""
         replica = self.replicas.get(broker_id)
         if replica is None:
             return

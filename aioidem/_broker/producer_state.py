@@ -2,32 +2,32 @@
 
 Modelled on what Kafka 4.3.1 does, step by step:
 
-* A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and gets
-  its first offset back.
+* A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and is
+  answered with its first offset.
 * A lower epoch is refused: INVALID_PRODUCER_EPOCH. A higher one must start at sequence 0, else
   OUT_OF_ORDER_SEQUENCE_NUMBER.
-* Within an epoch the next batch starts right after the last one; 2147483647 is followed by 0.
-  Anything else, including a duplicate older than the memory, is OUT_OF_ORDER_SEQUENCE_NUMBER.
+* Within an epoch the next batch starts right after the last one; 0 follows 2147483647. Anything
+  else, including a duplicate that is no longer remembered, is OUT_OF_ORDER_SEQUENCE_NUMBER.
   DUPLICATE_SEQUENCE_NUMBER is never sent.
-* Unless the broker is one of KIP-758 (``sequence_range``): it remembers the last batch only, which
-  gets its offset back; whatever begins less than the range behind the last sequence is
+* A broker of KIP-758 (``sequence_range``) differs: it remembers the last batch only, and answers it
+  with its offset; a batch that begins less than the range behind the last sequence is
   DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
-* A producer id that is not known may start at any sequence (KIP-360), in transactions v2 at 0 only.
-* A transaction that is about to begin in a partition holds its lowest sequence seen: one that was
-  refused for the coordinator's sake is not overtaken by what follows it (KIP-890).
+* An unknown producer id may start at any sequence (KIP-360), in transactions v2 at 0 only.
+* While the coordinator is asked whether a transaction may begin in a partition, the lowest sequence
+  seen is kept: if its batch is refused, no later batch is appended before it (KIP-890).
 * A marker gives its epoch to the producer; in v2 that is a new one, and the next batch begins at 0.
-* Within a transaction every batch is transactional, and its producer is not forgotten.
-* A producer is forgotten once the clock is ``producer.id.expiration.ms`` past the newest record
-  timestamp of the batch it appended *last* (KIP-854): the newest of all batches does not count, and
-  neither does idleness. Not sooner: that retention or DeleteRecords removed what it wrote does not
-  make a broker forget it (KIP-360; KIP-854 says otherwise, and Kafka does not).
-* A restart keeps one batch per producer, because that is what a producer snapshot holds, and none
-  where the whole log was removed, because the snapshot goes with it. After a crash it is the same:
-  the log is replayed, a snapshot of that is taken, and the snapshot loaded.
+* Within a transaction every batch is transactional, and its producer does not expire.
+* A producer expires once the clock is ``producer.id.expiration.ms`` past the newest record
+  timestamp of the batch it appended *last* (KIP-854); neither the newest of all batches nor the
+  idle time counts. It does not expire sooner because retention or DeleteRecords removed its batches
+  (KIP-360; KIP-854 says otherwise, and Kafka does not do it).
+* A restart keeps one batch per producer, because a producer snapshot holds no more, and none where
+  the whole log was removed, because the snapshot is removed with it. After a crash it is the same:
+  the log is replayed, a snapshot of the result is taken, and the snapshot is loaded.
 
 Rejected
-    A fixed-size ring per producer: N can be changed at run time and a lower N takes effect with the
-    next append only.
+    A fixed-size ring per producer: N can be changed at run time, and a lower N takes effect with
+    the next append only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["ProducerEntry", "ProducerStates", "RememberedBatch"]
 
 
 class RememberedBatch(NamedTuple):
-    """One entry of the memory of a producer."""
+    """One remembered batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -57,8 +57,10 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer on one replica. ``batches`` is oldest first; ``last_timestamp_ms`` is the last
-    appended batch's.
+    """One producer on one replica.
+
+    ``batches`` is oldest first; ``last_timestamp_ms`` is the newest record timestamp of the batch
+    that was appended last.
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "producer_id")
@@ -78,13 +80,13 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record appended in this epoch, -1 if none."""
+        """Return the sequence of the last record appended in this epoch; -1 if there is none."""
         return self.batches[-1].last_sequence if self.batches else -1
 
 
 @dataclass(slots=True)
 class _Verifying:
-    """A producer whose transaction the coordinator was asked about: the lowest sequence seen."""
+    """The lowest sequence seen of a producer whose transaction the coordinator is asked about."""
 
     epoch: int
     lowest: int
@@ -99,22 +101,22 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # By producer id, before its transaction begins here.
+        # By producer id, while its transaction has not begun in this partition.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of one producer."""
+        """Return what is remembered of a producer; None if it is unknown."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
-        """In order of producer id."""
+        """Return all producers, in the order of their ids."""
         return [self._entries[pid] for pid in sorted(self._entries)]
 
     def in_transaction(self, header: BatchHeader) -> bool:
-        """Whether the batch's producer, in its epoch, has a transaction open here."""
+        """Return whether the producer of a batch, in its epoch, has an open transaction here."""
         entry = self._entries.get(header.producer_id)
         return (
             entry is not None
@@ -123,12 +125,14 @@ class ProducerStates:
         )
 
     def verifying(self, header: BatchHeader, *, zero_first: bool = False) -> None:
-        """The coordinator is about to be asked whether the batch may begin a transaction here.
+        """Note that the coordinator is about to be asked whether a transaction may begin here.
 
-        ``zero_first``: in transactions v2, where a producer that is not known must begin at 0; of
-        several such requests the first one's counts, as in Kafka. Raises `RefusedError`
-        INVALID_PRODUCER_EPOCH: of an older epoch nobody needs to be asked, and its sequence says
-        nothing of the present one's.
+        ``zero_first``: whether an unknown producer must begin at sequence 0, as in transactions v2;
+        of several requests the first one's value counts, as in Kafka.
+
+        Raises:
+            RefusedError: INVALID_PRODUCER_EPOCH for an older epoch, whose sequence says nothing
+                about the present epoch's.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
@@ -147,11 +151,18 @@ class ProducerStates:
         *,
         sequence_range: int | None = None,
     ) -> RememberedBatch | None:
-        """Judge a batch that a client wants appended: the remembered original if it is a duplicate,
-        None if it may go in.
+        """Judge a batch that a client wants to append.
 
-        ``sequence_range``: of KIP-758, None for a broker of today. Raises `RefusedError` with
-        INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER.
+        Args:
+            header: Header of the batch.
+            sequence_range: Range of a broker of KIP-758; None: the broker does not know KIP-758.
+
+        Returns:
+            The remembered batch if this is a duplicate of it; None if the batch may be appended.
+
+        Raises:
+            RefusedError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
+                DUPLICATE_SEQUENCE_NUMBER.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
@@ -197,9 +208,7 @@ class ProducerStates:
             )
 
     def appended(self, batch: StoredBatch, retain: int) -> None:
-        """Remember ``batch``, which is in the log now, keeping the newest ``retain`` of its
-        producer.
-        """
+        """Remember a batch that was appended, and keep the newest ``retain`` of its producer."""
         header = batch.header
         if header.producer_id < 0:
             return
@@ -232,9 +241,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget who is ``expiration_ms`` or more past its last batch's newest timestamp; returns
-        their producer ids.
-        """
+        """Forget producers whose last batch is ``expiration_ms`` or more old; return their ids."""
         gone = [
             pid
             for pid, e in self._entries.items()
@@ -246,7 +253,7 @@ class ProducerStates:
         return gone
 
     def through_snapshot(self, *, of_empty_log: bool) -> None:
-        """What a snapshot holds: the last batch of each producer; it is lost with the log."""
+        """Keep what a snapshot holds: the last batch of each producer; nothing for an empty log."""
         self._verifying.clear()
         if of_empty_log:
             self._entries.clear()
@@ -256,8 +263,9 @@ class ProducerStates:
                 entry.batches.popleft()
 
     def recover(self, batches: Iterable[StoredBatch], retain: int) -> None:
-        """Replay ``batches`` after a crash, on top of older snapshots, which name who wrote what
-        is gone.
+        """Replay ``batches`` after a crash, on top of older snapshots.
+
+        The snapshots name producers whose batches are no longer in the log.
         """
         known = dict(self._entries)
         self.rebuild(batches, retain)
@@ -265,7 +273,7 @@ class ProducerStates:
             self._entries.setdefault(producer_id, entry)
 
     def rebuild(self, batches: Iterable[StoredBatch], retain: int) -> None:
-        """Forget everything and replay ``batches``: after a truncation, on a new replica."""
+        """Forget everything and replay ``batches``: after a truncation, or on a new replica."""
         self._entries.clear()
         self.transactions.clear()
         self._verifying.clear()
@@ -286,7 +294,7 @@ def _follows(last: int, first: int) -> bool:
 
 
 def _check_range(entry: ProducerEntry, header: BatchHeader, sequence_range: int) -> None:
-    # Modulo 2^31, so that a range across the wrap is one.
+    # Modulo 2^31, so that a range may wrap around.
     behind = (entry.last_sequence - header.base_sequence) % (MAX_SEQUENCE + 1)
     if behind < sequence_range:
         raise RefusedError(

@@ -3,7 +3,7 @@
 Invariants
     A connection is served one request at a time, in order: the next one begins when the answer to
     the last one was handed to the link, as Kafka mutes a channel while it works for it.
-    A request read before its connection closed is still served.
+    A request that was read before its connection closed is still served.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ __all__ = [
 
 
 class Delayed(ABC):
-    """A request in purgatory: tried again whenever one of its partitions moved.
+    """A request in purgatory: it is tried again whenever one of its partitions changes.
 
-    ``pending`` is the request while it is parked, None once it was let go. ``deadline``: when
-    `expire` is called, seconds.
+    Attributes:
+        partitions: The partitions that it waits for.
+        deadline: When `expire` is called, in seconds.
+        pending: The request while it is parked; None once it was answered or dropped.
     """
 
     __slots__ = ("deadline", "partitions", "pending")
@@ -58,16 +60,16 @@ class Delayed(ABC):
 
     @abstractmethod
     def attempt(self, cluster: ClusterState) -> Entity | None:
-        """The answer, if it can be given now."""
+        """Return the answer if it can be given now, else None."""
 
     @abstractmethod
     def expire(self, cluster: ClusterState) -> Entity:
-        """The answer at the deadline."""
+        """Return the answer at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Answer at once, and ``close`` the connection behind it."""
+    """Answer at once, and then, with ``close``, close the connection."""
 
     response: Entity
     close: bool = False
@@ -75,22 +77,24 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Answer when the purgatory lets it go."""
+    """Answer when purgatory releases the request."""
 
     delayed: Delayed
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """No answer (acks=0); ``close`` the connection, which is all a broker can say then."""
+    """Give no answer (acks=0); with ``close``, close the connection to report an error."""
 
     close: bool = False
 
 
 class Promised:
-    """Answer when something else in the cluster decides it: a member of the same group, or time.
+    """Answer when something else in the cluster decides it: another member of the group, or time.
 
-    ``build`` makes the answer of what `keep` is told, which may be before the request is parked.
+    Args:
+        build: Makes the answer from the values that `keep` is given, which may be before the
+            request is parked.
     """
 
     __slots__ = ("_build", "_give", "_response")
@@ -101,13 +105,13 @@ class Promised:
         self._response: Entity | None = None
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Answer; to be called once."""
+        """Answer with these values; to be called once."""
         self._response = self._build(values)
         if self._give is not None:
             self._give(self._response)
 
     def when_kept(self, give: Callable[[Entity], None]) -> None:
-        """Where the answer is to go, at once if there is one already."""
+        """Call ``give`` with the answer, at once if there is one already."""
         self._give = give
         if self._response is not None:
             give(self._response)
@@ -117,7 +121,7 @@ Reply: TypeAlias = Now | Later | Never | Promised
 
 
 class ProduceItem:
-    """What a Produce request wants of one partition. ``header`` is None when it was ``refused``."""
+    """One partition's part of a Produce request; ``header`` is None if the batch is ``refused``."""
 
     __slots__ = ("data", "header", "index", "partition", "refused", "topic", "topic_id")
 
@@ -145,7 +149,7 @@ class ProduceItem:
 
     @property
     def identity(self) -> tuple[int, int, int] | None:
-        """(producer id, epoch, first sequence) of an idempotent batch."""
+        """Return (producer id, epoch, first sequence) of an idempotent batch, None for others."""
         header = self.header
         if header is None or header.producer_id < 0 or header.base_sequence < 0:
             return None
@@ -153,7 +157,15 @@ class ProduceItem:
 
 
 class Connection:
-    """One client connection as its broker sees it."""
+    """One client's connection, as its broker sees it.
+
+    Attributes:
+        inbox: Requests that wait to be served.
+        serving: A request is being served.
+        closed: The client has closed the connection.
+        silent: Nothing more is sent on it.
+        doomed: The broker has ended it: nothing more is served.
+    """
 
     __slots__ = (
         "broker_id",
@@ -187,8 +199,12 @@ class Connection:
 class Pending:
     """A request that was read: on its way to the broker, queued, being served or parked.
 
-    ``forced`` and ``afterwards`` are what an interceptor wants said of single partitions, keyed by
-    (topic, partition), None for all: instead of processing, and after it.
+    Attributes:
+        items: The batches of a Produce request.
+        intercepted: The interceptor has seen it.
+        forced: Error code that replaces the processing, from an interceptor.
+        afterwards: Error code that replaces the answer after the processing, from an interceptor.
+        rewrite: Changes the answer; from an interceptor.
     """
 
     __slots__ = (
@@ -230,18 +246,24 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An error code for some partitions of a request, or for all (``only`` None)."""
+    """An error code for some (topic, partition) of a request, or for all (``only`` None)."""
 
     code: ErrorCode
     only: frozenset[tuple[str, int]] | None = None
 
     def applies(self, topic: str | None, index: int) -> bool:
-        """Whether it is meant for this partition."""
+        """Return whether it applies to this partition."""
         return self.only is None or (topic, index) in self.only
 
 
 class Context:
-    """What a handler may know of the request besides its body. Times: seconds and epoch ms."""
+    """What a handler may know of a request besides its body.
+
+    Attributes:
+        pending: The request.
+        now: The time, in seconds.
+        wall_ms: The broker's wall clock, in ms since the epoch.
+    """
 
     __slots__ = ("now", "pending", "wall_ms")
 
@@ -252,14 +274,20 @@ class Context:
 
     @property
     def api_version(self) -> int:
-        """The version the request came in and the answer goes out in."""
+        """Return the version of the request and of its answer."""
         return self.pending.api_version
 
 
 class Delivery:
-    """Something for the client: an answer, raw bytes, or the end of the connection, due now.
+    """Something for the client that is due: an answer, raw bytes, or the end of the connection.
 
-    ``frame`` is what to write, length included, where the cluster encodes; else ``response``.
+    Attributes:
+        connection: Connection that it is for.
+        due: When it is due, in seconds.
+        pending: The request that it answers; None for the end of the connection.
+        response: The answer; None if ``frame`` was given instead.
+        frame: Bytes to write, length included, if the cluster has encoded them.
+        close: Close the connection.
     """
 
     __slots__ = ("close", "connection", "due", "frame", "pending", "response")
@@ -283,5 +311,5 @@ class Delivery:
 
     @property
     def correlation_id(self) -> int:
-        """Of the request this answers, -1 for the end of a connection."""
+        """Return the correlation id of the answered request; -1 for the end of a connection."""
         return -1 if self.pending is None else self.pending.correlation_id

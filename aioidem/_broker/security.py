@@ -1,15 +1,17 @@
-"""What the embedded brokers ask of their clients: TLS, and SASL in every mechanism but GSSAPI.
+"""Security of the embedded brokers: TLS, and SASL with every mechanism but GSSAPI.
 
-Sans-IO, but for the TLS handshake of a stream. Written apart from the client's mechanisms: SCRAM is
-scramp's server, the signature of AWS_MSK_IAM is computed here with HMAC and nothing else, and
-OAUTHBEARER takes what Kafka's own test validator takes, unsigned tokens with ``sub`` and ``exp``.
+Sans-IO, except for the TLS handshake of a stream. The mechanisms are written apart from the
+client's: SCRAM is scramp's server, the signature of AWS_MSK_IAM is computed here with HMAC and
+nothing else, and OAUTHBEARER accepts what Kafka's own test validator accepts, unsigned tokens with
+``sub`` and ``exp``.
 
 Invariants
-    Before authentication a connection is served ApiVersions and the exchange, nothing else; the
-    same during a renewal, and after the end of a session (KIP-368).
+    Before authentication a connection may use ApiVersions and the SASL requests, nothing else; the
+    same holds during a renewal, and after the end of a session (KIP-368).
     A renewal keeps mechanism and principal, and comes a second after the last one at the earliest.
 
-For tests: passwords are in memory as they are, and nobody is authorised for less than everything.
+This is for tests: passwords are kept in memory as plain text, and every authenticated client may do
+everything.
 """
 
 from __future__ import annotations
@@ -42,18 +44,21 @@ _HANDSHAKE_SECONDS: Final = 10.0
 
 
 class SaslRefusedError(Exception):
-    """The client is not let in; the text is for it to read."""
+    """The client failed to authenticate; the message is sent to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """How clients get in.
+    """How clients connect to the brokers of an embedded cluster, and how they authenticate.
 
-    ``tls``: the brokers' certificate, and whether clients need one; None: plaintext.
-    ``mechanisms``: of SASL that are offered; none: no SASL. ``users``: passwords by name, also
-    secret keys by access key for AWS_MSK_IAM. ``max_session``: seconds until a client has to
-    authenticate again (``connections.max.reauth.ms``); None: never.
-    ``scram_iterations``: of SCRAM's keys.
+    Args:
+        tls: TLS context with the brokers' certificate, which says whether clients need one; None:
+            plaintext.
+        mechanisms: SASL mechanisms that the brokers offer; empty: no SASL.
+        users: Passwords by user name, or secret keys by access key for AWS_MSK_IAM.
+        max_session: Seconds after which a client has to authenticate again
+            (``connections.max.reauth.ms``); None: never.
+        scram_iterations: Iterations of SCRAM's keys.
     """
 
     tls: ssl.SSLContext | None = None
@@ -63,11 +68,11 @@ class BrokerSecurity:
     scram_iterations: int = 4096
 
     async def shield(self, stream: ByteStream) -> ByteStream | None:
-        """The stream in TLS, if that is wanted; None: the handshake failed, and it is closed."""
+        """Return the stream in TLS, if TLS is on; None: the handshake failed, and it is closed."""
         if self.tls is None:
             return stream
         with anyio.move_on_after(_HANDSHAKE_SECONDS), suppress(ssl.SSLError, *_STREAM_ENDED):
-            # Closed without a TLS goodbye, which would have to wait for the task that reads.
+            # Close without TLS's close_notify, which would wait for the task that reads.
             return await TLSStream.wrap(
                 stream, server_side=True, ssl_context=self.tls, standard_compatible=False
             )
@@ -84,7 +89,7 @@ _STREAM_ENDED: Final = (
 
 
 class SaslSession:
-    """Who a connection is, and for how long."""
+    """The authentication of one connection: who the client is, and until when."""
 
     __slots__ = ("_begun_at", "_exchange", "_mechanism", "_security", "expires_at", "principal")
 
@@ -97,7 +102,7 @@ class SaslSession:
         self.expires_at: float | None = None
 
     def admits(self, api_key: int, now: float) -> bool:
-        """Whether a request of that API is served at ``now``, or ends the connection."""
+        """Return whether a request of this API is served at ``now``; else the connection ends."""
         if api_key in {_HANDSHAKE, _AUTHENTICATE}:
             return True
         if self._exchange is not None:
@@ -107,9 +112,10 @@ class SaslSession:
         return self.expires_at is None or now < self.expires_at
 
     def begin(self, mechanism: str, now: float) -> bool:
-        """SaslHandshake; False: it is not its turn.
+        """Serve SaslHandshake; return False where the client may not send it now.
 
-        Raises SaslRefusedError for a mechanism that is not offered.
+        Raises:
+            SaslRefusedError: The mechanism is not offered.
         """
         again = self.principal is not None
         if again and self._begun_at is not None and now - self._begun_at < _BETWEEN_SECONDS:
@@ -125,9 +131,10 @@ class SaslSession:
         return True
 
     def step(self, message: bytes, now: float, wall: float) -> tuple[bytes, float]:
-        """SaslAuthenticate: the answer, and the session's lifetime in seconds once it is over.
+        """Serve SaslAuthenticate: return the answer, and once it is over the session's seconds.
 
-        Raises SaslRefusedError, also when it is not its turn.
+        Raises:
+            SaslRefusedError: The client failed to authenticate, or may not send this now.
         """
         if self._exchange is None:
             raise SaslRefusedError("SaslHandshake comes first")
@@ -153,7 +160,11 @@ class _Server(ABC):
 
     @abstractmethod
     def step(self, message: bytes, wall: float, /) -> bytes:
-        """The answer to the client's message. Raises SaslRefusedError."""
+        """Return the answer to a message of the client.
+
+        Raises:
+            SaslRefusedError: The client failed to authenticate.
+        """
 
 
 class _PlainServer(_Server):
@@ -225,7 +236,7 @@ class _OAuthServer(_Server):
 
 
 def _claims(message: bytes) -> dict[str, Any] | None:
-    """Of the unsigned token in an OAUTHBEARER message, None if there is none."""
+    """Return the claims of the unsigned token in an OAUTHBEARER message; None if it has none."""
     parts = message.decode().split("\x01")
     if parts[0] != "n,," or not parts[1].startswith("auth=Bearer ") or parts[-2:] != ["", ""]:
         return None
@@ -255,7 +266,7 @@ class _AwsServer(_Server):
 
 
 def signature(fields: Mapping[str, str], secret: str) -> str:
-    """SigV4 of the request that an AWS_MSK_IAM message describes, by AWS's document of it."""
+    """Return the SigV4 signature of the request that an AWS_MSK_IAM message describes."""
     names = {
         "action": "Action",
         "x-amz-algorithm": "X-Amz-Algorithm",

@@ -1,19 +1,18 @@
-"""The broker's own count of how far a producer runs ahead of its oldest unresolved batch, per
-(producer id, epoch).
+"""The broker's own count of how far producers run ahead of their oldest unresolved batch.
 
 A batch is *read* when its bytes came off the socket (before the simulated link delays it) and
 *resolved* when the bytes of a definite answer to it were written back (after the delay). The span
-is the number of batches from the oldest one that is not resolved to the newest one read, both
-included, in sequence order: what a window must bound (KIP-1269).
+of a producer id and epoch is the number of batches from the oldest one that is not resolved to the
+newest one read, both included, in sequence order: what a window must bound (KIP-1269).
 
 Invariants
-    A lost answer, an answer that does not say what happened (two-faced), or a lost connection
-    leaves the batch open; after that only a success resolves it, no refusal does. Batches are told
-    apart by their sequence, unwrapped to an unbounded number, so a resend is the same batch.
+    A lost answer, an answer that can mean both (two-faced), or a lost connection leaves the batch
+    open; after that only a success resolves it, no refusal does. Batches are told apart by their
+    sequence, unwrapped to an unbounded number, so a resend is the same batch.
 
 Two counts are kept. `span` takes only a batch's own answer. `unproven_span` also takes a success of
-a later batch of the same epoch as the proof that it is for everything below (a broker appends an
-epoch in sequence).
+a later batch of the same epoch as a success of everything below, because a broker appends an epoch
+in sequence.
 
 Rejected
     Counting outstanding requests: b1 unanswered with b2..b5 acknowledged is 4 places ahead, with
@@ -32,7 +31,7 @@ _HALF = 2**30
 
 
 class Verdict(Enum):
-    """What an answer says of a batch."""
+    """What an answer says of a batch: stored, not stored, or neither."""
 
     STORED = "stored"
     REFUSED = "refused"
@@ -40,8 +39,9 @@ class Verdict(Enum):
 
 
 class _Window:
-    """Span of one (producer id, epoch): ``order`` begins at the oldest open batch and keeps the
-    closed ones above it.
+    """The span of one (producer id, epoch).
+
+    ``order`` begins at the oldest open batch, and keeps the closed ones above it.
     """
 
     __slots__ = ("doubted", "last", "maximum", "open", "order")
@@ -54,9 +54,7 @@ class _Window:
         self.maximum = 0
 
     def position(self, sequence: int) -> int:
-        """``sequence`` unwrapped: the number congruent to it that is nearest to the newest one
-        seen.
-        """
+        """Return the unwrapped sequence that is nearest to the newest one seen."""
         ahead = (sequence - self.last) % _WRAP
         return self.last + ahead if ahead < _HALF else self.last + ahead - _WRAP
 
@@ -106,7 +104,7 @@ class PartitionSpans:
         self._newest: dict[int, int] = {}
 
     def read(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """A batch of this producer came off a socket."""
+        """Note that a batch of this producer was read from a socket."""
         key = (producer_id, epoch)
         strict = self._strict.get(key)
         if strict is None:
@@ -117,7 +115,7 @@ class PartitionSpans:
         self._proven[key].read(sequence)
 
     def answered(self, producer_id: int, epoch: int, sequence: int, verdict: Verdict) -> None:
-        """Its answer's bytes were written, or (`Verdict.UNSURE`) none ever will be."""
+        """Note that its answer was written, or (`Verdict.UNSURE`) that there will be none."""
         key = (producer_id, epoch)
         strict = self._strict.get(key)
         if strict is not None:
@@ -125,17 +123,17 @@ class PartitionSpans:
             self._proven[key].answered(sequence, verdict, proves_below=True)
 
     def span(self) -> int:
-        """The largest span there is now, over the newest epoch of each producer."""
+        """Return the largest span now, over the newest epoch of each producer."""
         return max((len(self._strict[key].order) for key in self._newest.items()), default=0)
 
     def max_span(self) -> int:
-        """The largest span any producer ever had."""
+        """Return the largest span that any producer ever had."""
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:
-        """As `span`, a later batch's success counting for the ones below it."""
+        """Return `span`, where a batch's success also resolves the batches below it."""
         return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
 
     def max_unproven_span(self) -> int:
-        """As `max_span`, a later batch's success counting for the ones below it."""
+        """Return `max_span`, where a batch's success also resolves the batches below it."""
         return max((w.maximum for w in self._proven.values()), default=0)

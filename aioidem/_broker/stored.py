@@ -1,4 +1,4 @@
-"""What a consumer would read of a partition, as plain records: for what tests want to compare."""
+"""What a consumer would read of a partition, as plain records that tests can compare."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["StoredRecord", "stored_records"]
 
 
 class StoredRecord(NamedTuple):
-    """A record of a log; ``timestamp`` is milliseconds since the epoch."""
+    """A record of a log; ``timestamp`` is in ms since the epoch."""
 
     partition: int
     offset: int
@@ -27,10 +27,10 @@ class StoredRecord(NamedTuple):
 def stored_records(
     partition: Partition, replica: Replica, *, committed: bool
 ) -> Iterator[StoredRecord]:
-    """The records below the high watermark, and never a transaction's markers.
+    """Return the records below the high watermark, without transaction markers.
 
-    ``committed``: as to a reader with ``isolation.level=read_committed``, none of a transaction
-    that was aborted or is open, and none behind the first open one.
+    ``committed``: read as with ``isolation.level=read_committed``, that is, without records of
+    transactions that were aborted or are open, and without anything behind the first open one.
     """
     end = partition.last_stable_offset if committed else partition.high_watermark
     log, aborted = replica.log, replica.producers.transactions.aborted(0, end)

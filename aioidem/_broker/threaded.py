@@ -1,13 +1,13 @@
 """An embedded cluster in a thread, with an event loop of its own: `EmbeddedCluster.in_thread`.
 
-For clients that block: kafka-python, confluent-kafka and its admin client, a Java process that is
-waited for. In the loop that such a client blocks, the cluster could not answer it.
+It is for clients that block: kafka-python, confluent-kafka and its admin client, or a Java process
+that the test waits for. A cluster in the loop that such a client blocks could not answer it.
 
 Invariants
-    The cluster is touched in its own thread only; every call waits for its result, which is made
-    there, and raises here what it raised there.
-    Nothing waits for ever: neither the start, nor a call, nor the end.
-    What ends the cluster early is raised by the next call, or at the end of the ``with``.
+    Only the cluster's own thread uses the cluster. Every call waits for its result, or raises what
+    was raised in that thread.
+    The start, each call and the end wait for a bounded time.
+    An error that ends the cluster early is raised by the next call, or at the end of the ``with``.
 
 Rejected
     anyio's BlockingPortal: its calls wait without a bound when the loop is blocked, as by a hook.
@@ -25,7 +25,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from aioidem._broker.server import EmbeddedCluster
+from aioidem._broker.embedded_cluster import EmbeddedCluster
 from aioidem.errors import KafkaTimeoutError
 
 __all__ = ["ThreadedCluster"]
@@ -43,7 +43,7 @@ T = TypeVar("T")
 def _in_thread(
     method: Callable[Concatenate[EmbeddedCluster, P], T],
 ) -> Callable[Concatenate[ThreadedCluster, P], T]:
-    """The method, called in the cluster's thread."""
+    """Return a function that calls the method in the cluster's thread."""
 
     @functools.wraps(method)
     def call(self: ThreadedCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -55,7 +55,7 @@ def _in_thread(
 def _awaited_in_thread(
     method: Callable[Concatenate[EmbeddedCluster, P], Awaitable[T]],
 ) -> Callable[Concatenate[ThreadedCluster, P], T]:
-    """The method, awaited in the cluster's thread."""
+    """Return a function that awaits the method in the cluster's thread."""
 
     @functools.wraps(method)
     def call(self: ThreadedCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -68,11 +68,14 @@ def _awaited_in_thread(
 
 
 class ThreadedCluster:
-    """The `EmbeddedCluster` that ``make`` makes, in a thread that lives as long as the ``with``.
+    """An `EmbeddedCluster` in a thread that lives as long as the ``with`` block.
 
-    It has every method of an `EmbeddedCluster`, as a plain function that may be called from any
-    thread and returns when it has taken effect. A hook given to ``intercept`` is called in the
-    cluster's thread, and may call these methods, too, but for ``stop_broker`` and ``start_broker``.
+    It has every method of `EmbeddedCluster` as a plain function, which any thread may call and
+    which returns when it has taken effect. A hook given to ``intercept`` is called in the cluster's
+    thread, and may call these methods, except ``stop_broker`` and ``start_broker``.
+
+    Args:
+        make: Makes the cluster, in the thread.
     """
 
     def __init__(self, make: Callable[[], EmbeddedCluster]) -> None:
@@ -87,11 +90,11 @@ class ThreadedCluster:
         return f"<ThreadedCluster {'running' if is_running else 'not running'}>"
 
     def __enter__(self) -> Self:
-        """Start it.
+        """Start the thread and the cluster.
 
         Raises:
-            ConfigError: an option is wrong.
-            KafkaTimeoutError: it did not start within 30 seconds.
+            ConfigError: An option is wrong.
+            KafkaTimeoutError: The cluster did not start within 30 seconds.
         """
         self._thread.start()
         try:
@@ -106,14 +109,14 @@ class ThreadedCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop it, and wait for its thread.
+        """Stop the cluster, and wait for its thread.
 
         Raises:
-            KafkaTimeoutError: it did not end within 30 seconds.
-            Exception: what ended the cluster before, if nothing else is being raised.
+            KafkaTimeoutError: It did not end within 30 seconds.
+            Exception: An error that ended the cluster early, unless another one is being raised.
         """
         _, loop = self._running.result(0)
-        with suppress(RuntimeError):  # the loop has ended already
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_SECONDS)
         if error is not None:
@@ -124,7 +127,7 @@ class ThreadedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,...`` of the brokers that run."""
+        """Return ``host:port,...`` of the brokers that run."""
         return self.call(lambda cluster: cluster.bootstrap_servers)
 
     def call(
@@ -133,14 +136,14 @@ class ThreadedCluster:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Return what ``act(cluster, ...)`` returns, called in the cluster's thread.
+        """Call ``act(cluster, ...)`` in the cluster's thread, and return its result.
 
-        For what needs the cluster itself, as its ``state``:
+        Use it to reach the cluster itself, for example its ``state``:
         ``cluster.call(lambda inner: len(inner.state.topics))``.
 
         Raises:
-            RuntimeError: the cluster does not run, or what ended it (its cause).
-            KafkaTimeoutError: there was no result within 30 seconds.
+            RuntimeError: The cluster does not run; the cause is the error that ended it, if any.
+            KafkaTimeoutError: There was no result within 30 seconds.
         """
         if threading.current_thread() is self._thread:
             cluster, _ = self._running.result(0)
@@ -210,7 +213,7 @@ class ThreadedCluster:
             return future.result(_SECONDS)
         except FutureTimeoutError:
             if future.done():
-                raise  # it is what was raised there
+                raise  # ``act`` itself raised it
             future.cancel()
             raise KafkaTimeoutError(_STUCK) from None
 

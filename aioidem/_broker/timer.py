@@ -1,8 +1,8 @@
-"""A deadline that can be moved and taken back, of a cluster whose events cannot.
+"""A deadline that can be moved and cancelled, although events of the cluster's schedule cannot.
 
 Invariants
-    However often it is set, at most one event of the cluster's is outstanding for it, unless it is
-    set to an earlier time: heartbeats do not pile up.
+    However often a timer is set, it has one event in the schedule, or two if it was set to an
+    earlier time: heartbeats do not accumulate events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Timer"]
 
 
 class Timer:
-    """Calls something at a time, seconds on the cluster's clock."""
+    """Calls a function at a time on the cluster's clock."""
 
     __slots__ = ("_act", "_cluster", "_due", "_event")
 
@@ -26,14 +26,14 @@ class Timer:
         self._cluster = cluster
         self._act: Callable[[], None] | None = None
         self._due: float | None = None
-        # When the cluster will next call `_ring`, and it counts.
+        # Due time of the one event that counts; `_ring` ignores others.
         self._event: float | None = None
 
     def __repr__(self) -> str:
         return f"<Timer due={self._due}>"
 
     def set(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call ``act`` in so many seconds (inf: never), and nothing that was asked for before."""
+        """Call ``act`` after ``seconds`` (inf: never), instead of what was set before."""
         if seconds == math.inf:
             self.cancel()
             return
@@ -47,7 +47,7 @@ class Timer:
 
     def _arm(self, due: float) -> None:
         self._event = due
-        self._cluster.at(due, lambda _now: self._ring(due))
+        self._cluster.schedule.at(due, lambda _now: self._ring(due))
 
     def _ring(self, event: float) -> None:
         if event != self._event:

@@ -2,7 +2,7 @@
 
 Invariants
     Deterministic: ids come from the seed, placement from the order of brokers.
-    Every refusal is a `RefusedError` with the code a broker answers.
+    Every refusal is a `RefusedError` with the code that a broker answers.
 
 Rejected
     Random placement as in Kafka: a test wants to know that broker 0 leads partition 0.
@@ -20,7 +20,6 @@ from zlib import crc32
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._broker import dispatch
 from aioidem._broker.batch import RefusedError
 from aioidem._broker.configs import (
     BROKER_CONFIGS,
@@ -37,7 +36,7 @@ from aioidem._broker.partition import Partition, Topic
 __all__ = ["FIRST_RETAINING_VERSION", "Broker", "Topology"]
 
 FIRST_RETAINING_VERSION: Final = 14
-"""Produce version from which on a broker implements KIP-1269."""
+"""The first Produce version of KIP-1269; brokers that speak it implement the KIP."""
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _PID_BLOCK: Final = 1000
@@ -45,7 +44,14 @@ _MAX_PARTITIONS: Final = 10_000
 
 
 class Broker:
-    """One broker: where it listens, what it speaks, whether it runs."""
+    """One broker: its address, its versions, and whether it runs.
+
+    Attributes:
+        sequence_range: Range of KIP-758; None: the broker recognises a retry by its last batches.
+        throttle: Throttle time of Produce requests, in seconds.
+        clock_offset_ms: How far its wall clock is ahead, in ms.
+        pids: Producer ids of its block that are still free.
+    """
 
     __slots__ = (
         "clock_offset_ms",
@@ -65,7 +71,6 @@ class Broker:
         self, broker_id: int, produce_version: int, sequence_range: int | None = None
     ) -> None:
         self.id = broker_id
-        # Of KIP-758; None for a broker that knows a retry by its last batches.
         self.sequence_range = sequence_range
         self.host = "127.0.0.1"
         self.port = 9092
@@ -82,12 +87,12 @@ class Broker:
 
     @property
     def retains(self) -> bool:
-        """Whether it implements KIP-1269."""
+        """Return whether it implements KIP-1269."""
         return self.produce_version >= FIRST_RETAINING_VERSION
 
 
 class Topology:
-    """Brokers 0, 1, ... and what they have in common. The parameters are `ClusterState`'s."""
+    """Brokers 0, 1, ... and what they have in common; see `ClusterState` for the parameters."""
 
     def __init__(
         self,
@@ -133,10 +138,19 @@ class Topology:
         validate_only: bool = False,
         retains: bool = True,
     ) -> Topic:
-        """Create a topic; -1 takes the cluster's default.
+        """Create a topic. Partition p's first replica is on the (p mod brokers)-th running broker.
 
-        Partition p's first replica is on the (p mod brokers)-th broker. ``retains``: whether the
-        broker asked knows the configs of KIP-1269. Raises `RefusedError` with CreateTopics' answer.
+        Args:
+            name: Name of the topic.
+            partitions: How many partitions; -1: the cluster's default.
+            replication: How many replicas; -1: the cluster's default.
+            configs: Configs of the topic; a value of None is the default.
+            assignments: Brokers of each partition, the leader first, instead of the numbers.
+            validate_only: Check everything, and do not create the topic.
+            retains: Whether the broker that was asked knows the configs of KIP-1269.
+
+        Raises:
+            RefusedError: With the code that CreateTopics answers.
         """
         self.check_topic_name(name)
         if name in self.topics:
@@ -154,13 +168,21 @@ class Topology:
             self.topics_by_id[topic_id] = topic
         return topic
 
+    def forget_topic(self, topic: Topic) -> None:
+        """Remove a topic; what its partitions hold is left to the caller."""
+        del self.topics[topic.name]
+        del self.topics_by_id[topic.id]
+
     def add_partitions(
         self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
     ) -> None:
-        """Give a topic as many partitions as `count` says, as CreatePartitions would (KIP-195).
+        """Let a topic have ``count`` partitions, as CreatePartitions would (KIP-195).
 
-        The new ones are placed as those of a new topic with the replication of the first one,
-        unless `assignments` places all of them. Raises `RefusedError` when it has so many already.
+        The new ones are placed like those of a new topic with the replication of the first
+        partition, unless ``assignments`` places all partitions.
+
+        Raises:
+            RefusedError: INVALID_PARTITIONS if it has as many already.
         """
         there = len(topic.partitions)
         if count <= there:
@@ -173,12 +195,12 @@ class Topology:
         ]
 
     def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Replace all of a topic's configs, which the caller has validated."""
+        """Replace all configs of a topic; the caller has validated them."""
         topic.overrides = dict(overrides)
         topic.settings = TopicSettings.of(topic.overrides, self.configs)
 
     def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
-        """Replace the configs of one broker, or (None) of the cluster; validated by the caller."""
+        """Replace the configs of a broker (None: of the cluster); the caller has validated them."""
         if broker is None:
             self.configs = dict(configs)
         else:
@@ -186,12 +208,12 @@ class Topology:
         self._reload_configs()
 
     def broker_config(self, broker: Broker | None, name: str) -> str:
-        """What that broker, or one without configs of its own, goes by."""
+        """Return the value of a config on a broker; None: on one without configs of its own."""
         own = broker.configs.get(name) if broker is not None else None
         return own or self.configs.get(name) or BROKER_CONFIGS[name].default
 
     def allocate_producer_id(self, broker: Broker) -> int:
-        """The next one of the broker's block of 1000; the controller hands blocks out in turn."""
+        """Return the next id of the broker's block of 1000; brokers get their blocks in turn."""
         if not broker.pids:
             first = self._next_pid_block * _PID_BLOCK
             broker.pids = range(first, first + _PID_BLOCK)
@@ -201,13 +223,14 @@ class Topology:
         return taken
 
     def new_uuid(self) -> UUID:
-        """The next one of the seed's."""
+        """Return the next UUID that follows from the seed."""
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def coordinator_of(self, key: str) -> Broker | None:
-        """The running broker that coordinates this group or transactional id.
+        """Return the running broker that coordinates this group or transactional id.
 
-        The one it was moved to, or else one by its name; if that one is down, the next that runs.
+        It is the one that the key was moved to, or else one chosen by the key; if that broker is
+        down, the next one that runs.
         """
         count = len(self.brokers)
         wanted = self.coordinators.get(key, crc32(key.encode()) % count)
@@ -215,7 +238,7 @@ class Topology:
         return next((broker for broker in in_turn if broker.online), None)
 
     def coordinator_error(self, key: str, broker: Broker) -> ErrorCode:
-        """Why that broker does not answer for this group or transactional id; NONE: it does."""
+        """Return why a broker does not coordinate this key; `ErrorCode.none`: it does."""
         fault = self.coordinator_faults.get(key)
         if fault is not None:
             return fault
@@ -223,34 +246,28 @@ class Topology:
         return ErrorCode.none if here else ErrorCode.not_coordinator
 
     def group_error(self, group_id: str, broker: Broker) -> ErrorCode:
-        """As `coordinator_error`, where a group must have a name."""
+        """Return the same for a group, which must have a name."""
         return self.coordinator_error(group_id, broker) if group_id else ErrorCode.invalid_group_id
-
-    @staticmethod
-    def announced(broker: Broker) -> list[tuple[int, int, int]]:
-        """(api key, first version, last version) of all that this broker says it speaks."""
-        return dispatch.announced(broker)
-
-    @staticmethod
-    def serves(broker: Broker, api_key: int, version: int) -> bool:
-        """Whether this broker answers that request; if not, it closes the connection."""
-        return dispatch.served(broker, api_key, version)
 
     @property
     def running(self) -> list[Broker]:
-        """Brokers that are up, by id."""
+        """Return the brokers that run, by id."""
         return [b for b in self.brokers.values() if b.online]
 
     @staticmethod
     def check_topic_name(name: str) -> None:
-        """Raise `RefusedError` INVALID_TOPIC_EXCEPTION for a name no topic may have."""
+        """Check the name of a topic.
+
+        Raises:
+            RefusedError: INVALID_TOPIC_EXCEPTION for a name that no topic may have.
+        """
         if name in (".", "..") or not _TOPIC_NAME.match(name):
             raise RefusedError(
                 ErrorCode.invalid_topic_exception, f"Topic name is illegal: {name!r}"
             )
 
     def partitions(self) -> list[Partition]:
-        """Of every topic."""
+        """Return the partitions of all topics."""
         return [p for topic in self.topics.values() for p in topic.partitions]
 
     def _retain(self, broker_id: int, topic: Topic) -> int:
@@ -313,7 +330,7 @@ def _produce_version(
     wanted: int | Mapping[int, int], broker_id: int, sequence_range: int | None
 ) -> int:
     version = _per_broker(wanted, broker_id, FIRST_RETAINING_VERSION)
-    # One memory or the other: a broker of KIP-758 does not know KIP-1269.
+    # A broker of KIP-758 does not know KIP-1269.
     return version if sequence_range is None else min(version, FIRST_RETAINING_VERSION - 1)
 
 
@@ -322,7 +339,7 @@ def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -
 
 
 def _check_range(sequence_range: int) -> None:
-    # Not through `validate`: nobody may set it later, but whoever makes the brokers decides.
+    # Not through `validate`, which refuses it: the range is fixed when the brokers are made.
     try:
         RANGE_CONFIGS[SEQUENCE_RANGE].check(str(sequence_range))
     except ValueError as reason:

@@ -1,15 +1,15 @@
-"""One transactional id: whose it is, and how far its transaction has come.
+"""One transactional id: which producer has it, and the state of its transaction.
 
-Modelled on Kafka 4.3.1, protocol by protocol. In v1 (KIP-98) the epoch changes only with
-InitProducerId; in v2 (KIP-890) every end of a transaction raises it, so that a request of the last
-one cannot take part in the next.
+Modelled on Kafka 4.3.1, for both protocols. In v1 (KIP-98) the epoch changes only with
+InitProducerId; in v2 (KIP-890) every end of a transaction raises it, so that a late request of one
+transaction cannot take part in the next.
 
 Invariants
     The state changes only through `Transaction.step`, by the table below.
     ``producer_id, epoch`` is what a producer may use now; an epoch above 32766 is never given out,
     because fencing needs one more.
     ``last_epoch`` is the epoch before the last one given to the *same* producer, so that it may
-    ask again; -1 after somebody else was given one.
+    repeat its request; -1 after another producer was given one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["LAST_EPOCH", "Identity", "Target", "Transaction", "TransactionState"]
 
 LAST_EPOCH: Final = 32766
-"""The highest epoch a producer is given."""
+"""The highest epoch that a producer is given."""
 
 Target: TypeAlias = "Partition | str"
-"""What takes part in a transaction: a partition, or (str) the offsets of a consumer group."""
+"""A participant of a transaction: a partition, or (str) the offsets of a consumer group."""
 
 
 class Identity(NamedTuple):
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
 
 
 class TransactionState(Enum):
-    """By the names DescribeTransactions has for them."""
+    """The states, by their names in DescribeTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -51,7 +51,7 @@ class TransactionState(Enum):
 _S = TransactionState
 _AFTER_THE_END: Final = frozenset({_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT})
 _NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
-    # An abort of nothing is allowed in v2: it makes a new epoch.
+    # In v2 a transaction without participants can be aborted, which raises the epoch.
     _S.EMPTY: _AFTER_THE_END,
     _S.ONGOING: frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.COMPLETE_COMMIT}),
@@ -62,7 +62,7 @@ _NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 
 
 class Transaction:
-    """What the coordinator keeps of one transactional id. Times: epoch ms."""
+    """What the coordinator keeps of one transactional id. Times are in ms since the epoch."""
 
     __slots__ = (
         "epoch",
@@ -83,17 +83,17 @@ class Transaction:
         self.name = name
         self.producer_id = producer_id
         self.previous_producer_id = -1
-        # The id that follows when this one is out of epochs and its transaction is ended.
+        # The next id, once this one is out of epochs and its transaction has been decided.
         self.next_producer_id = -1
         self.epoch = -1
         self.last_epoch = -1
         self.timeout_ms = timeout_ms
         self.state = TransactionState.EMPTY
         self.started_ms = -1
-        # Whether nothing can be done about it any more: see the coordinator.
+        # Whether the id can no longer be used: see `TransactionCoordinator`.
         self.wedged = False
         self.targets: set[Target] = set()
-        # Of each target that has its marker: the leader epoch and the offset it was written at.
+        # For each target that has its marker: leader epoch and offset at which it was written.
         self.marked: dict[Target, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -104,45 +104,49 @@ class Transaction:
 
     @property
     def identity(self) -> Identity:
-        """What its producer may use now."""
+        """Return what its producer may use now."""
         return Identity(self.producer_id, self.epoch)
 
     @property
     def following(self) -> Identity:
-        """What its producer may use once the transaction is ended."""
+        """Return what its producer may use once the transaction has ended."""
         if self.next_producer_id >= 0:
             return Identity(self.next_producer_id, 0)
         return self.identity
 
     @property
     def ending(self) -> bool:
-        """Whether it is decided, and markers are missing."""
+        """Return whether it is decided and markers are missing."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def ongoing(self) -> bool:
-        """Whether something takes part and nothing is decided."""
+        """Return whether it has participants and is not decided."""
         return self.state is TransactionState.ONGOING
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is no further epoch for this producer id."""
+        """Return whether this producer id has no further epoch."""
         return self.epoch >= LAST_EPOCH
 
     def step(self, state: TransactionState) -> None:
-        """Raises RuntimeError for a step that no broker takes."""
+        """Go to another state.
+
+        Raises:
+            RuntimeError: The table has no such transition.
+        """
         if state not in _NEXT[self.state]:
             raise RuntimeError(f"{self!r} cannot become {state.value}")
         self.state = state
 
     def may_claim(self, claimed: Identity) -> bool:
-        """Whether a producer with that identity may ask for the next one (KIP-360)."""
+        """Return whether a producer with that identity may ask for the next epoch (KIP-360)."""
         if self.epoch < 0 or claimed.producer_id == self.producer_id:
             return True
         return claimed.producer_id == self.previous_producer_id and claimed.epoch >= LAST_EPOCH
 
     def renew(self, claimed: Identity | None) -> bool:
-        """Take the next epoch, or none if ``claimed`` asks again; False: it is fenced."""
+        """Take the next epoch, or keep it if ``claimed`` repeats a request; False: it is fenced."""
         if claimed is None:
             self.last_epoch = -1
         elif claimed.epoch == self.epoch or self.epoch < 0:
@@ -160,26 +164,26 @@ class Transaction:
         self.producer_id, self.epoch = producer_id, 0
 
     def begin(self, targets: set[Target], now_ms: int) -> None:
-        """Let them take part; the first ones begin the transaction."""
+        """Add participants; the first ones begin the transaction."""
         if not self.ongoing:
             self.started_ms = now_ms
         self.step(TransactionState.ONGOING)
         self.targets |= targets
 
     def reset(self) -> None:
-        """Take part in nothing."""
+        """Remove all participants."""
         self.step(TransactionState.EMPTY)
         self.started_ms = -1
 
     def prepare(self, *, commit: bool, raise_epoch: bool) -> None:
-        """Decide; its markers carry the epoch it has from now on."""
+        """Decide the transaction; its markers carry the epoch that it has from now on."""
         if raise_epoch:
             self.last_epoch = self.epoch
             self.epoch += 1
         self.step(TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
 
     def complete(self) -> None:
-        """All markers are in their logs."""
+        """End the transaction: all its markers are written."""
         committed = self.state is TransactionState.PREPARE_COMMIT
         self.step(
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT

@@ -1,19 +1,20 @@
-"""The transaction coordinator: who may use a transactional id, what takes part, how it ends.
+"""The transaction coordinator: who may use a transactional id, and how its transactions end.
 
-What Kafka keeps in ``__transaction_state`` is kept here for the whole cluster, replicated by
-definition: a coordinator that stops or moves loses nothing. Which broker answers for an id is the
-cluster's `ClusterState.coordinator_of`; who asks another one is told by the API handlers.
+Kafka keeps this in ``__transaction_state``. Here it is kept for the whole cluster, and a
+coordinator that stops or moves loses nothing. `ClusterState.coordinator_of` says which broker
+answers for an id; the API handlers refuse requests to other brokers.
 
 An EndTxn is answered once the outcome is decided, before the markers are written, as Kafka does.
 Until the last marker is committed the id answers CONCURRENT_TRANSACTIONS. Here that takes no time,
-unless a partition has no leader or does not commit, or `hold_markers` or ``marker_delay`` say so.
+unless a partition has no leader or commits nothing, or `hold_markers` or ``marker_delay`` (seconds)
+delay it.
 
 Invariants
-    A marker is written once per target and leader epoch, again only if its leader was lost before
-    it was committed.
+    A marker is written once per target and leader epoch, and again only if its leader was lost
+    before the marker was committed.
     Transactions time out at multiples of
-    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The event for it is not taken
-    back when a transaction is ended: it finds nothing to do, and then there is none.
+    ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The check is not cancelled when
+    a transaction ends: it then finds nothing to do, and no further check is scheduled.
 
 Rejected
     An internal topic for the state: only a client that reads it could tell.
@@ -54,9 +55,11 @@ _LONGEST: Final = "transaction.max.timeout.ms"
 
 
 class TransactionCoordinator:
-    """Of the whole cluster.
+    """The transaction coordinator of the whole cluster.
 
-    :param version: the finalised level of the feature ``transaction.version`` (KIP-890).
+    Args:
+        cluster: The cluster.
+        version: Finalised level of the feature ``transaction.version`` (KIP-890).
     """
 
     __slots__ = ("_cluster", "_ending", "_held", "_known", "_next_check", "marker_delay", "version")
@@ -74,32 +77,37 @@ class TransactionCoordinator:
         return f"<TransactionCoordinator v{self.version} {list(self._known.values())}>"
 
     def find(self, name: str) -> Transaction | None:
-        """What is known of a transactional id."""
+        """Return a transactional id's transaction; None if the id is unknown."""
         return self._known.get(name)
 
     def transactions(self) -> list[Transaction]:
-        """All that are known."""
+        """Return the transactions of all known ids."""
         return list(self._known.values())
 
     # -- what producers ask ------------------------------------------------------------------------
 
     def check_timeout(self, broker: Broker, timeout_ms: int) -> None:
-        """Raises `RefusedError` INVALID_TRANSACTION_TIMEOUT."""
-        longest = int(self._cluster.broker_config(broker, _LONGEST))
+        """Check a transaction timeout.
+
+        Raises:
+            RefusedError: INVALID_TRANSACTION_TIMEOUT.
+        """
+        longest = int(self._cluster.topology.broker_config(broker, _LONGEST))
         if not 0 < timeout_ms <= longest:
             raise RefusedError(ErrorCode.invalid_transaction_timeout, f"at most {longest} ms")
 
     def init(
         self, broker: Broker, name: str, timeout_ms: int, claimed: Identity | None
     ) -> Identity:
-        """InitProducerId: fence whoever used the id before, end his transaction, give an epoch.
+        """Serve InitProducerId: fence the id's producer, abort its transaction, return an epoch.
 
-        Raises `RefusedError`: PRODUCER_FENCED, and CONCURRENT_TRANSACTIONS while a transaction of
-        the id is being ended.
+        Raises:
+            RefusedError: PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while a transaction of the id
+                is ending.
         """
         transaction = self._known.get(name)
         if transaction is None:
-            producer_id = self._cluster.allocate_producer_id(broker)
+            producer_id = self._cluster.topology.allocate_producer_id(broker)
             transaction = self._known[name] = Transaction(name, producer_id, timeout_ms)
         if claimed is not None and not transaction.may_claim(claimed):
             raise _fenced(transaction, claimed)
@@ -109,7 +117,7 @@ class TransactionCoordinator:
         if transaction.ending or transaction.wedged:
             raise _concurrent(transaction)
         if transaction.exhausted and claimed in (None, transaction.identity):
-            transaction.rotate(self._cluster.allocate_producer_id(broker), claimed)
+            transaction.rotate(self._cluster.topology.allocate_producer_id(broker), claimed)
         elif not transaction.renew(claimed):
             raise _fenced(transaction, claimed)
         transaction.reset()
@@ -119,10 +127,13 @@ class TransactionCoordinator:
     def add(
         self, name: str, identity: Identity, targets: set[Target], *, implicit: bool = False
     ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn, and (v2: ``implicit``) what a first write does.
+        """Add participants: by AddPartitionsToTxn, AddOffsetsToTxn, or (v2) a first write.
 
-        Raises `RefusedError`: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST,
-        CONCURRENT_TRANSACTIONS.
+        ``implicit``: by a first write.
+
+        Raises:
+            RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST or
+                CONCURRENT_TRANSACTIONS.
         """
         transaction = self._of(name, identity)
         if transaction.ending:
@@ -137,9 +148,10 @@ class TransactionCoordinator:
         self._watch(transaction)
 
     def verify(self, name: str, identity: Identity, target: Target) -> None:
-        """Whether the target takes part (KIP-890, first part).
+        """Check that a target takes part in the transaction (KIP-890, first part).
 
-        Raises `RefusedError` as `add` does, and TRANSACTION_ABORTABLE if it does not.
+        Raises:
+            RefusedError: As `add`, and TRANSACTION_ABORTABLE if the target does not take part.
         """
         transaction = self._of(name, identity)
         if transaction.ending:
@@ -150,10 +162,13 @@ class TransactionCoordinator:
     def end(
         self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
     ) -> Identity:
-        """EndTxn: decide, and write the markers; what the producer may use next.
+        """Serve EndTxn: decide, write the markers, and return what the producer may use next.
 
-        ``raises``: in v2, where each end raises the epoch. Raises `RefusedError`:
-        INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+        ``raises``: whether the end raises the epoch, as in v2.
+
+        Raises:
+            RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS or
+                INVALID_TXN_STATE.
         """
         transaction = self._named(name)
         again = raises and _asks_again(transaction, identity)
@@ -176,21 +191,21 @@ class TransactionCoordinator:
     # -- time and faults ---------------------------------------------------------------------------
 
     def hold_markers(self) -> None:
-        """Write no marker: transactions stay decided and unfinished."""
+        """Write no markers: transactions stay decided and do not end."""
         self._held = True
 
     def release_markers(self) -> None:
-        """Write them."""
+        """End `hold_markers`, and write the markers."""
         self._held = False
         self.write_markers()
 
     @property
     def waits_for_partitions(self) -> bool:
-        """Whether a marker is missing somewhere."""
+        """Return whether a marker is missing in a partition."""
         return bool(self._ending)
 
     def write_markers(self) -> None:
-        """Write what can be written, and finish what has all its markers."""
+        """Write the markers that can be written, and end transactions that have all of theirs."""
         if self._held:
             return
         for transaction in list(self._ending.values()):
@@ -209,10 +224,13 @@ class TransactionCoordinator:
         return transaction
 
     def _need_v2(self, transaction: Transaction) -> None:
-        """If a client speaks v2 to a cluster of v1, its id is of no use to anybody any more.
+        """Check that the cluster speaks transactions v2, as the client does.
 
-        So it is with Kafka 4.3.1, and whoever writes such a client shall notice it here. Raises
-        `RefusedError` UNSUPPORTED_VERSION.
+        If not, the transactional id becomes unusable. Kafka 4.3.1 does the same, and the author of
+        such a client shall notice it here.
+
+        Raises:
+            RefusedError: UNSUPPORTED_VERSION.
         """
         if self.version < _FIRST_RAISING:
             transaction.wedged = True
@@ -227,7 +245,7 @@ class TransactionCoordinator:
         return transaction
 
     def _fence(self, broker: Broker, transaction: Transaction) -> None:
-        """Abort what is ongoing, under an epoch its producer does not have."""
+        """Abort an ongoing transaction, under an epoch that its producer does not have."""
         raises = self.version >= _FIRST_RAISING
         if not raises:
             transaction.epoch += 1
@@ -238,11 +256,11 @@ class TransactionCoordinator:
         self, broker: Broker, transaction: Transaction, *, commit: bool, raises: bool
     ) -> None:
         if raises and transaction.exhausted:
-            transaction.next_producer_id = self._cluster.allocate_producer_id(broker)
+            transaction.next_producer_id = self._cluster.topology.allocate_producer_id(broker)
         transaction.prepare(commit=commit, raise_epoch=raises)
         self._ending[transaction.name] = transaction
         if self.marker_delay > 0:
-            self._cluster.later(self.marker_delay, lambda _now: self.write_markers())
+            self._cluster.schedule.later(self.marker_delay, lambda _now: self.write_markers())
         else:
             self.write_markers()
 
@@ -283,13 +301,13 @@ class TransactionCoordinator:
         return written
 
     def _watch(self, transaction: Transaction) -> None:
-        """See to it that somebody looks when the transaction may have timed out."""
-        interval = int(self._cluster.broker_config(None, _INTERVAL)) / 1000
+        """Schedule a check for the time when the transaction may have timed out."""
+        interval = int(self._cluster.topology.broker_config(None, _INTERVAL)) / 1000
         now = self._cluster.now
         due = next_look(now, self._seconds_left(transaction), interval)
         if self._next_check is None or due < self._next_check:
             self._next_check = due
-            self._cluster.later(due - now, self._check(due))
+            self._cluster.schedule.later(due - now, self._check(due))
 
     def _seconds_left(self, transaction: Transaction) -> float:
         broker = self._cluster.coordinator_of(transaction.name)
@@ -300,7 +318,7 @@ class TransactionCoordinator:
 
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
-            # A later look that was overtaken by an earlier one has been scheduled anew by it.
+            # If an earlier check has replaced this one, it has also scheduled the next.
             if self._next_check == due:
                 self._next_check = None
                 self._abort_timed_out()
@@ -320,16 +338,16 @@ class TransactionCoordinator:
 
 
 def next_look(now: float, left: float, interval: float) -> float:
-    """The first multiple of `interval` after `left` more seconds.
+    """Return the first multiple of ``interval`` after ``left`` more seconds.
 
-    A multiple that is reached counts as past, however its quotient is rounded: at the same instant
-    nothing would have changed, and on a virtual clock there would be no other one.
+    A multiple that is reached counts as past, however the quotient is rounded: on a virtual clock
+    the check would otherwise be repeated at the same time for ever.
     """
     return (int((now + left) / interval + _ROUNDING) + 1) * interval
 
 
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:
-    """Whether a producer of v2 has not heard that its transaction was ended."""
+    """Return whether a producer of v2 repeats EndTxn because it got no answer."""
     if identity.producer_id == transaction.producer_id:
         return transaction.epoch == identity.epoch + 1
     return (
@@ -338,17 +356,17 @@ def _asks_again(transaction: Transaction, identity: Identity) -> bool:
 
 
 def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, again: bool) -> bool:
-    """Whether the epoch is one that a producer may end the transaction with."""
+    """Return whether a producer with this epoch may end the transaction."""
     if not raises or not (again or transaction.ending):
         return identity == transaction.identity
-    # In v2 the epoch was raised when the end was decided: now only who asks again has the old one.
+    # In v2 the decision raises the epoch: after it, only a repeated request has the old one.
     return again and (transaction.ending or transaction.state in _ENDED)
 
 
 def _may_abort_nothing(
     transaction: Transaction, *, commit: bool, raises: bool, again: bool
 ) -> bool:
-    """Nothing takes part: True to end it all the same, False if it was ended so already."""
+    """Return whether an abort without participants is carried out, or was already (False)."""
     ended_alike = _ENDED.get(transaction.state) is commit
     if ended_alike and (again or not raises):
         return False

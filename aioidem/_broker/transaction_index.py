@@ -1,10 +1,10 @@
-"""Transactions as one replica's log shows them: which are open, which were aborted, what is stable.
+"""Transactions as one replica's log shows them: open and aborted ones, and the stable offset.
 
 Invariants
     Everything here follows from the log: replaying it gives the same index.
     ``_open`` is in order of first offsets, because a log grows at one end.
     The last stable offset never passes the first record of a transaction whose marker is not
-    committed: a reader must not see what a change of leader may leave undecided.
+    committed: a change of leader may still lose the marker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["AbortedTransaction", "TransactionIndex"]
 
 
 class AbortedTransaction(NamedTuple):
-    """``last_offset`` is its marker's."""
+    """An aborted transaction; ``last_offset`` is the offset of its marker."""
 
     producer_id: int
     first_offset: int
@@ -26,13 +26,13 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """Of one replica."""
+    """The transactions in one replica's log."""
 
     __slots__ = ("_aborted", "_ended", "_open")
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        # First offset and marker's offset of those whose marker may not be committed yet.
+        # First offset and marker's offset of transactions whose marker may not be committed yet.
         self._ended: list[tuple[int, int]] = []
         self._aborted: list[AbortedTransaction] = []
 
@@ -40,17 +40,17 @@ class TransactionIndex:
         return f"<TransactionIndex open={self._open} aborted={len(self._aborted)}>"
 
     def clear(self) -> None:
-        """Know nothing."""
+        """Forget everything."""
         self._open.clear()
         self._ended.clear()
         self._aborted.clear()
 
     def first_offset(self, producer_id: int) -> int | None:
-        """Where that producer's open transaction begins, None if it has none here."""
+        """Return where a producer's open transaction begins; None if it has none here."""
         return self._open.get(producer_id)
 
     def appended(self, batch: StoredBatch) -> None:
-        """Take in a batch with a producer id that is in the log now."""
+        """Take in a batch with a producer id that was appended to the log."""
         header = batch.header
         if header.control:
             self._end(batch)
@@ -58,19 +58,19 @@ class TransactionIndex:
             self._open.setdefault(header.producer_id, batch.base_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """First offset that a reader of committed transactions may not have yet."""
+        """Return the first offset that a reader of committed transactions may not have yet."""
         self._ended = [each for each in self._ended if each[1] >= high_watermark]
         undecided = [first for first, _ in self._ended]
         return min([*undecided, *list(self._open.values())[:1], high_watermark])
 
     def aborted(self, offset: int, below: int) -> list[AbortedTransaction]:
-        """Aborted transactions that have something from ``offset`` on and below ``below``."""
+        """Return the aborted transactions with records from ``offset`` on and below ``below``."""
         return [a for a in self._aborted if a.last_offset >= offset and a.first_offset < below]
 
     def _end(self, marker: StoredBatch) -> None:
         producer_id = marker.header.producer_id
         first = self._open.pop(producer_id, None)
-        # A marker for a transaction that wrote nothing here decides nothing.
+        # A marker of a transaction that wrote nothing here changes nothing.
         if first is None:
             return
         self._ended.append((first, marker.base_offset))

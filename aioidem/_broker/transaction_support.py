@@ -1,9 +1,9 @@
-"""What a first transactional write asks of the coordinator, and how refusals are told (KIP-890).
+"""What the first write of a transaction asks of the coordinator (KIP-890).
 
-A partition leader (or a group's coordinator) that has no transaction open for a producer asks the
-transaction coordinator before it appends. By the version of the request it adds the partition to
-the transaction, or only asks whether the client has done so; and a client that is too old for a
-code is told another one.
+If a producer has no open transaction in a partition (or group), the partition's leader (or the
+group's coordinator) asks the transaction coordinator before it appends. By the version of the
+request it adds the partition to the transaction, or only checks that the client has done so. A
+client that is too old for an error code is sent another one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 
 class Support(Enum):
-    """What the client knows of KIP-890: nothing, TRANSACTION_ABORTABLE, or all of it."""
+    """How much a client knows of KIP-890: nothing, TRANSACTION_ABORTABLE, or all of it."""
 
     NONE = 0
     ABORTABLE = 1
@@ -40,7 +40,10 @@ class Support(Enum):
 
     @classmethod
     def of(cls, version: int, first_abortable: int) -> Support:
-        """By the version of an API; the one after the first with the code adds by itself."""
+        """Return the support of a client by the version of its request.
+
+        The version after the first one with TRANSACTION_ABORTABLE lets the broker add participants.
+        """
         if version > first_abortable:
             return cls.IMPLICIT
         return cls.ABORTABLE if version == first_abortable else cls.NONE
@@ -49,9 +52,10 @@ class Support(Enum):
 def admit(
     cluster: ClusterState, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
-    """Let the target take part in the transaction, or see that it does.
+    """Let a target take part in a transaction, or check that it does.
 
-    Raises `RefusedError` with a code for the client.
+    Raises:
+        RefusedError: With a code that the client knows.
     """
     try:
         _ask(cluster, name, identity, target, support)
@@ -60,7 +64,7 @@ def admit(
 
 
 def as_known_to(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
-    """PRODUCER_FENCED for who knows it, INVALID_PRODUCER_EPOCH for older clients (KIP-588)."""
+    """Return PRODUCER_FENCED as INVALID_PRODUCER_EPOCH for clients before KIP-588."""
     if code is ErrorCode.producer_fenced and version < _FIRST_WITH_FENCED[api_key]:
         return ErrorCode.invalid_producer_epoch
     return code
@@ -83,6 +87,6 @@ def _told(code: ErrorCode, support: Support) -> ErrorCode:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and support is Support.NONE:
         return ErrorCode.invalid_txn_state
-    # To be tried again; old clients would not, and this code makes them without new metadata.
+    # Clients retry this code, without a refresh of metadata; old ones would not retry the others.
     busy = code is ErrorCode.concurrent_transactions and support is not Support.IMPLICIT
     return ErrorCode.not_enough_replicas if busy or code in _COORDINATOR_AWAY else code

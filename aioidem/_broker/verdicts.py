@@ -1,13 +1,14 @@
-"""What a Produce answer says of each batch, by the words of Apache Kafka's broker.
+"""What became of the batches of a Produce request, for the broker's count of spans (`spans`).
 
-A refusal is definite only if its code precedes the append and no base offset comes with it: the
-same NOT_LEADER_OR_FOLLOWER is sent before an append and, from purgatory, after it. Written from the
-broker's side and apart from the client's own table, so that the two can disagree.
+A refusal is definite only if its code precedes the append and the answer has no base offset:
+NOT_LEADER_OR_FOLLOWER, for example, is sent before an append and, from purgatory, after one. This
+table is written from the broker's side, apart from the client's table, so that a mistake in one of
+them shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -16,7 +17,7 @@ from aioidem._broker.entities import Entity
 from aioidem._broker.requests import ProduceItem
 from aioidem._broker.spans import Verdict
 
-__all__ = ["verdicts"]
+__all__ = ["note_read", "note_response", "note_unanswered"]
 
 _BEFORE_APPEND: Final = frozenset(
     {
@@ -47,10 +48,36 @@ _BEFORE_APPEND: Final = frozenset(
 )
 
 
-def verdicts(
+def note_read(items: Iterable[ProduceItem]) -> None:
+    """Note that the bytes of these batches were read from a socket."""
+    for item in items:
+        identity = item.identity
+        if item.partition is not None and identity is not None:
+            item.partition.spans.read(*identity)
+
+
+def note_response(items: Sequence[ProduceItem], response: Entity) -> None:
+    """Note what a response, which was written to the client, says of each batch."""
+    for item, verdict in _verdicts(items, response):
+        _note(item, verdict)
+
+
+def note_unanswered(items: Iterable[ProduceItem]) -> None:
+    """Note that the client will get no response about these batches."""
+    for item in items:
+        _note(item, Verdict.UNSURE)
+
+
+def _note(item: ProduceItem, verdict: Verdict) -> None:
+    identity = item.identity
+    if item.partition is not None and identity is not None:
+        item.partition.spans.answered(*identity, verdict)
+
+
+def _verdicts(
     items: Sequence[ProduceItem], response: Entity
 ) -> Iterator[tuple[ProduceItem, Verdict]]:
-    """(item, verdict) for each item of the request; one that the answer leaves out is unsure."""
+    """Yield the verdict on each batch; a batch that the response leaves out is unsure."""
     if not hasattr(response, "responses"):
         yield from ((item, Verdict.UNSURE) for item in items)
         return

@@ -2,12 +2,12 @@
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
 request is encoded by the schemas and decoded as the server does it, and every answer the other way
-round, so what is tried here went through the code a socket would go through. A minute of timeout
-costs microseconds, and the same calls give the same answers.
+round, so a test runs the code that a socket would run. A timeout of a minute costs microseconds,
+and the same calls give the same answers.
 
 Rejected
-    Driving `ClusterState` with entities alone: an answer that cannot be encoded in the version
-    asked for would go unnoticed.
+    Driving `ClusterState` with entities alone: an answer that cannot be encoded in the requested
+    version would go unnoticed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 START_MS: Final = 1_750_000_000_000
-"""The wall clock, ms since the epoch, when the virtual clock says 0."""
+"""The wall clock, in ms since the epoch, when the virtual clock shows 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRecord:
-    """A record to be built."""
+    """A record from which a batch is built."""
 
     value: bytes | None = b"v"
     key: bytes | None = None
@@ -65,7 +65,10 @@ def idempotent_batch(
     key: bytes | None = None,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """A batch as an idempotent producer sends it; ``timestamps_ms`` decides ``count`` if given."""
+    """Return a batch as an idempotent producer sends it.
+
+    If ``timestamps_ms`` is given, it has one record for each timestamp, whatever ``count`` is.
+    """
     stamps = [START_MS] * count if timestamps_ms is None else list(timestamps_ms)
     return build_batch(
         [PlainRecord(value, key, timestamp_ms=stamp) for stamp in stamps],
@@ -95,15 +98,19 @@ class VirtualCluster:
 
     @property
     def wall_ms(self) -> int:
-        """The wall clock now."""
+        """Return the wall clock now, in ms since the epoch."""
         return START_MS + round(self.now * 1000)
 
     def client(self, broker_id: int = 0) -> VirtualClient:
-        """Open a connection to a broker; raises ConnectionRefusedError while it is stopped."""
+        """Open a connection to a broker.
+
+        Raises:
+            ConnectionRefusedError: The broker is stopped.
+        """
         return VirtualClient(self, broker_id)
 
     def run_until(self, now: float) -> list[Delivery]:
-        """Let time pass; returns what was delivered meanwhile."""
+        """Let time pass until ``now`` (seconds), and return what was delivered meanwhile."""
         self.now = max(self.now, now)
         delivered = self.state.advance(self.now, self.wall_ms)
         self.deliveries += delivered
@@ -118,12 +125,12 @@ class VirtualCluster:
         return self.run_until(self.now)
 
     def answer(self, connection_id: int, correlation_id: int) -> Entity | None:
-        """What was answered, as a client decodes it; None: nothing so far."""
+        """Return a request's answer as a client decodes it; None: there is none yet."""
         return self._answers.get((connection_id, correlation_id))
 
 
 class VirtualClient:
-    """One connection of a client that sends whatever it is told to."""
+    """One connection, on which a test sends requests."""
 
     __slots__ = ("_cluster", "_last_id", "connection")
 
@@ -136,7 +143,7 @@ class VirtualClient:
         return f"<VirtualClient {self.connection!r} sent={self._last_id}>"
 
     def send(self, api_key: int, version: int, values: Mapping[str, Any]) -> int:
-        """Send a request described as for `entities.build`; returns its correlation id."""
+        """Send a request described as for `entities.build`, and return its correlation id."""
         schema = request_type(api_key, version)
         if schema is None:
             raise LookupError(f"no request of API {api_key} in version {version}")
@@ -159,11 +166,15 @@ class VirtualClient:
         return self._last_id
 
     def answer(self, correlation_id: int) -> Entity | None:
-        """What came back for it so far."""
+        """Return the answer to a request; None: there is none yet."""
         return self._cluster.answer(self.connection.id, correlation_id)
 
     def wait(self, correlation_id: int) -> Entity:
-        """Let time pass until it is answered; KafkaTimeoutError if nothing will ever happen."""
+        """Let time pass until a request is answered, and return the answer.
+
+        Raises:
+            KafkaTimeoutError: Nothing is scheduled any more, so there will be no answer.
+        """
         while (found := self.answer(correlation_id)) is None:
             due = self._cluster.state.next_due()
             if due is None:
@@ -187,7 +198,7 @@ class VirtualClient:
         topic_id: UUID | None = None,
         transactional_id: str | None = None,
     ) -> int:
-        """Send a Produce request for one partition; v13+ looks the topic's id up by itself."""
+        """Send a Produce request for one partition; in v13 and up with the topic's id."""
         known = self._cluster.state.topics.get(topic)
         if topic_id is None and known is not None:
             topic_id = known.id
@@ -206,16 +217,20 @@ class VirtualClient:
         return self.send(0, version, values)
 
     def produce(self, records: bytes | None, **options: Any) -> Entity:
-        """`send_produce`, wait, and return the partition's part of the answer."""
+        """Send a Produce request, wait, and return the partition's part of the answer."""
         return only_partition(self.wait(self.send_produce(records, **options)))
 
     def close(self) -> None:
-        """The client hangs up."""
+        """Close the connection from the client's side."""
         self._cluster.state.disconnect(self.connection)
 
 
 def only_partition(answer: Entity) -> Entity:
-    """The one partition of a Produce answer; ValueError if there is not just one."""
+    """Return the one partition of a Produce answer.
+
+    Raises:
+        ValueError: There are none or several.
+    """
     (topic,) = answer.responses
     (part,) = topic.partition_responses
     return part

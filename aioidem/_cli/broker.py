@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import anyio
 
-from aioidem._broker.server import EmbeddedCluster
 from aioidem._config import validate_topic
 from aioidem._load.plan import (
     DEFAULT_RETAIN,
@@ -26,6 +25,7 @@ from aioidem._load.plan import (
     MAX_RTT_MS,
 )
 from aioidem._load.usage import UsageError, one_line
+from aioidem.broker import EmbeddedCluster
 from aioidem.errors import RecordError
 
 __all__ = ["BrokerPlan", "TopicPlan", "parse_topic", "plan_broker", "serve"]

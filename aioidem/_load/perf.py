@@ -27,7 +27,6 @@ import anyio
 import anyio.abc
 
 from aioidem import __version__
-from aioidem._broker.server import EmbeddedCluster
 from aioidem._config import ProducerConfig
 from aioidem._load import render
 from aioidem._load.load import Clock, LoadProducer, Workload, run_load
@@ -37,6 +36,7 @@ from aioidem._load.screen import Screen, choose_screen
 from aioidem._network.transport import Connector
 from aioidem._producer.metrics import ProducerStatistics
 from aioidem._producer.native import Producer
+from aioidem.broker import EmbeddedCluster
 from aioidem.errors import KafkaError
 
 __all__ = [

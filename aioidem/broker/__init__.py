@@ -1,16 +1,18 @@
-"""A Kafka broker that works, in this process, for tests and demos: `EmbeddedCluster`.
+"""A working Kafka cluster in this process, for tests and demos: `EmbeddedCluster`.
 
     async with EmbeddedCluster(brokers=2, rtt=0.15, retain=20) as cluster:
         cluster.create_topic("t", partitions=1, configs={"producer.state.batches.to.retain": "20"})
         ...                                # any Kafka client, at cluster.bootstrap_servers
         assert cluster.max_span("t", 0) <= 20
 
-`ClusterState` is the same cluster without sockets, tasks and clock. Limits: see `server`.
+`ThreadedCluster` is the same in a thread of its own, for clients that block; `ClusterState` is the
+same without sockets, tasks and clock. `BrokerSecurity` adds TLS and SASL.
 """
 
 from __future__ import annotations
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.embedded_cluster import EmbeddedCluster
 from aioidem._broker.intercept import (
     Action,
     AfterAppend,
@@ -27,7 +29,6 @@ from aioidem._broker.intercept import (
 )
 from aioidem._broker.requests import Connection, Delivery
 from aioidem._broker.security import BrokerSecurity
-from aioidem._broker.server import EmbeddedCluster
 from aioidem._broker.state import ClusterState
 from aioidem._broker.stored import StoredRecord
 from aioidem._broker.threaded import ThreadedCluster

@@ -563,4 +563,4 @@ def test_heartbeats_leave_no_events_behind(cluster: VirtualCluster) -> None:
     [one] = members(cluster, None)
     for _ in range(500):
         pass_time(cluster, 0.01, one)
-    assert len(cluster.state._events) < 5  # noqa: SLF001 - what it costs is not to be seen outside
+    assert len(cluster.state.schedule) < 5

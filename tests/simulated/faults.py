@@ -356,7 +356,7 @@ class Injector:
             self._old_metadata = {}
         cluster = world.change_cluster()
         natives = [
-            Stranger(world, cluster, cluster.allocate_producer_id(broker), 0)
+            Stranger(world, cluster, cluster.topology.allocate_producer_id(broker), 0)
             for broker in cluster.brokers.values()
         ]
         places = [(topic, i) for topic, count in world.schedule.topics for i in range(count)]

@@ -577,11 +577,11 @@ class World:
             seed=s.seed + len(self.clusters) * _OTHER_CLUSTER,
             encode=True,
             sequence_range=s.sequence_range,
+            # Connections are told apart by their ids, whichever cluster they lead to.
+            first_connection_id=1 + len(self.clusters) * _CONNECTIONS,
         )
         for broker in cluster.brokers.values():
             broker.host = f"b{broker.id}"
-        # Connections are told apart by their ids, whichever cluster they lead to.
-        cluster._connection_ids = count(1 + len(self.clusters) * _CONNECTIONS)
         self.clusters.append(cluster)
         cluster.advance(self.now, self.wall_ms)
         for name, partitions in s.topics:

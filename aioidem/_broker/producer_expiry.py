@@ -1,0 +1,60 @@
+"""The brokers' check for producers that have not written for ``producer.id.expiration.ms``.
+
+It takes place every ``producer.id.expiration.check.interval.ms``, at its own times.
+
+Rejected
+    The check as an event of the schedule: there would always be a next event, and nobody could run
+    a cluster until it is idle.
+"""
+
+from __future__ import annotations
+
+from aioidem._broker.schedule import Schedule
+from aioidem._broker.topology import Broker, Topology
+
+__all__ = ["ProducerExpiry"]
+
+
+class ProducerExpiry:
+    """Makes every replica forget the producers that have expired.
+
+    Args:
+        topology: Brokers and partitions.
+        schedule: Time, and the wall clock.
+    """
+
+    __slots__ = ("_next_check", "_schedule", "_topology")
+
+    def __init__(self, topology: Topology, schedule: Schedule) -> None:
+        self._topology = topology
+        self._schedule = schedule
+        self._next_check: float | None = None
+
+    def begin(self, now: float) -> None:
+        """Let the first check take place one interval after ``now``, if none is planned yet."""
+        if self._next_check is None:
+            self._next_check = now + self._interval()
+
+    def expiration_ms(self, broker: Broker) -> int:
+        """Return after how many ms without a write this broker forgets a producer."""
+        return int(self._topology.broker_config(broker, "producer.id.expiration.ms"))
+
+    def check(self, now: float) -> None:
+        """Carry out the last check that was due by ``now``, if there was one."""
+        if self._next_check is None or now < self._next_check:
+            return
+        interval = self._interval()
+        missed = int((now - self._next_check) / interval)
+        at = self._next_check + missed * interval
+        self._next_check = at + interval
+        at_ms = self._schedule.wall_ms(at)
+        for partition in self._topology.partitions():
+            for broker_id, replica in partition.replicas.items():
+                broker = self._topology.brokers[broker_id]
+                if broker.online:
+                    clock = at_ms + broker.clock_offset_ms
+                    replica.producers.expire(clock, self.expiration_ms(broker))
+
+    def _interval(self) -> float:
+        name = "producer.id.expiration.check.interval.ms"
+        return int(self._topology.broker_config(None, name)) / 1000

@@ -1,0 +1,69 @@
+"""Time in the embedded cluster: what is to happen when. No clock of its own; time is an argument.
+
+An event is carried out at its own due time, however late `Schedule.run_until` is called, so that a
+slow caller distorts no delay. Events that are due at the same time are carried out in the order in
+which they were scheduled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+__all__ = ["Schedule"]
+
+
+class Schedule:
+    """Events by due time, in seconds on any monotonic scale, and the wall clock at that time."""
+
+    __slots__ = ("_events", "_order", "_wall_offset_ms", "now")
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
+        self._order = count()
+        self._wall_offset_ms = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Schedule now={self.now} events={len(self._events)}>"
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def set_wall_clock(self, now: float, wall_ms: int) -> None:
+        """Say that the wall clock shows ``wall_ms`` (epoch ms) at ``now`` (seconds)."""
+        self._wall_offset_ms = wall_ms - now * 1000
+
+    def wall_ms(self, at: float) -> int:
+        """Return what the wall clock shows at ``at``, in ms since the epoch."""
+        return int(at * 1000 + self._wall_offset_ms)
+
+    def push(self, due: float, act: Callable[[float, Any], None], argument: Any) -> None:
+        """Call ``act(due, argument)`` at ``due``."""
+        heapq.heappush(self._events, (due, next(self._order), act, argument))
+
+    def at(self, due: float, act: Callable[[float], None]) -> None:
+        """Call ``act(due)`` at ``due``."""
+        self.push(due, lambda now, _nothing: act(now), None)
+
+    def later(self, seconds: float, act: Callable[[float], None]) -> None:
+        """Call ``act(now)`` after this many seconds."""
+        self.at(self.now + seconds, act)
+
+    def next_due(self) -> float | None:
+        """Return when the next event is due; None: nothing is scheduled."""
+        return self._events[0][0] if self._events else None
+
+    def run_until(self, now: float, before: Callable[[float], None]) -> None:
+        """Carry out all events up to ``now``; ``before(due)`` is called ahead of each."""
+        events = self._events
+        while events and events[0][0] <= now:
+            due, _, act, argument = heapq.heappop(events)
+            if due > self.now:
+                self.now = due
+            before(self.now)
+            act(self.now, argument)
+        self.now = now
+        before(now)
