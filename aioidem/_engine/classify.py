@@ -22,6 +22,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._engine.unlisted import may_pass
 
 __all__ = ["Action", "Disposition", "classify"]
@@ -60,56 +62,55 @@ class _Row(NamedTuple):
 
 
 _TABLE: dict[int, _Row] = {
-    # UNKNOWN_SERVER_ERROR: any exception, perhaps after the append. Java fails the batch; here a
+    # Any exception, perhaps after the append. Java fails the batch; here a
     # resend does no harm, and tells whether it was appended.
-    -1: _Row(Action.RETRY, precedes_append=False, refresh=True),
-    0: _Row(Action.ACK, precedes_append=False),
-    2: _Row(Action.RETRY),  # CORRUPT_MESSAGE: damaged on the way; Java retries it too
-    3: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_OR_PARTITION
-    5: _Row(Action.RETRY, refresh=True),  # LEADER_NOT_AVAILABLE
-    6: _Row(Action.RETRY, refresh=True, two_faced=True),  # NOT_LEADER_OR_FOLLOWER
-    7: _Row(
+    ErrorCode.unknown_server_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
+    ErrorCode.none: _Row(Action.ACK, precedes_append=False),
+    ErrorCode.corrupt_message: _Row(Action.RETRY),  # damaged on the way; Java retries it too
+    ErrorCode.unknown_topic_or_partition: _Row(Action.RETRY, refresh=True, two_faced=True),
+    ErrorCode.leader_not_available: _Row(Action.RETRY, refresh=True),
+    ErrorCode.not_leader_or_follower: _Row(Action.RETRY, refresh=True, two_faced=True),
+    ErrorCode.request_timed_out: _Row(
         Action.RETRY, precedes_append=False
-    ),  # REQUEST_TIMED_OUT: appended, not replicated in time
-    10: _Row(Action.SPLIT),  # MESSAGE_TOO_LARGE (KIP-126)
-    # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the leader asks the
-    # transaction's coordinator before it appends (KIP-890).
-    14: _Row(Action.RETRY),
-    15: _Row(Action.RETRY),
-    16: _Row(Action.RETRY),
-    17: _Row(Action.FAIL),  # INVALID_TOPIC_EXCEPTION
-    18: _Row(Action.SPLIT),  # RECORD_LIST_TOO_LARGE
-    19: _Row(Action.RETRY),  # NOT_ENOUGH_REPLICAS: checked before the append
-    20: _Row(Action.RETRY, precedes_append=False),  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    21: _Row(Action.FAIL),  # INVALID_REQUIRED_ACKS
-    29: _Row(Action.FAIL),  # TOPIC_AUTHORIZATION_FAILED
-    31: _Row(Action.FATAL),  # CLUSTER_AUTHORIZATION_FAILED
-    32: _Row(Action.FAIL),  # INVALID_TIMESTAMP
-    35: _Row(Action.FAIL),  # UNSUPPORTED_VERSION
-    42: _Row(Action.FAIL),  # INVALID_REQUEST
-    43: _Row(Action.FAIL),  # UNSUPPORTED_FOR_MESSAGE_FORMAT
-    44: _Row(Action.FAIL),  # POLICY_VIOLATION
-    45: _Row(Action.OUT_OF_ORDER),  # OUT_OF_ORDER_SEQUENCE_NUMBER
-    46: _Row(Action.DUPLICATE, precedes_append=False),  # DUPLICATE_SEQUENCE_NUMBER (KIP-758)
-    47: _Row(Action.FENCED),  # INVALID_PRODUCER_EPOCH
-    48: _Row(Action.FAIL),  # INVALID_TXN_STATE
-    49: _Row(Action.FENCED),  # INVALID_PRODUCER_ID_MAPPING: see `classify_call`
-    51: _Row(
+    ),  # appended, not replicated in time
+    ErrorCode.message_too_large: _Row(Action.SPLIT),  # KIP-126
+    # The leader asks the transaction's coordinator before it appends (KIP-890).
+    ErrorCode.coordinator_load_in_progress: _Row(Action.RETRY),
+    ErrorCode.coordinator_not_available: _Row(Action.RETRY),
+    ErrorCode.not_coordinator: _Row(Action.RETRY),
+    ErrorCode.invalid_topic_exception: _Row(Action.FAIL),
+    ErrorCode.record_list_too_large: _Row(Action.SPLIT),
+    ErrorCode.not_enough_replicas: _Row(Action.RETRY),  # checked before the append
+    ErrorCode.not_enough_replicas_after_append: _Row(Action.RETRY, precedes_append=False),
+    ErrorCode.invalid_required_acks: _Row(Action.FAIL),
+    ErrorCode.topic_authorization_failed: _Row(Action.FAIL),
+    ErrorCode.cluster_authorization_failed: _Row(Action.FATAL),
+    ErrorCode.invalid_timestamp: _Row(Action.FAIL),
+    ErrorCode.unsupported_version: _Row(Action.FAIL),
+    ErrorCode.invalid_request: _Row(Action.FAIL),
+    ErrorCode.unsupported_for_message_format: _Row(Action.FAIL),
+    ErrorCode.policy_violation: _Row(Action.FAIL),
+    ErrorCode.out_of_order_sequence_number: _Row(Action.OUT_OF_ORDER),
+    ErrorCode.duplicate_sequence_number: _Row(Action.DUPLICATE, precedes_append=False),  # KIP-758
+    ErrorCode.invalid_producer_epoch: _Row(Action.FENCED),
+    ErrorCode.invalid_txn_state: _Row(Action.FAIL),
+    ErrorCode.invalid_producer_id_mapping: _Row(Action.FENCED),  # see `classify_call`
+    ErrorCode.concurrent_transactions: _Row(
         Action.RETRY
-    ),  # CONCURRENT_TRANSACTIONS: the last one is still being finished (KIP-890)
-    53: _Row(Action.FATAL),  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    56: _Row(Action.RETRY, precedes_append=False, refresh=True),  # KAFKA_STORAGE_ERROR
-    59: _Row(Action.NO_STATE),  # UNKNOWN_PRODUCER_ID: brokers before 2.5 (KIP-360)
-    74: _Row(Action.RETRY, refresh=True),  # FENCED_LEADER_EPOCH
-    75: _Row(Action.RETRY, refresh=True),  # UNKNOWN_LEADER_EPOCH
-    76: _Row(Action.FAIL),  # UNSUPPORTED_COMPRESSION_TYPE
-    87: _Row(Action.FAIL),  # INVALID_RECORD (KIP-467)
-    89: _Row(Action.RETRY),  # THROTTLING_QUOTA_EXCEEDED
-    90: _Row(Action.FATAL),  # PRODUCER_FENCED
-    100: _Row(Action.RETRY, refresh=True, two_faced=True),  # UNKNOWN_TOPIC_ID (KIP-516)
-    103: _Row(Action.RETRY, refresh=True),  # INCONSISTENT_TOPIC_ID
-    120: _Row(Action.FAIL),  # TRANSACTION_ABORTABLE (KIP-890)
-    129: _Row(Action.RETRY, refresh=True),  # REBOOTSTRAP_REQUIRED (KIP-1102)
+    ),  # the last one is still being finished (KIP-890)
+    ErrorCode.transactional_id_authorization_failed: _Row(Action.FATAL),
+    ErrorCode.kafka_storage_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
+    ErrorCode.unknown_producer_id: _Row(Action.NO_STATE),  # brokers before 2.5 (KIP-360)
+    ErrorCode.fenced_leader_epoch: _Row(Action.RETRY, refresh=True),
+    ErrorCode.unknown_leader_epoch: _Row(Action.RETRY, refresh=True),
+    ErrorCode.unsupported_compression_type: _Row(Action.FAIL),
+    ErrorCode.invalid_record: _Row(Action.FAIL),  # KIP-467
+    ErrorCode.throttling_quota_exceeded: _Row(Action.RETRY),
+    ErrorCode.producer_fenced: _Row(Action.FATAL),
+    ErrorCode.unknown_topic_id: _Row(Action.RETRY, refresh=True, two_faced=True),  # KIP-516
+    ErrorCode.inconsistent_topic_id: _Row(Action.RETRY, refresh=True),
+    ErrorCode.transaction_abortable: _Row(Action.FAIL),  # KIP-890
+    ErrorCode.rebootstrap_required: _Row(Action.RETRY, refresh=True),  # KIP-1102
 }
 
 # Of a code that no row names it is not known whether it comes before the append.

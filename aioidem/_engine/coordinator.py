@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import enum
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._engine.unlisted import may_pass
 from aioidem._protocol.find_coordinator import CoordinatorKey
 
@@ -41,39 +43,42 @@ class Verdict(enum.Enum):
 
 
 _COMMON: dict[int, Verdict] = {
-    -1: Verdict.RETRY,  # UNKNOWN_SERVER_ERROR
-    7: Verdict.RETRY,  # REQUEST_TIMED_OUT
-    13: Verdict.RETRY,  # NETWORK_EXCEPTION
-    14: Verdict.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
-    15: Verdict.MOVED,  # COORDINATOR_NOT_AVAILABLE
-    16: Verdict.MOVED,  # NOT_COORDINATOR
-    35: Verdict.FATAL,  # UNSUPPORTED_VERSION: v2 spoken to a cluster of v1
-    # INVALID_PRODUCER_ID_MAPPING: the id expired, is out of epochs, or somebody else has it.
-    49: Verdict.ABORTABLE,
-    51: Verdict.RETRY,  # CONCURRENT_TRANSACTIONS: the last one is still being finished
-    53: Verdict.FATAL,  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    90: Verdict.FATAL,  # PRODUCER_FENCED
+    ErrorCode.unknown_server_error: Verdict.RETRY,
+    ErrorCode.request_timed_out: Verdict.RETRY,
+    ErrorCode.network_exception: Verdict.RETRY,
+    ErrorCode.coordinator_load_in_progress: Verdict.RETRY,
+    ErrorCode.coordinator_not_available: Verdict.MOVED,
+    ErrorCode.not_coordinator: Verdict.MOVED,
+    ErrorCode.unsupported_version: Verdict.FATAL,  # v2 spoken to a cluster of v1
+    # The id expired, is out of epochs, or somebody else has it.
+    ErrorCode.invalid_producer_id_mapping: Verdict.ABORTABLE,
+    ErrorCode.concurrent_transactions: Verdict.RETRY,  # the last one is still being finished
+    ErrorCode.transactional_id_authorization_failed: Verdict.FATAL,
+    ErrorCode.producer_fenced: Verdict.FATAL,
 }
 
 _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
-    (CallKind.FIND, 53): Verdict.REFUSED,
-    (CallKind.FIND, 30): Verdict.ABORTABLE,  # GROUP_AUTHORIZATION_FAILED
-    (CallKind.INIT, 47): Verdict.FATAL,  # INVALID_PRODUCER_EPOCH: PRODUCER_FENCED, of old brokers
-    (CallKind.INIT, 53): Verdict.REFUSED,
+    (CallKind.FIND, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
+    (CallKind.FIND, ErrorCode.group_authorization_failed): Verdict.ABORTABLE,
+    (
+        CallKind.INIT,
+        ErrorCode.invalid_producer_epoch,
+    ): Verdict.FATAL,  # PRODUCER_FENCED, of old brokers
+    (CallKind.INIT, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
     # Within a transaction an old epoch may be a transaction that timed out (KIP-588): whether it
     # was that or a twin, EndTxn tells.
-    (CallKind.END, 47): Verdict.FATAL,
-    (CallKind.END, 48): Verdict.WRONG_STATE,  # INVALID_TXN_STATE
-    (CallKind.END, 49): Verdict.FATAL,
-    (CallKind.END, 120): Verdict.ABORTABLE,  # TRANSACTION_ABORTABLE
-    (CallKind.END, 42): Verdict.FATAL,  # INVALID_REQUEST
-    (CallKind.ADD_PARTITIONS, 48): Verdict.FATAL,
-    (CallKind.ADD_OFFSETS, 48): Verdict.FATAL,
+    (CallKind.END, ErrorCode.invalid_producer_epoch): Verdict.FATAL,
+    (CallKind.END, ErrorCode.invalid_txn_state): Verdict.WRONG_STATE,
+    (CallKind.END, ErrorCode.invalid_producer_id_mapping): Verdict.FATAL,
+    (CallKind.END, ErrorCode.transaction_abortable): Verdict.ABORTABLE,
+    (CallKind.END, ErrorCode.invalid_request): Verdict.FATAL,
+    (CallKind.ADD_PARTITIONS, ErrorCode.invalid_txn_state): Verdict.FATAL,
+    (CallKind.ADD_OFFSETS, ErrorCode.invalid_txn_state): Verdict.FATAL,
     # The broker that checks may not have heard of the topic yet.
-    (CallKind.ADD_PARTITIONS, 3): Verdict.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION
-    (CallKind.COMMIT_OFFSETS, 3): Verdict.RETRY,
-    # OPERATION_NOT_ATTEMPTED: for the sake of another partition, whose code decides.
-    (CallKind.ADD_PARTITIONS, 55): Verdict.RETRY,
+    (CallKind.ADD_PARTITIONS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
+    (CallKind.COMMIT_OFFSETS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
+    # For the sake of another partition, whose code decides.
+    (CallKind.ADD_PARTITIONS, ErrorCode.operation_not_attempted): Verdict.RETRY,
 }
 
 _ANYTHING_ELSE: dict[CallKind, Verdict] = {

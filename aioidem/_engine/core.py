@@ -25,6 +25,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
@@ -98,19 +100,41 @@ _UNTOLD_WARNING = (
     "principal, the topic's compression.type as the producer's, or a larger batch_size"
 )
 
-_RETRIABLE_TOPIC_ERRORS = frozenset({3, 5, 6, 7, 9, 14, 15, 16, -1})
-_UNSUPPORTED_VERSION = 35
+_RETRIABLE_TOPIC_ERRORS = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.replica_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_server_error,
+    }
+)
 _PRODUCE_WITH_TOPIC_IDS = 13
 _MOST_BATCHES = 1_000
 """Batches in one Produce request: what its answer settles is done in one piece."""
 _LAST_PRODUCE_OF_V1 = 11
 """The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
-# UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED, INVALID_TRANSACTION_TIMEOUT,
-# TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-_IDENTITY_REFUSED = frozenset({35, 31, 50, 53})
-_NEEDED_FOR_IDENTITY = {
-    31: "a producer id needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic",
-    53: "a producer id needs WRITE on the transactional id {!r}",
+_PASSING = frozenset({ErrorCode.none, ErrorCode.unknown_server_error})
+"""A success without an id, and an error that names no reason: asked again."""
+_IDENTITY_REFUSED = frozenset(
+    {
+        ErrorCode.unsupported_version,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.invalid_transaction_timeout,
+        ErrorCode.transactional_id_authorization_failed,
+    }
+)
+_NEEDED_FOR_IDENTITY: dict[int, str] = {
+    ErrorCode.cluster_authorization_failed: (
+        "a producer id needs IDEMPOTENT_WRITE on the cluster, or WRITE on some topic"
+    ),
+    ErrorCode.transactional_id_authorization_failed: (
+        "a producer id needs WRITE on the transactional id {!r}"
+    ),
 }
 
 
@@ -1240,7 +1264,7 @@ class ProducerCore:
         return error
 
     def _hear_v14(self, link: Link, answer: ProduceAnswer, now: float) -> None:
-        if any(part.error_code == _UNSUPPORTED_VERSION for part in answer.partitions):
+        if any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions):
             link.discovery.refused("it answered UNSUPPORTED_VERSION", now)
         else:
             link.discovery.answered()
@@ -1252,7 +1276,7 @@ class ProducerCore:
         if self.transactions is not None:
             self.transactions.on_produced(part.error_code)
         limit = link.limits.of(state.topic)
-        if part.error_code == 0:
+        if not part.error_code:
             limit.accept(len(batch.data))
             if link.memory.limit is not None:
                 part = part._replace(retained=link.memory.believed(part.retained, now))
@@ -1264,10 +1288,17 @@ class ProducerCore:
             trust_base_offset=self.config.trust_base_offset,
             message=part.error_message,
         )
-        if part.error_code == _UNSUPPORTED_VERSION and request.version >= PRODUCE_WITH_WINDOW:
-            disposition = disposition._replace(action=classify(5, -1).action)
+        if (
+            part.error_code == ErrorCode.unsupported_version
+            and request.version >= PRODUCE_WITH_WINDOW
+        ):
+            disposition = disposition._replace(
+                action=classify(ErrorCode.leader_not_available, -1).action
+            )
         if self.transactions is not None and self.transactions.finishing(part.error_code):
-            disposition = disposition._replace(action=classify(51, -1).action)
+            disposition = disposition._replace(
+                action=classify(ErrorCode.concurrent_transactions, -1).action
+            )
         error, where = _broker_error(state, part), f"{state.topic}-{state.partition}"
         if disposition.action is Action.SPLIT:
             if not batch.in_doubt:
@@ -1396,14 +1427,18 @@ class ProducerCore:
         if link is None or link.take(token, now) is None:
             return
         link.throttle(answer.throttle_ms, now)
-        if answer.error_code == 0 and answer.producer_id >= 0 and answer.producer_epoch >= 0:
+        if (
+            answer.error_code == ErrorCode.none
+            and answer.producer_id >= 0
+            and answer.producer_epoch >= 0
+        ):
             self.identity.grant(answer.producer_id, answer.producer_epoch)
             self._identity_backoff.reset()
             self.identity_error = None
             return
         self._identity_failed(now)
         code = answer.error_code
-        if code in _IDENTITY_REFUSED or not (code in (0, -1) or may_pass(code)):
+        if code in _IDENTITY_REFUSED or not (code in _PASSING or may_pass(code)):
             # Not fatal (KAFKA-13668): the grant may come back, but what waits now is told at once.
             wanted = _NEEDED_FOR_IDENTITY.get(answer.error_code, "InitProducerId")
             self.identity_error = errors.broker_error(
@@ -1431,7 +1466,7 @@ class ProducerCore:
         link.throttle(answer.throttle_ms, now)
         match answer:
             case CoordinatorAnswer(code, node_id, host, port):
-                if code == 0 and node_id >= 0:
+                if code == ErrorCode.none and node_id >= 0:
                     named = BrokerAddress(node_id, host, port)
                     self.connections.learn([*self.cluster.brokers.values(), named])
                 transactions.on_found(code, node_id, now)

@@ -33,6 +33,8 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.lifecycle import transition
@@ -50,12 +52,13 @@ PRODUCE_WITH_WINDOW = 14
 """The Produce version that names the broker's window (KIP-1269)."""
 
 _CONFIG = "producer.state.batches.to.retain"
+_NOT_GRANTED = frozenset(
+    {ErrorCode.topic_authorization_failed, ErrorCode.cluster_authorization_failed}
+)
 _STRIKES = 2
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 300.0
 _LONGEST_WAIT_WHEN_ON = 15.0
-_TOPIC_AUTHORIZATION_FAILED = 29
-_CLUSTER_AUTHORIZATION_FAILED = 31
 
 
 class DiscoveryState(enum.Enum):
@@ -250,7 +253,7 @@ class Discovery:
     def _not_granted(self, error_code: int, topic: str, now: float) -> None:
         self._move(DiscoveryEvent.NOT_GRANTED)
         self._again_at = now + self._grant.next_delay()
-        denied = error_code in (_TOPIC_AUTHORIZATION_FAILED, _CLUSTER_AUTHORIZATION_FAILED)
+        denied = error_code in _NOT_GRANTED
         why = (
             f"DESCRIBE_CONFIGS on topic {topic!r} is not granted"
             if denied

@@ -6,14 +6,16 @@ it is ignored, and where none is left the batch fails as a whole (KIP-467).
 
 from __future__ import annotations
 
+from kio.schema.errors import ErrorCode
+
 from aioidem import errors
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._protocol.topic_limit import MESSAGE_BYTES
 
 __all__ = ["culprits", "too_large"]
 
-_NAMES_RECORDS = frozenset({32, 87})
-"""INVALID_TIMESTAMP, INVALID_RECORD: a broker looks at each record, and names those it refuses."""
+_NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_record})
+"""A broker looks at each record, and names those it refuses."""
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:

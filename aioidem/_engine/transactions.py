@@ -30,6 +30,8 @@ import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from aioidem import errors
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.coordinator import CallKind, Coordinator, Verdict, classify_call, is_listed
@@ -495,7 +497,7 @@ class Transactions:
         call, self._calling = self._calling, None
         if call is None:
             return
-        if error_code == 0 and node_id >= 0:
+        if error_code == ErrorCode.none and node_id >= 0:
             call.coordinator.node_id = node_id
             self._heard()
         else:
@@ -509,12 +511,12 @@ class Transactions:
             TransactionState.RENEWING,
         ):
             return
-        if error_code == 0 and producer_id >= 0 and epoch >= 0:
+        if error_code == ErrorCode.none and producer_id >= 0 and epoch >= 0:
             self._identity.renew(producer_id, epoch)
             self._renew = self._rotated = False
             self._heard()
             self._move(TransactionEvent.GRANT)
-        elif error_code == 0:
+        elif error_code == ErrorCode.none:
             self._wait(now)
         else:
             self._refused(call, error_code, now)
@@ -524,19 +526,19 @@ class Transactions:
         call, self._calling = self._calling, None
         if call is None:
             return
-        added = [which for which in call.partitions if codes.get(which) == 0]
+        added = [which for which in call.partitions if codes.get(which) == ErrorCode.none]
         if added:
             self._confirmed = True
             self.added.update(added)
             self._wanted = [which for which in self._wanted if which not in self.added]
-        self._take_codes(call, [codes.get(each, 7) for each in call.partitions], now)
+        self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in call.partitions], now)
 
     def on_group_added(self, error_code: int, now: float) -> None:
         """AddOffsetsToTxn was answered."""
         call, self._calling = self._calling, None
         if call is None or call.offsets is None:
             return
-        if error_code == 0:
+        if error_code == ErrorCode.none:
             self._confirmed = True
             self._groups.add(call.offsets.group.group_id)
         self._take_codes(call, [error_code], now)
@@ -548,13 +550,15 @@ class Transactions:
             return
         commit = call.offsets
         asked = list(commit.left)
-        commit.left = {which: each for which, each in commit.left.items() if codes.get(which) != 0}
+        commit.left = {
+            which: each for which, each in commit.left.items() if codes.get(which) != ErrorCode.none
+        }
         if not commit.left and commit in self.offsets:
             self.offsets.remove(commit)
         self._confirmed = self._confirmed or len(commit.left) < len(asked)
         for code in [codes.get(each) for each in asked]:
             self.on_produced(code)
-        self._take_codes(call, [codes.get(each, 7) for each in asked], now)
+        self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in asked], now)
 
     def _take_codes(self, call: Call, codes: list[int], now: float) -> None:
         """The gravest of them decides."""
@@ -598,10 +602,12 @@ class Transactions:
         """
         if self._decision_in_doubt or self.finishing(error_code):
             return False
-        if error_code == _INVALID_TXN_STATE:
+        if error_code == ErrorCode.invalid_txn_state:
             self._renew = self._renew or self._confirmed or self.version >= V2
             return True
-        if error_code == _INVALID_MAPPING or (error_code == _FENCED and self.version >= V2):
+        if error_code == ErrorCode.invalid_producer_id_mapping or (
+            error_code == ErrorCode.producer_fenced and self.version >= V2
+        ):
             self._renew = True
             return True
         return False
@@ -610,7 +616,7 @@ class Transactions:
         """Whether an answer only says that the last transaction is not finished: until then our new
         producer id is not known.
         """
-        return self._rotated and error_code == _INVALID_MAPPING
+        return self._rotated and error_code == ErrorCode.invalid_producer_id_mapping
 
     def _heard(self) -> None:
         self._backoff.reset()
@@ -690,11 +696,12 @@ _ASKING = _IN_TRANSACTION - {TransactionState.ABORTABLE} | {
     TransactionState.RENEWING,
 }
 _BEGINNING = frozenset({CallKind.ADD_PARTITIONS, CallKind.ADD_OFFSETS, CallKind.COMMIT_OFFSETS})
-_INVALID_TXN_STATE, _INVALID_MAPPING, _FENCED = 48, 49, 90
-_CONCURRENT = 51
+_CONCURRENT = ErrorCode.concurrent_transactions
 """EndTxn answered so was not carried out. A coordinator that is gone, is loading or does not reach
 its replicas says so after its decision is in its log, too.
 """
+_LEFT_OUT = ErrorCode.request_timed_out
+"""What is taken for the code of a partition that an answer leaves out: it is asked again."""
 _GRAVITY = {
     Verdict.RETRY: 0,
     Verdict.MOVED: 1,

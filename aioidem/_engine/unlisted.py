@@ -12,13 +12,47 @@ from __future__ import annotations
 
 import re
 
+from kio.schema.errors import ErrorCode
+
 __all__ = ["may_pass"]
 
 _RETRIABLE = frozenset(
-    {2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88}
-    | {89, 100, 103, 106, 122, 123, 133}
+    {
+        ErrorCode.corrupt_message,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.replica_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.not_controller,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.listener_not_found,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.preferred_leader_not_available,
+        ErrorCode.eligible_leaders_not_available,
+        ErrorCode.election_not_needed,
+        ErrorCode.unstable_offset_commit,
+        ErrorCode.throttling_quota_exceeded,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.fetch_session_topic_id_error,
+        ErrorCode.share_session_not_found,
+        ErrorCode.invalid_share_session_epoch,
+        ErrorCode.share_session_limit_reached,
+    }
 )
-"""What Kafka 4.3's list of error codes marks as retriable. Above 133 it has none."""
+"""What Kafka 4.3's list of error codes marks as retriable."""
 
 _SAYS_SO = re.compile(r"\b(retr(y|ied|iable)|try again|temporar(y|ily))\b", re.IGNORECASE)
 _DENIES_IT = re.compile(r"(\b(not|never|no|cannot|non)|n't)\b[\s-]*(\w+ ){0,2}?retr", re.IGNORECASE)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID, uuid5
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.accumulator import PendingRecord, Settlement
@@ -46,32 +48,32 @@ from aioidem._records import read_batches, record_size_bound
 from aioidem.errors import KafkaConnectionError, KafkaError
 from aioidem.structs import DeliveryStatus
 
-NONE = 0
-CORRUPT_MESSAGE = 2
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER = 6
-REQUEST_TIMED_OUT = 7
-LOADING = 14
-COORDINATOR_NOT_AVAILABLE = 15
-NOT_COORDINATOR = 16
-MESSAGE_TOO_LARGE = 10
-NOT_ENOUGH_REPLICAS = 19
-NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-TOPIC_AUTHORIZATION_FAILED = 29
-CLUSTER_AUTHORIZATION_FAILED = 31
-INVALID_TIMESTAMP = 32
-UNSUPPORTED_VERSION = 35
-OUT_OF_ORDER = 45
-DUPLICATE = 46
-INVALID_PRODUCER_EPOCH = 47
-INVALID_TXN_STATE = 48
-CONCURRENT_TRANSACTIONS = 51
-KAFKA_STORAGE_ERROR = 56
-UNKNOWN_PRODUCER_ID = 59
-INVALID_RECORD = 87
-PRODUCER_FENCED = 90
-UNKNOWN_TOPIC_ID = 100
-TRANSACTION_ABORTABLE = 120
+NONE = ErrorCode.none
+CORRUPT_MESSAGE = ErrorCode.corrupt_message
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition
+NOT_LEADER = ErrorCode.not_leader_or_follower
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out
+LOADING = ErrorCode.coordinator_load_in_progress
+COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available
+NOT_COORDINATOR = ErrorCode.not_coordinator
+MESSAGE_TOO_LARGE = ErrorCode.message_too_large
+NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append
+TOPIC_AUTHORIZATION_FAILED = ErrorCode.topic_authorization_failed
+CLUSTER_AUTHORIZATION_FAILED = ErrorCode.cluster_authorization_failed
+INVALID_TIMESTAMP = ErrorCode.invalid_timestamp
+UNSUPPORTED_VERSION = ErrorCode.unsupported_version
+OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
+DUPLICATE = ErrorCode.duplicate_sequence_number
+INVALID_PRODUCER_EPOCH = ErrorCode.invalid_producer_epoch
+INVALID_TXN_STATE = ErrorCode.invalid_txn_state
+CONCURRENT_TRANSACTIONS = ErrorCode.concurrent_transactions
+KAFKA_STORAGE_ERROR = ErrorCode.kafka_storage_error
+UNKNOWN_PRODUCER_ID = ErrorCode.unknown_producer_id
+INVALID_RECORD = ErrorCode.invalid_record
+PRODUCER_FENCED = ErrorCode.producer_fenced
+UNKNOWN_TOPIC_ID = ErrorCode.unknown_topic_id
+TRANSACTION_ABORTABLE = ErrorCode.transaction_abortable
 
 ACKED = DeliveryStatus.ACKED
 NOT_WRITTEN = DeliveryStatus.NOT_WRITTEN
@@ -604,7 +606,7 @@ class Rig:
         self, request: Request, code: int, offset: int = -1, *, poll: bool = True, **more: Any
     ) -> None:
         """The same error for everything in it."""
-        if code in {MESSAGE_TOO_LARGE, 18}:
+        if code in {MESSAGE_TOO_LARGE, ErrorCode.record_list_too_large}:
             self._split = True
             for part in request.parts:
                 self._rewritable.add((part.where, part.identity, part.sequence))

@@ -7,6 +7,7 @@ design.md section 5, "In doubt is a state" and "Resolving doubt"; attack.md find
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine.recovery import Rung
 
@@ -86,7 +87,9 @@ def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
     assert rig.state().in_doubt == 1
 
 
-@pytest.mark.parametrize("code", [NOT_LEADER, 3, 100])
+@pytest.mark.parametrize(
+    "code", [NOT_LEADER, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id]
+)
 def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(code: int) -> None:
     """attack.md finding 1: the leader appended, then lost leadership."""
     rig, (only,) = pipelined(1)
@@ -184,7 +187,7 @@ def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> N
     our state, b3 accepted. b3 proves nothing about b1: the leader skipped b2's numbers.
     """
     rig, (first, second, third) = pipelined(3)
-    rig.fail(first, -1, poll=False)
+    rig.fail(first, ErrorCode.unknown_server_error, poll=False)
     rig.fail(second, INVALID_RECORD, poll=False)
     rig.ack(third, 9)
     assert rig.outcomes[2].status is NOT_WRITTEN

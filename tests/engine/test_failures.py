@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
 from aioidem._engine.flushing import FlushCount
@@ -210,7 +211,12 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> N
     rig.start()
     rig.send(2)
     step = rig.held[0]
-    rig.core.on_producer_id(step.link_id, step.token, ProducerIdAnswer(31, -1, -1), rig.now)
+    rig.core.on_producer_id(
+        step.link_id,
+        step.token,
+        ProducerIdAnswer(ErrorCode.cluster_authorization_failed, -1, -1),
+        rig.now,
+    )
     rig.collect()
     assert rig.statuses == [NOT_WRITTEN] * 2
     assert isinstance(rig.core.identity_error, ClusterAuthorizationFailedError)

@@ -417,7 +417,7 @@ def test_without_any_acknowledged_offset_there_is_nowhere_to_read_from() -> None
     assert not rig.held
 
 
-@pytest.mark.parametrize("code", [NOT_LEADER, 5])
+@pytest.mark.parametrize("code", [NOT_LEADER, ErrorCode.leader_not_available])
 def test_a_leader_that_moved_meanwhile_is_asked_again(code: int) -> None:
     """A retriable refusal of Fetch is no answer to the question."""
     rig, requests = doubted(1)

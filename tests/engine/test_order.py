@@ -6,6 +6,7 @@ design.md section 5, "Sequences", "The window bounds a span", "Discovery", "Firs
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
 from aioidem._protocol.topic_config import TopicConfig
@@ -76,7 +77,16 @@ def test_the_producer_id_is_asked_for_although_metadata_holds_the_only_slot() ->
     assert rig.statuses == [ACKED]
 
 
-@pytest.mark.parametrize("code", [14, 15, 7, 16, -1])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.request_timed_out,
+        ErrorCode.not_coordinator,
+        ErrorCode.unknown_server_error,
+    ],
+)
 def test_a_producer_id_refused_retriably_is_asked_for_again(code: int) -> None:
     """A1.8, C-J13."""
     from aioidem._protocol.producer_id import ProducerIdAnswer

@@ -151,7 +151,7 @@ class Schedule:
         raise AssertionError("requests never end")
 
     def serve_badly(self, request: Request) -> None:
-        codes = []
+        codes: list[tuple[int, int]] = []
         for part in request.parts:
             kind = self.random.random()
             if kind < 0.3:

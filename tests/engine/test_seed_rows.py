@@ -6,6 +6,7 @@ Also what DescribeProducers may say (KIP-664).
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
@@ -334,7 +335,7 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
     rig.tick(1.0)
     rig.send(2)
     for request in rig.outstanding():
-        rig.fail(request, 7, poll=False)
+        rig.fail(request, ErrorCode.request_timed_out, poll=False)
     rig.tick(2.0)
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
     assert rig.state().recovery.rung is Rung.PROBING

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._engine import steps
 from aioidem.errors import DeliveryTimeoutError, KafkaTimeoutError, UnknownTopicOrPartitionError
@@ -30,7 +31,7 @@ from .driver import (
     wait_until,
 )
 
-LEADER_NOT_AVAILABLE = 5
+LEADER_NOT_AVAILABLE = ErrorCode.leader_not_available
 SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 # -- expiry

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
@@ -62,7 +63,8 @@ from .driver import (
 # that was fenced before its coordinator knew it.
 SEEDS = [*range(200), 1952, 6016, 6026, 21329]
 V1, V2 = 1, 2
-INVALID_PRODUCER_ID_MAPPING = 49
+INVALID_PRODUCER_ID_MAPPING = ErrorCode.invalid_producer_id_mapping
+UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error
 LAST_EPOCH = 32766
 GROUP = "g"
 EMPTY, ONGOING, ENDING, ENDED = "empty", "ongoing", "ending", "ended"
@@ -436,7 +438,7 @@ class Schedule:
         entries = []
         for part in request.parts:
             if self.fault() and self.random.random() < 0.5:
-                code = self.random.choice([NOT_LEADER, NOT_ENOUGH_REPLICAS, LOADING])
+                code: int = self.random.choice([NOT_LEADER, NOT_ENOUGH_REPLICAS, LOADING])
                 entries.append(self.rig.entry(request, part, code))
                 continue
             try:
@@ -468,7 +470,13 @@ class Schedule:
         else:
             answer = self.carry_out(call)
             if self.fault() and self.random.random() < 0.5:
-                codes = [LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, REQUEST_TIMED_OUT, -1]
+                codes = [
+                    LOADING,
+                    COORDINATOR_NOT_AVAILABLE,
+                    NOT_COORDINATOR,
+                    REQUEST_TIMED_OUT,
+                    UNKNOWN_SERVER_ERROR,
+                ]
                 answer = answer_of(call, self.random.choice(codes))
             elif isinstance(call, steps.AddPartitions) and not answer.error_codes[T, 0]:
                 rig.added.update(call.partitions)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
@@ -51,11 +52,11 @@ READY, OPEN = TransactionState.READY, TransactionState.OPEN
 ABORTABLE, FATAL = TransactionState.ABORTABLE, TransactionState.FATAL
 DECIDING, ABORTING = TransactionState.DECIDING, TransactionState.ABORTING
 SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
-OPERATION_NOT_ATTEMPTED = 55
-GROUP_AUTHORIZATION_FAILED = 30
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-UNKNOWN_SERVER_ERROR = -1
-INVALID_PRODUCER_ID_MAPPING = 49
+OPERATION_NOT_ATTEMPTED = ErrorCode.operation_not_attempted
+GROUP_AUTHORIZATION_FAILED = ErrorCode.group_authorization_failed
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = ErrorCode.transactional_id_authorization_failed
+UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error
+INVALID_PRODUCER_ID_MAPPING = ErrorCode.invalid_producer_id_mapping
 
 END, INIT, FIND = steps.EndTransaction, steps.InitTransactions, steps.FindCoordinator
 ADD, ADD_GROUP, COMMIT_OFFSETS = steps.AddPartitions, steps.AddOffsets, steps.CommitOffsets
@@ -509,7 +510,12 @@ def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
 def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
     """A12.95."""
     rig = starting(version, FIND)
-    for code in (COORDINATOR_NOT_AVAILABLE, LOADING, UNKNOWN_SERVER_ERROR, 13):
+    for code in (
+        COORDINATOR_NOT_AVAILABLE,
+        LOADING,
+        UNKNOWN_SERVER_ERROR,
+        ErrorCode.network_exception,
+    ):
         rig.answer_call(rig.called(FIND), code)
         rig.tick(2.0)
     rig.lose_call()
@@ -703,7 +709,7 @@ def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
 
 
 @BOTH
-@pytest.mark.parametrize("code", [42, 9999])
+@pytest.mark.parametrize("code", [ErrorCode.invalid_request, 9999])
 def test_a_coordinator_refused_by_a_code_nobody_knows_is_told_at_once(
     version: int, code: int
 ) -> None:
@@ -1125,7 +1131,7 @@ def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
     wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
     for request in rig.outstanding():
         if request.only.partition == 0:
-            rig.fail(request, 87)
+            rig.fail(request, ErrorCode.invalid_record)
     assert bad.status is NOT_WRITTEN
     assert rig.txn is ABORTABLE
     for request in rig.outstanding():
@@ -1145,7 +1151,7 @@ def test_after_a_failed_batch_the_next_transaction_has_another_epoch(version: in
     """
     rig = opened(version, 1)
     rig.send()
-    rig.fail(rig.outstanding()[0], 87)
+    rig.fail(rig.outstanding()[0], ErrorCode.invalid_record)
     rig.hold = (INIT,)
     outcome = rig.abort()
     assert outcome.committed is False
@@ -1231,7 +1237,15 @@ def test_lost_data_is_not_committed_in_part(version: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("code", [TRANSACTION_ABORTABLE, INVALID_TXN_STATE, 87, 29])
+@pytest.mark.parametrize(
+    "code",
+    [
+        TRANSACTION_ABORTABLE,
+        INVALID_TXN_STATE,
+        ErrorCode.invalid_record,
+        ErrorCode.topic_authorization_failed,
+    ],
+)
 def test_a_refused_batch_makes_the_transaction_abortable(version: int, code: int) -> None:
     rig = opened(version, 1)
     (record,) = rig.send()

@@ -7,6 +7,7 @@ it may pass, a batch is not sent again until its deadline: it ends UNKNOWN, by t
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import errors
 from aioidem._engine import steps
@@ -16,7 +17,11 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 from .driver import ACKED, NOT_WRITTEN, OUT_OF_ORDER, PENDING, UNKNOWN, Rig, pipelined
 
 READ_ONLY = 134
-DOCUMENTED_AS_RETRIABLE = (9, 13, 41)
+DOCUMENTED_AS_RETRIABLE = (
+    ErrorCode.replica_not_available,
+    ErrorCode.network_exception,
+    ErrorCode.not_controller,
+)
 WORDS_OF_RETRY = (
     "The topic is being mirrored, please retry later.",
     "retriable: the mirror is catching up",
@@ -36,7 +41,9 @@ def attempts(rig: Rig, code: int, message: str | None = None, *, seconds: float 
     return refused
 
 
-@pytest.mark.parametrize("code", [READ_ONLY, 999, 1, 22, 32767, -2])
+@pytest.mark.parametrize(
+    "code", [READ_ONLY, 999, ErrorCode.offset_out_of_range, ErrorCode.illegal_generation, 32767, -2]
+)
 def test_a_leader_that_never_took_anything_is_asked_once(code: int) -> None:
     rig = Rig().start()
     rig.send(1)

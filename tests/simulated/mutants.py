@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._engine import classify as classify_module
 from aioidem._engine import core as core_module
 from aioidem._engine.accumulator import PendingRecord
@@ -292,7 +294,11 @@ def timed_out_taken_for_a_rejection(patch: Patch) -> None:
 
     def naive(code: int, base_offset: int, **options: Any) -> Disposition:
         told = classify(code, base_offset, **options)
-        return told._replace(precedes_append=True) if code in (7, 20) else told
+        return (
+            told._replace(precedes_append=True)
+            if code in (ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append)
+            else told
+        )
 
     patch(core_module, "classify", naive)
 
@@ -303,7 +309,11 @@ def unknown_code_taken_for_a_rejection(patch: Patch) -> None:
 
     def naive(code: int, base_offset: int, **options: Any) -> Disposition:
         told = classify(code, base_offset, **options)
-        return told._replace(precedes_append=True) if code in (-1, 56, 999, 1234) else told
+        return (
+            told._replace(precedes_append=True)
+            if code in (ErrorCode.unknown_server_error, ErrorCode.kafka_storage_error, 999, 1234)
+            else told
+        )
 
     patch(core_module, "classify", naive)
 

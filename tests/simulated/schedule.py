@@ -15,6 +15,8 @@ import random
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._engine.unassigned import SLICE
 from aioidem._producer.outcomes import AT_ONCE
 
@@ -255,12 +257,60 @@ PROFILES: dict[str, int] = {
 }
 
 # UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are said before an append too.
-_INVALID_RECORD = 87
+_INVALID_RECORD = int(ErrorCode.invalid_record)
 _FIRST_WITH_RECORD_ERRORS = 8
-_RETRIABLE_BEFORE = (2, 3, 5, 6, 6, 6, 19, 74, 75, 89, 103, -1, 56)
-_AFTER = (6, 6, 3, 100, 7, 7, 20, 56, -1, 999)
-_AMBIGUOUS = (7, 20, 56, -1, 999, 1234)
-_PERMANENT = (10, 10, 32, 29, 87, 44, 17, 42)
+
+
+def _numbers(*codes: int) -> tuple[int, ...]:
+    """Return codes as plain numbers, which is how a schedule is printed."""
+    return tuple(int(code) for code in codes)
+
+
+_RETRIABLE_BEFORE = _numbers(
+    ErrorCode.corrupt_message,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.throttling_quota_exceeded,
+    ErrorCode.inconsistent_topic_id,
+    ErrorCode.unknown_server_error,
+    ErrorCode.kafka_storage_error,
+)
+_AFTER = _numbers(
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.request_timed_out,
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.unknown_server_error,
+    999,
+)
+_AMBIGUOUS = _numbers(
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.unknown_server_error,
+    999,
+    1234,
+)
+_PERMANENT = _numbers(
+    ErrorCode.message_too_large,
+    ErrorCode.message_too_large,
+    ErrorCode.invalid_timestamp,
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.invalid_record,
+    ErrorCode.policy_violation,
+    ErrorCode.invalid_topic_exception,
+    ErrorCode.invalid_request,
+)
 _DAY = 86400.0
 # Seconds in which a record is acknowledged wherever nothing is broken.
 _AMPLE = 20.0

@@ -11,6 +11,8 @@ from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._broker.entities import build
 from aioidem._broker.partition import NO_LEADER
 from aioidem._broker.requests import Connection, Delivery
@@ -30,7 +32,7 @@ STRANGER = "s"
 
 _VERSION = 9
 _ATTEMPTS = 4
-_FENCED = 47
+_FENCED = ErrorCode.invalid_producer_epoch
 
 
 class _Record(NamedTuple):

@@ -15,6 +15,8 @@ import dataclasses
 import random
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from .schedule import Call, Drawer, Glitch, Schedule, Work
 from .whole import FAULTS, GLITCHES
 
@@ -34,12 +36,41 @@ PROFILES: dict[str, int] = {
     "storm": 100,
 }
 
-_RETRIED = (14, 15, 16, 51, 7, -1)
+
+def _numbers(*codes: int) -> tuple[int, ...]:
+    """Return codes as plain numbers, which is how a schedule is printed."""
+    return tuple(int(code) for code in codes)
+
+
+_RETRIED = _numbers(
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.concurrent_transactions,
+    ErrorCode.request_timed_out,
+    ErrorCode.unknown_server_error,
+)
 # Said after it was carried out: of an append that nobody was told of, the log of a coordinator
 # gives COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR.
-_AFTERWARDS = (15, 16, 7, -1, 999)
-_ODD = (120, 42, 999, 47, 48)
-FATAL = (53, 90, 49)
+_AFTERWARDS = _numbers(
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+    ErrorCode.request_timed_out,
+    ErrorCode.unknown_server_error,
+    999,
+)
+_ODD = _numbers(
+    ErrorCode.transaction_abortable,
+    ErrorCode.invalid_request,
+    999,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_txn_state,
+)
+FATAL = _numbers(
+    ErrorCode.transactional_id_authorization_failed,
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_id_mapping,
+)
 _INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 
 

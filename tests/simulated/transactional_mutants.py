@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._engine import coordinator as coordinator_module
 from aioidem._engine import transactions as transactions_module
 from aioidem._engine.coordinator import CallKind, Verdict
@@ -108,7 +110,13 @@ def end_refused_taken_for_done(patch: Patch) -> None:
     on_ended = Transactions.on_ended
 
     def naive(self: Transactions, code: int, producer_id: int, epoch: int, now: float) -> None:
-        on_ended(self, 0 if code in (7, -1) else code, producer_id, epoch, now)
+        on_ended(
+            self,
+            0 if code in (ErrorCode.request_timed_out, ErrorCode.unknown_server_error) else code,
+            producer_id,
+            epoch,
+            now,
+        )
 
     patch(Transactions, "on_ended", naive)
 
@@ -214,20 +222,20 @@ def stray_offsets_are_forgotten(patch: Patch) -> None:
 
 @rule("NOT_COORDINATOR: it is sought anew")
 def a_moved_coordinator_is_asked_again(patch: Patch) -> None:
-    codes: tuple[Any, ...] = (15, 16)
+    codes: tuple[Any, ...] = (ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
     for code in codes:
         patch(coordinator_module._COMMON, code, Verdict.RETRY)
 
 
 @rule("PRODUCER_FENCED ends the producer")
 def fenced_taken_for_a_hiccup(patch: Patch) -> None:
-    code: Any = 90
+    code: Any = ErrorCode.producer_fenced
     patch(coordinator_module._COMMON, code, Verdict.RETRY)
 
 
 @rule("CONCURRENT_TRANSACTIONS passes")
 def concurrent_taken_for_fatal(patch: Patch) -> None:
-    code: Any = 51
+    code: Any = ErrorCode.concurrent_transactions
     patch(coordinator_module._COMMON, code, Verdict.FATAL)
 
 

@@ -213,18 +213,39 @@ class _Injector(WholeInjector):
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
-# INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID, of somebody who does not know us.
-_DISOWNED = (47, 59)
+# What somebody says who does not know us.
+_DISOWNED = (
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.unknown_producer_id,
+)
 _TOOK = "took the id"
 _LATE = "a late request of its own"
-_INVALID_TXN_STATE = 48
+_INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 _UNNAMED = 999
 # What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
 # to an abort, what InitProducerId and FindCoordinator refuse for good, and an end answered by a
 # code that nobody knows.
 _DEADLY = frozenset(
-    {(24, 48), (25, 48), (26, 48), (26, 42), (26, 120), (26, 47), (26, 999)}
-    | {(api_key, code) for code in (42, 47, 48, 120, 999) for api_key in (10, 22)}
+    {
+        (24, ErrorCode.invalid_txn_state),
+        (25, ErrorCode.invalid_txn_state),
+        (26, ErrorCode.invalid_txn_state),
+        (26, ErrorCode.invalid_request),
+        (26, ErrorCode.transaction_abortable),
+        (26, ErrorCode.invalid_producer_epoch),
+        (26, _UNNAMED),
+    }
+    | {
+        (api_key, code)
+        for code in (
+            ErrorCode.invalid_request,
+            ErrorCode.invalid_producer_epoch,
+            ErrorCode.invalid_txn_state,
+            ErrorCode.transaction_abortable,
+            _UNNAMED,
+        )
+        for api_key in (10, 22)
+    }
 )
 
 
