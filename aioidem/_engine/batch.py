@@ -18,13 +18,10 @@ unsure".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
 from aioidem._engine.lifecycle import Named, transition
-
-if TYPE_CHECKING:
-    from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.record import PendingRecord
 
 __all__ = [
     "BATCH_TRANSITIONS",
@@ -171,6 +168,10 @@ class Attempt:
         # The one connection on which every earlier attempt was made, or None (`retention`).
         self.earlier_link = earlier_link
 
+    def disbelieve(self) -> None:
+        """Let a success of this attempt prove nothing of the batches below it."""
+        self.knows_us = False
+
 
 class Batch:
     """Records sealed under one identity.
@@ -257,7 +258,39 @@ class Batch:
         if evidence in (Evidence.REFUSED, Evidence.AMBIGUOUS):
             self.forsaken = False
 
-    def renumber(self, identity: ProducerIdentity, base: int, data: bytes) -> None:
+    def send(self, attempt: Attempt) -> None:
+        """Begin an attempt.
+
+        Raises:
+            InternalError: the batch is in flight or settled.
+        """
+        self.move(BatchEvent.SEND)
+        self.attempt = attempt
+        self.first_attempt = self.first_attempt or attempt
+        self.attempts += 1
+
+    def go_astray(self) -> None:
+        """Take note that a copy may turn up yet."""
+        self.astray = True
+
+    def find_appended(self) -> None:
+        """Take note that the leader has it, and has not said that it is committed."""
+        self.appended = True
+
+    def forsake(self) -> None:
+        """Let it get another identity although it is in doubt (`in_doubt="resend"`)."""
+        self.forsaken = True
+
+    def refuse_size(self) -> None:
+        """Keep it to be sent again in parts: it was refused for its size, and never appended."""
+        self.oversized = True
+        self.move(BatchEvent.RETRY)
+
+    def shift(self, places: int) -> None:
+        """Move back in drain order: a batch in front of it was split."""
+        self.ordinal += places
+
+    def renumber(self, identity: ProducerIdentity, base: int, data: bytes, ordinal: int) -> None:
         """Take another identity, with the bytes restamped for it. Never for a batch in doubt,
         unless it was forsaken; then it stays in doubt.
 
@@ -266,7 +299,7 @@ class Batch:
         """
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
         self.move(BatchEvent.RENUMBER)
-        self.identity, self.base, self.data = identity, base, data
+        self.identity, self.base, self.data, self.ordinal = identity, base, data, ordinal
         self.first_attempt = None
 
     @property

@@ -26,7 +26,22 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._engine.unlisted import may_pass
 
-__all__ = ["Action", "Disposition", "classify"]
+__all__ = ["RETRIABLE_TOPIC_ERRORS", "Action", "Disposition", "classify"]
+
+RETRIABLE_TOPIC_ERRORS = frozenset(
+    {
+        ErrorCode.unknown_server_error,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.replica_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+"""What a broker says of a topic or partition, in answers other than Produce, that may pass."""
 
 
 class Action(enum.Enum):

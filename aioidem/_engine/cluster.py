@@ -1,4 +1,5 @@
-"""Who leads what: the engine's view of the cluster, and its pure merge with each Metadata answer.
+"""Who leads what: the engine's view of the cluster. Metadata answers are merged into it
+(`metadata_merge`).
 
 Invariants
 - A partition never goes back to an older leader epoch of the same topic id: metadata from a broker
@@ -14,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from aioidem._engine.metadata_merge import MergeResult, MetadataMerge
 from aioidem._engine.topic_view import NO_LEADER, PartitionView, TopicView
-from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate
+from aioidem._protocol.metadata import BrokerAddress
 
-__all__ = ["NO_LEADER", "ClusterView", "MergeResult", "PartitionView", "TopicView"]
+__all__ = ["NO_LEADER", "ClusterView", "PartitionView", "TopicView"]
 
 
 class ClusterView:
@@ -33,9 +33,15 @@ class ClusterView:
         self.brokers: dict[int, BrokerAddress] = {}
         self.topics: dict[str, TopicView] = {}
 
-    def merge(self, update: MetadataUpdate) -> MergeResult:
-        """Take in a Metadata answer, at once."""
-        return MetadataMerge(self, update).finish()
+    def learn_id(self, cluster_id: str | None) -> None:
+        """Take in which cluster this is; None: its brokers name none."""
+        self.cluster_id = cluster_id
+
+    def forget(self, cluster_id: str | None) -> None:
+        """Drop what is known, for another cluster."""
+        self.cluster_id = cluster_id
+        self.brokers = {}
+        self.topics = {}
 
     def hint(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
         """Take a leader named in a Produce answer (KIP-951). Whether it was news."""

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from aioidem import errors
-from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import PendingRecord
 from aioidem._protocol.messages import printable
 
 __all__ = ["carried_records", "changed", "id_is_shared", "misrouted"]
@@ -61,4 +61,4 @@ def carried_records(states: Iterable[PartitionState]) -> list[PendingRecord]:
     """Take back every record that was never appended: they go to the partitions that there are now.
     In order within a partition; `TopicState.put_in_order` does the rest.
     """
-    return [record for state in states for record in (*state.reclaim(), *state.queue.drain())]
+    return [record for state in states for record in (*state.reclaim(), *state.queue.empty())]

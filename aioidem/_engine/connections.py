@@ -19,14 +19,8 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import steps
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
-from aioidem._engine.links import (
-    Link,
-    LinkEvent,
-    LinkState,
-    Node,
-    Outstanding,
-    RequestKind,
-)
+from aioidem._engine.links import Leaving, Link, LinkEvent, LinkState, Node
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._protocol.metadata import BrokerAddress
 
 __all__ = ["Connections"]
@@ -155,16 +149,13 @@ class Connections:
 
     def opened(self, link: Link, produce_version: int, now: float) -> None:
         """A link is up; `produce_version` is the highest that is spoken on both sides."""
-        link.move(LinkEvent.OPENED)
-        link.last_progress = now
+        link.opened(min(produce_version, PRODUCE_WITH_WINDOW - 1), now)
         self._refused = 0
-        link.plain_version = min(produce_version, PRODUCE_WITH_WINDOW - 1)
         link.discovery.opened(produce_version)
 
     def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
         """A link has named its cluster. Only then it is known to lead where it should."""
-        link.identified = link.asked_cluster = True
-        link.cluster_id = cluster_id
+        link.identify(cluster_id)
         node = self.nodes[link.node_id]
         if at_home:
             node.backoff.reset()
@@ -194,15 +185,19 @@ class Connections:
         """What is known of brokers is not so in another cluster; bootstrap addresses stay."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
-    def overdue(self, now: float) -> list[tuple[Link, str]]:
-        """Links whose oldest request has timed out, with the reason."""
+    def overdue(self, now: float) -> list[Leaving]:
+        """Links to close because their oldest request has timed out."""
         timeout = self._config.request_timeout
         reason = f"no answer within request_timeout ({timeout:g} s)"
         longest = self._config.delivery_timeout
         due = [(link, link.timeout_at(timeout, longest)) for link in self.links.values()]
-        return [(link, reason) for link, at in due if at is not None and now >= at]
+        return [
+            Leaving(link, reason, errors.KafkaConnectionError(reason))
+            for link, at in due
+            if at is not None and now >= at
+        ]
 
-    def spare(self, now: float) -> list[Link]:
+    def spare(self, now: float) -> list[Leaving]:
         """Links to close: bootstrap ones once a broker proper is connected, and idle ones."""
         idle_after = self._config.connections_max_idle
         quiet = [
@@ -217,7 +212,7 @@ class Connections:
             for link in self.links.values()
         )
         return [
-            link
+            Leaving(link, "idle", None)
             for link in quiet
             if (proper and link.node_id < 0)
             or (idle_after is not None and now - link.last_progress >= idle_after)

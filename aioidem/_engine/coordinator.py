@@ -116,5 +116,9 @@ class Coordinator:
         self.key = key
         self.node_id: int | None = None
 
+    def forget(self) -> None:
+        """Let it be sought anew."""
+        self.node_id = None
+
     def __repr__(self) -> str:
         return f"<Coordinator of {self.kind.name.lower()} {self.key!r} at {self.node_id}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioidem._engine.accumulator import Settlement
+from aioidem._engine.record import Settlement
 from aioidem.structs import DeliveryCounts, DeliveryStatus
 
 __all__ = ["FlushCount"]

@@ -21,28 +21,24 @@ import enum
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
-from uuid import UUID
 
 from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
-from aioidem._engine.batch import Batch
-from aioidem._engine.batch_limits import BatchLimit, BatchLimits
+from aioidem._engine.batch_limits import BatchLimits
 from aioidem._engine.discovery import PRODUCE_WITH_WINDOW, Discovery
 from aioidem._engine.goodput import Goodput
 from aioidem._engine.lifecycle import transition
-from aioidem._engine.partition import PartitionState
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.retention import BrokerMemory
 from aioidem._engine.windows import ConnectionWindow
 
 __all__ = [
     "LINK_TRANSITIONS",
-    "Entry",
+    "Leaving",
     "Link",
     "LinkEvent",
     "LinkState",
     "Node",
-    "Outstanding",
-    "RequestKind",
 ]
 
 MAX_THROTTLE = 300.0
@@ -69,72 +65,6 @@ LINK_TRANSITIONS: dict[tuple[LinkState, LinkEvent], LinkState] = {
     (LinkState.CONNECTING, LinkEvent.LOST): LinkState.CLOSED,
     (LinkState.READY, LinkEvent.LOST): LinkState.CLOSED,
 }
-
-
-class RequestKind(enum.Enum):
-    """What an outstanding request asked."""
-
-    PRODUCE = "Produce"
-    METADATA = "Metadata"
-    CLUSTER = "Metadata of the cluster"
-    INIT_PRODUCER_ID = "InitProducerId"
-    DESCRIBE_CONFIGS = "DescribeConfigs"
-    BROKER_CONFIG = "DescribeConfigs of a broker"
-    TOPIC_LIMIT = "DescribeConfigs of a topic's limit"
-    DESCRIBE_PRODUCERS = "DescribeProducers"
-    READ_BACK = "Fetch"
-    COORDINATION = "a question to a coordinator"
-
-
-class Entry(NamedTuple):
-    """One batch of a Produce request."""
-
-    state: PartitionState
-    batch: Batch
-
-
-class Outstanding:
-    """A request given to a connection and not answered."""
-
-    __slots__ = (
-        "delivered_at_send",
-        "entries",
-        "kind",
-        "names",
-        "nbytes",
-        "sent_at",
-        "subject",
-        "token",
-        "topic_limit",
-        "version",
-    )
-
-    def __init__(
-        self,
-        token: int,
-        kind: RequestKind,
-        sent_at: float,
-        *,
-        entries: dict[tuple[str, int], Entry] | None = None,
-        names: dict[UUID, str] | None = None,
-        nbytes: int = 0,
-        version: int = 0,
-        subject: PartitionState | None = None,
-        topic_limit: BatchLimit | None = None,
-    ) -> None:
-        self.token = token
-        self.kind = kind
-        self.sent_at = sent_at
-        # An answer is matched against what *this* request carried, never against today's metadata:
-        # topic ids can have moved meanwhile (KAFKA-19397).
-        self.entries = entries or {}
-        self.names = names or {}
-        self.nbytes = nbytes
-        self.delivered_at_send = 0
-        self.version = version
-        # The partition that a question is about, or what is known of its topic.
-        self.subject = subject
-        self.topic_limit = topic_limit
 
 
 class Link:
@@ -206,6 +136,42 @@ class Link:
     def produce_version(self) -> int:
         """The Produce version to write in now."""
         return PRODUCE_WITH_WINDOW if self.discovery.speaks else self.plain_version
+
+    @property
+    def closed(self) -> bool:
+        """Whether its life is over."""
+        return self.state is LinkState.CLOSED
+
+    def note_asked_broker(self) -> None:
+        """Take note that the broker was asked about itself."""
+        self.asked_broker = True
+
+    def note_asked_cluster(self) -> None:
+        """Take note that the broker was asked which cluster it belongs to."""
+        self.asked_cluster = True
+
+    def note_producers(self, *, worth_asking: bool) -> None:
+        """Say whether DescribeProducers is worth asking here."""
+        self.knows_producers = worth_asking
+
+    def refuse_reading(self) -> None:
+        """Take note that Fetch was refused here."""
+        self.may_read = False
+
+    def progress(self, now: float) -> None:
+        """Take note that bytes moved, either way."""
+        self.last_progress = now
+
+    def identify(self, cluster_id: str | None) -> None:
+        """Take in which cluster it leads to; None: the broker names none."""
+        self.identified = self.asked_cluster = True
+        self.cluster_id = cluster_id
+
+    def opened(self, plain_version: int, now: float) -> None:
+        """Begin to be used; `plain_version`: of Produce below v14, that both sides speak."""
+        self.move(LinkEvent.OPENED)
+        self.last_progress = now
+        self.plain_version = plain_version
 
     def move(self, event: LinkEvent) -> None:
         """Take one step of the life cycle.
@@ -284,6 +250,14 @@ class Link:
         return min(max(started, self.last_progress) + request_timeout, started + longest)
 
 
+class Leaving(NamedTuple):
+    """A connection that is to be closed: the reason, and the error where it is one."""
+
+    link: Link
+    reason: str
+    error: Exception | None
+
+
 class Node:
     """One broker address: its current link, if any, and when to try again."""
 
@@ -326,3 +300,8 @@ class Node:
         self.question_lost = False
         # Likewise over the question for a topic's limit.
         self.limit_lost = False
+
+    def misrouted(self, cluster_id: str) -> bool:
+        """Take note that its address leads to another cluster; whether that is news."""
+        news, self.misrouted_to = self.misrouted_to != cluster_id, cluster_id
+        return news

@@ -18,14 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from aioidem._engine.cluster import ClusterView
 from aioidem._engine.topic_view import TopicView
 from aioidem._protocol.metadata import MetadataUpdate, PartitionUpdate, TopicUpdate
-
-if TYPE_CHECKING:
-    from aioidem._engine.cluster import ClusterView
 
 __all__ = ["SLICE", "MergeResult", "MetadataMerge"]
 
@@ -61,7 +58,10 @@ class MetadataMerge:
     def __init__(
         self, view: ClusterView, update: MetadataUpdate, wanted: Container[str] | None = None
     ) -> None:
-        self.view = view
+        self.update = update
+        self._view = view
+        # Those of the cluster that the answer is about: the view may be given another one's.
+        self._known = view.topics
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
         self._result = MergeResult()
@@ -70,6 +70,11 @@ class MetadataMerge:
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
         """What the answer says of those topics."""
         self._slices = self._merge()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the view is of another cluster now than when this was begun."""
+        return self._view.topics is not self._known
 
     def slices(self) -> Iterator[int]:
         """Merge, yielding after each piece how many partitions were in it. It may be left off and
@@ -82,7 +87,7 @@ class MetadataMerge:
             if topic.error_code:
                 self._result.failed[topic.name] = topic.error_code
                 continue
-            known = self.view.topics.get(topic.name)
+            known = self._known.get(topic.name)
             if known is not None and _recreated(known.topic_id, topic.topic_id):
                 known = None
             grown = TopicView(topic.name, topic.topic_id)
@@ -98,7 +103,7 @@ class MetadataMerge:
         """
         for _ in self._slices:
             pass
-        view, result = self.view, self._result
+        view, result = self._view, self._result
         if self._brokers:
             view.brokers = {broker.node_id: broker for broker in self._brokers}
         for each in self._merging:

@@ -22,29 +22,30 @@ retried.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from aioidem import errors
-from aioidem._engine.accumulator import PartitionQueue, PendingRecord, Settlement
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Attempt, Batch, BatchEvent, BatchState, Evidence, Persistence
 from aioidem._engine.classify import Action, Disposition
+from aioidem._engine.effects import Effects
+from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
-from aioidem._engine.read_back import WrittenBatch
+from aioidem._engine.partition_queue import PartitionQueue
+from aioidem._engine.read_back import ReadBack, WrittenBatch
+from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
-from aioidem._engine.retention import Disproof, RetentionEvidence, earlier_link
+from aioidem._engine.retention import RetentionEvidence, earlier_link
+from aioidem._engine.route import Route
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.windows import DEFAULT_BATCHES_RETAINED, PartitionWindow
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._records import restamp
 from aioidem.structs import DeliveryStatus
 
-__all__ = ["SEQUENCE_CAP", "Effects", "PartitionState", "Route"]
-
-_FRESH = 1.0
-"""Seconds for which error NONE shows that the leader holds our state, though our stamps are old."""
+__all__ = ["SEQUENCE_CAP", "PartitionState", "Refusal"]
 
 SEQUENCE_CAP = 1 << 30
 """No span of unresolved records reaches it, so that "before" and "after" stay distinct modulo 2^31
@@ -52,52 +53,15 @@ SEQUENCE_CAP = 1 << 30
 """
 
 
-class Route(NamedTuple):
-    """Where a partition's batches go: which connection, to which leader in which epoch."""
+class Refusal(NamedTuple):
+    """What an answer other than error NONE says of a batch."""
 
-    link_id: int
-    leader_id: int
-    leader_epoch: int
-
-
-class Effects(Protocol):
-    """What a partition asks of the producer it belongs to."""
-
-    def settle(self, settlement: Settlement) -> None:
-        """Report the outcome of records."""
-        ...
-
-    def refresh_metadata(self) -> None:
-        """The view of the cluster is stale."""
-        ...
-
-    def bump(self, partition: PartitionState) -> None:
-        """Numbers of this partition were given up: its next batch needs another epoch."""
-        ...
-
-    def disown(self, partition: PartitionState, error: errors.KafkaError) -> None:
-        """Somebody else writes under the producer id of this partition: another one is needed."""
-        ...
-
-    def data_loss(self, partition: PartitionState, reason: str) -> None:
-        """The broker lost what it had acknowledged, or our state."""
-        ...
-
-    def fatal(self, error: errors.KafkaError) -> None:
-        """No later send can succeed."""
-        ...
-
-    def doom(self, partition: PartitionState, error: errors.KafkaError) -> None:
-        """The open transaction can only be aborted."""
-        ...
-
-    def disprove(self, partition: PartitionState, disproof: Disproof, now: float) -> None:
-        """The leader turned out to remember fewer batches than it says."""
-        ...
-
-    def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """Rebuild a batch without the records at these places; None when nothing is left."""
-        ...
+    disposition: Disposition
+    error: errors.KafkaError
+    culprits: Mapping[int, errors.KafkaError]
+    """The records that the leader refused the batch for, by their place in it (KIP-467)."""
+    innocent: Batch | None
+    """The batch without these records; None when it has no others, or none is named."""
 
 
 class PartitionState:
@@ -105,12 +69,7 @@ class PartitionState:
 
     __slots__ = (
         "_evidence",
-        "_gate",
-        "_heard",
-        "_heard_at",
         "_pause",
-        "_questioned",
-        "_read_from",
         "_resend",
         "_retry",
         "_skipped",
@@ -120,13 +79,14 @@ class PartitionState:
         "acked_ordinal",
         "bump_wanted",
         "disowned",
-        "gated",
+        "gate",
         "idempotent",
         "ledger",
         "next_ordinal",
         "outstanding",
         "partition",
         "queue",
+        "read_back",
         "recovery",
         "retry_at",
         "route",
@@ -179,24 +139,13 @@ class PartitionState:
         # In a transaction no doubt is resolved by probing, and none by resending under other
         # numbers: whatever would need that dooms the transaction.
         self._transactional = transactional
-        # Whether there is a first-ack gate. In transactions v2 a leader without state refuses a
-        # first sequence other than 0, so nothing can overtake what it refused.
-        self.gated = True
-        # Where reading the log back goes on; None while nothing is read.
-        self._read_from: int | None = None
+        self.gate = FirstAckGate(applies=idempotent)
+        self.read_back = ReadBack()
         # The lowest number that a batch was failed with under this identity: no leader that holds
         # our state may append above it.
         self._skipped: int | None = None
         self._retry = retry
         self._pause = pause
-        # First-ack gate: under which (identity, route) the last thing heard was error NONE.
-        self._gate: tuple[ProducerIdentity | None, Route] | None = None
-        # Under which (identity, route) error NONE was heard at all, errors since notwithstanding.
-        self._heard: tuple[ProducerIdentity | None, Route] | None = None
-        self._heard_at = 0.0
-        # Whether a code that no table names was heard since. It may say that the leader has lost
-        # our state, so what was heard before shows nothing any more.
-        self._questioned = False
 
     # -- what may be sent --------------------------------------------------------------------------
 
@@ -206,13 +155,34 @@ class PartitionState:
         return bool(self.queue.records or self.unresolved or self.outstanding)
 
     @property
+    def where(self) -> str:
+        """Its name in messages: topic, dash, number."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
     def gate_open(self) -> bool:
         """Whether more than the oldest unresolved batch may be in flight."""
-        return not (self.idempotent and self.gated) or self._gate_passed
+        return self.gate.is_open((self.ledger.identity, self.route))
 
     @property
     def _gate_passed(self) -> bool:
-        return self._gate is not None and self._gate == (self.ledger.identity, self.route)
+        return self.gate.passed((self.ledger.identity, self.route))
+
+    def need_gate(self, *, needed: bool) -> None:
+        """Say whether there is a first-ack gate: in transactions that depends on their version."""
+        self.gate.need(applies=self.idempotent and needed)
+
+    def limit_span(self, sequence_cap: int | None) -> None:
+        """Bind the span of sequences that are unresolved instead of the window (KIP-758)."""
+        self.sequence_cap = sequence_cap
+
+    def assess_memory(self, wall_ms: float, expiration: float) -> None:
+        """Judge whether the leader may have forgotten the producer (KIP-854).
+
+        A broker keeps the state of a producer whose transaction is open.
+        """
+        if self.idempotent and not self._transactional:
+            self.suspicion.assess(wall_ms, expiration, self.unresolved)
 
     @property
     def span(self) -> int:
@@ -234,24 +204,23 @@ class PartitionState:
             self.retry_at = 0.0  # the back-off was for the old leader
             self.suspicion.leader_changed()
         self.route = route
-        self._read_from = None
+        self.read_back.end()
         self.window.reset()
         self._evidence.clear()
-        self._gate = None
-        self._questioned = False
+        self.gate.restart()
         self.recovery.move(RecoveryEvent.RESTART)
         return True
 
     def next_resend(self, now: float) -> Batch | None:
         """The batch that must be sent again before anything new, if it may go now."""
-        if now < self.retry_at or self._read_from is not None:
+        if now < self.retry_at or self.read_back.active:
             # What is being read may show that what was refused before it has been overtaken.
             return None
         match self.recovery.rung:
             case Rung.REFUSED | Rung.ASKING:
                 return None
             case Rung.PROBING:
-                if self.outstanding and self._questioned:
+                if self.outstanding and self.gate.questioned:
                     return None
                 return self.recovery.next_probe(self.unresolved, now)
             case Rung.SALVAGE:
@@ -327,8 +296,7 @@ class PartitionState:
         self.bump_wanted = False
         self.disowned = None
         self._skipped = None
-        self._gate = None
-        self._questioned = False
+        self.gate.restart()
         self._evidence.clear()
         self.suspicion.renewed()
         self.recovery.move(RecoveryEvent.RESOLVED)
@@ -340,8 +308,7 @@ class PartitionState:
                 producer_epoch=identity.epoch,
                 base_sequence=wire_sequence(base),
             )
-            batch.renumber(identity, base, stamp)
-            batch.ordinal = ordinal
+            batch.renumber(identity, base, stamp, ordinal)
         self.next_ordinal = len(self.unresolved)
         self.acked_ordinal = self._told = -1
 
@@ -357,10 +324,10 @@ class PartitionState:
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
         probing = self.recovery.rung is Rung.PROBING
-        idle = not self.outstanding and now - self._heard_at > _FRESH
-        if self.suspicion.suspect and idle:
-            self._gate = None  # the leader's state may have gone while nothing was on its way
-        batch.attempt = Attempt(
+        if self.suspicion.suspect and not self.outstanding:
+            # The leader's state may have gone while nothing was on its way.
+            self.gate.close_unless_fresh(now)
+        attempt = Attempt(
             route.link_id,
             route.leader_id,
             route.leader_epoch,
@@ -368,13 +335,11 @@ class PartitionState:
             # Without a gate too: brokers of 4.0 have transactions v2, and take any first sequence.
             knows_us=self.idempotent
             and not self.suspicion.suspect
-            and ((probing and not self._questioned) or self._gate_passed),
+            and ((probing and not self.gate.questioned) or self._gate_passed),
             earlier_link=earlier_link(batch, (route.leader_id, route.leader_epoch)),
         )
-        batch.first_attempt = batch.first_attempt or batch.attempt
-        batch.attempts += 1
+        batch.send(attempt)
         self._evidence.sent(batch, self.next_ordinal - batch.ordinal)
-        batch.move(BatchEvent.SEND)
         self.outstanding += 1
         if probing:
             self.recovery.probed(batch, now)
@@ -391,11 +356,11 @@ class PartitionState:
         self.outstanding -= 1
         attempt = batch.attempt
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
-            out.data_loss(self, f"offset {answer.base_offset} came after {self.acked_offset}")
+            out.data_loss(self.where, f"offset {answer.base_offset} came after {self.acked_offset}")
             self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
             self._told = batch.ordinal
             if attempt is not None:
-                attempt.knows_us = False  # it is another log, whatever that leader has shown before
+                attempt.disbelieve()  # it is another log, whatever that leader has shown before
         if batch.settled:
             self._note_recognised(batch, now, out)
             self._remember(batch, answer.base_offset)
@@ -424,7 +389,7 @@ class PartitionState:
         """Hold what the leader was seen to remember against what it says, on this connection."""
         disproof = self._evidence.verdict(self.window.said) if self.window.heard else None
         if disproof is not None and not self.suspicion.suspect and self.sequence_cap is None:
-            out.disprove(self, disproof, now)
+            out.disprove(self.topic, self.partition, self.route, disproof, now)
 
     def _salvage_state(self) -> RecoveryEvent:
         return RecoveryEvent.PROVED if self.recovery.salvaging else RecoveryEvent.RESOLVED
@@ -436,9 +401,7 @@ class PartitionState:
         if attempt is None or route is None or attempt.link_id != route.link_id:
             return
         if batch.identity == self.ledger.identity:
-            self._gate = self._heard = (batch.identity, route)
-            self._questioned = False
-            self._heard_at = now
+            self.gate.hear_none((batch.identity, route), now)
 
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
@@ -465,7 +428,7 @@ class PartitionState:
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
             return False
         if (rejected[-1] if rejected else acked).ordinal > self._told:
-            out.data_loss(self, "a later batch was accepted over a rejected one")
+            out.data_loss(self.where, "a later batch was accepted over a rejected one")
         for batch in rejected:
             self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
         self._skipped = None  # said once is enough
@@ -475,46 +438,47 @@ class PartitionState:
     def on_error(
         self,
         batch: Batch,
-        disposition: Disposition,
-        error: errors.KafkaError,
+        refusal: Refusal,
         now: float,
         out: Effects,
-        culprits: Mapping[int, errors.KafkaError] | None = None,
-    ) -> None:
-        """Any other answer. `culprits`: the records that the leader refused the batch for, by their
-        place in it, and why (KIP-467).
+    ) -> bool:
+        """Take in any other answer.
+
+        Returns:
+            Whether it says that somebody else writes under our producer id.
         """
         self.outstanding -= 1
+        disposition, error, culprits = refusal.disposition, refusal.error, refusal.culprits
         self._note_refused(batch, disposition, now, out)
         if disposition.refresh_metadata:
             out.refresh_metadata()
         if batch.settled:
-            return  # a probe whose question has been answered meanwhile
-        self._gate = None
+            return False  # a probe whose question has been answered meanwhile
+        self.gate.close()
         if disposition.action is Action.DUPLICATE:
-            self._questioned = False
+            self.gate.hear_of_state()
             self._on_duplicate(batch, now, out)
-            return
+            return False
         batch.learn(Evidence.REFUSED if disposition.precedes_append else Evidence.AMBIGUOUS, now)
         if disposition.action is Action.FAIL and not disposition.precedes_append:
             self._question_leader()
         elif not disposition.precedes_append:
-            batch.astray = True
+            batch.go_astray()
         match disposition.action:
             case Action.OUT_OF_ORDER:
-                self._questioned = False  # only a leader that holds our state says so
+                self.gate.hear_of_state()  # only a leader that holds our state says so
                 self._on_out_of_order(batch, error, out)
             case Action.SPLIT:
                 self._on_too_large(batch, error, out)
             case Action.FAIL if culprits and not batch.in_doubt and batch.records[0].group is None:
-                self._on_culprits(batch, culprits, error, out)
+                self._on_culprits(batch, culprits, refusal.innocent, error, out)
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.FENCED if not self._transactional:
                 # The epoch of an id that is ours is raised by nobody else.
                 if not batch.in_doubt:
                     self._retry_later(batch, now)
-                out.disown(self, error)
+                return True
             case Action.NO_STATE | Action.FENCED:
                 self._on_state_gone(batch, error, now, out)
             case Action.FATAL:
@@ -522,6 +486,7 @@ class PartitionState:
                 out.fatal(error)
             case _:
                 self._retry_later(batch, now)
+        return False
 
     def _note_refused(
         self, batch: Batch, disposition: Disposition, now: float, out: Effects
@@ -536,10 +501,10 @@ class PartitionState:
         """Believe no longer that the leader holds our state: a refusal that nobody here can read
         may say that it does not. A success from now on implies nothing of the batches below it.
         """
-        self._questioned = True
+        self.gate.question()
         for batch in self.unresolved:
             if batch.attempt is not None:
-                batch.attempt.knows_us = False
+                batch.attempt.disbelieve()
 
     def _retry_later(self, batch: Batch, now: float) -> None:
         batch.move(BatchEvent.RETRY)
@@ -564,12 +529,12 @@ class PartitionState:
         if batch.persistence is Persistence.REJECTED:
             # In range of the leader's last sequence, and yet refused every time: accepted over it,
             # statelessly.
-            out.data_loss(self, "DUPLICATE_SEQUENCE_NUMBER for a batch that was rejected")
+            out.data_loss(self.where, "DUPLICATE_SEQUENCE_NUMBER for a batch that was rejected")
             batch.learn(Evidence.AMBIGUOUS, now)
             self._give_up(batch, errors.DuplicateSequenceNumber(), out)
             return
         batch.learn(Evidence.AMBIGUOUS, now)
-        batch.appended = True
+        batch.find_appended()
         self._retry_later(batch, now)
         if self._transactional:
             return
@@ -581,7 +546,7 @@ class PartitionState:
         if self._transactional:
             batch.move(BatchEvent.RETRY)
             if batch is self._head or batch in self.recovery.salvaged:
-                out.doom(self, error)
+                out.fail_transaction(self.where, error)
             return
         if batch in self.recovery.salvaged:
             self._give_up(batch, errors.OutOfOrderSequenceNumber(), out)
@@ -593,7 +558,8 @@ class PartitionState:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
             # By its word it would have recognised this one: see how many it remembers.
             distance = self.next_ordinal - batch.ordinal
-            self.recovery.searches = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
+            within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
+            self.recovery.search(wanted=within)
 
     @property
     def _head(self) -> Batch | None:
@@ -611,13 +577,13 @@ class PartitionState:
             # The refusal says nothing of the first copy, but this leader is known to hold our
             # state: as OUT_OF_ORDER.
             self._on_out_of_order(batch, error, out)
-            self.recovery.refusal = error
+            self.recovery.refused_for_good(error)
         else:
             self._give_up(batch, error, out)
 
     def _knows_us(self, batch: Batch) -> bool:
         """Whether this leader would recognise another copy of the batch."""
-        return self.idempotent and self._heard == (batch.identity, self.route)
+        return self.idempotent and self.gate.has_heard((batch.identity, self.route))
 
     def _on_too_large(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         if batch.in_doubt:
@@ -628,8 +594,7 @@ class PartitionState:
             self._give_up_numbers(out)
             return
         # It goes in parts (`replace`) when it is its turn: the topic's limit may be known by then.
-        batch.oversized = True
-        batch.move(BatchEvent.RETRY)
+        batch.refuse_size()
 
     def replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """Put other batches of its records in the place of one that was never appended.
@@ -643,13 +608,14 @@ class PartitionState:
         batch.move(BatchEvent.SPLIT)
         self.unresolved[position : position + 1] = parts
         for later in self.unresolved[position + len(parts) :]:
-            later.ordinal += len(parts) - 1
+            later.shift(len(parts) - 1)
         self.next_ordinal += len(parts) - 1
 
     def _on_culprits(
         self,
         batch: Batch,
         culprits: Mapping[int, errors.KafkaError],
+        innocent: Batch | None,
         error: errors.KafkaError,
         out: Effects,
     ) -> None:
@@ -657,7 +623,6 @@ class PartitionState:
         go on in a batch of their own, in front of what follows (KIP-467). A batch that a caller put
         together fails as a whole: it has one outcome, which must be true of each of its records.
         """
-        innocent = out.without(batch, culprits)
         if innocent is None:
             self._fail(batch, error, out)
         else:
@@ -673,7 +638,7 @@ class PartitionState:
     ) -> None:
         if self._transactional:
             self._retry_later(batch, now)
-            out.doom(self, error)
+            out.fail_transaction(self.where, error)
             self._give_up_numbers(out)
             return
         if batch.in_doubt:
@@ -696,13 +661,13 @@ class PartitionState:
         out of it.
         """
         self.outstanding -= 1
-        self._gate = None
+        self.gate.close()
         self._evidence.ended(batch)
         if batch.settled:
             return
         batch.learn(Evidence.AMBIGUOUS if written else Evidence.UNSENT, now)
         if written:
-            batch.astray = True
+            batch.go_astray()
             self._retry_later(batch, now)
         else:
             batch.move(BatchEvent.RETRY)
@@ -774,11 +739,11 @@ class PartitionState:
         if refusal is None and not self.bump_wanted:
             # Behind numbers that were given up a refusal is their gap, and no loss of the broker's.
             # Under an id that is not ours alone, the gap may be the other producer's.
-            out.data_loss(self, reason)
+            out.data_loss(self.where, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
             if self._resend:
-                batch.forsaken = True
+                batch.forsake()
             else:
                 self._give_up(batch, refusal or errors.OutOfOrderSequenceNumber(), out)
         self._give_up_numbers(out)
@@ -790,6 +755,10 @@ class PartitionState:
     def wants_producers(self) -> bool:
         """Whether DescribeProducers should be asked now."""
         return self.recovery.rung is Rung.ASKING and not self.recovery.asked
+
+    def ask_producers(self) -> None:
+        """DescribeProducers is being asked."""
+        self.recovery.ask()
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
         """What DescribeProducers told of our producer id: (epoch, last sequence), or nothing."""
@@ -811,48 +780,42 @@ class PartitionState:
         return (
             self.must_not_resend
             and not self.outstanding
-            and self._read_from is None
+            and not self.read_back.active
             and any(batch.in_doubt and batch.due for batch in self.unresolved)
         )
 
     def begin_read_back(self) -> int | None:
         """Where to start reading: behind the last acknowledged offset; None when there is none."""
-        if self.acked_offset < 0:
-            return None
-        self._read_from = self.acked_offset + 1
-        return self._read_from
+        return self.read_back.begin(self.acked_offset)
 
     def on_read_back(
-        self, batches: Sequence[WrittenBatch], high_watermark: int, out: Effects
+        self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
     ) -> int | None:
         """Take in a page of the log; where the next one starts, or None when the log ends.
 
         What is found is acknowledged. What is not found is proved by nothing: UNKNOWN.
         """
-        wanted = {
-            (b.identity.producer_id, b.identity.epoch, b.wire_base): b
-            for b in self.unresolved
-            if b.in_doubt and b.due and b.identity is not None
-        }
-        for written in batches:
-            found = wanted.pop(written[2:], None)
-            if found is not None:
-                below = self.unresolved[: self.unresolved.index(found)]
-                self._settle_ack(found, written.base_offset, out, None)
-                self._was_accepted_over_a_hole(found, below, out)
-        if batches and batches[-1].next_offset < high_watermark and wanted:
-            self._read_from = batches[-1].next_offset
-            return self._read_from
-        self.give_up_doubt(out)
-        return None
+        doubtful = [b for b in self.unresolved if b.in_doubt and b.due]
+        found = self.read_back.found(page, doubtful)
+        for batch, written in found:
+            below = self.unresolved[: self.unresolved.index(batch)]
+            self._settle_ack(batch, written.base_offset, out, None)
+            self._was_accepted_over_a_hole(batch, below, out)
+        following = self.read_back.following(page, high_watermark)
+        if following is None or len(found) == len(doubtful):
+            self.give_up_doubt(out)
+            return None
+        return following
 
-    def end_read_back(self) -> None:
-        """Reading failed in a way that may pass: start over later."""
-        self._read_from = None
+    def end_read_back(self, retry_at: float | None = None) -> None:
+        """Stop reading, for a reason that may pass: start over, not before `retry_at` if given."""
+        self.read_back.end()
+        if retry_at is not None:
+            self.retry_at = retry_at
 
     def give_up_doubt(self, out: Effects) -> None:
         """Nothing can tell: what is in doubt ends UNKNOWN."""
-        self._read_from = None
+        self.read_back.end()
         for batch in [b for b in self.unresolved if b.in_doubt and b.due]:
             self._give_up(batch, errors.UnknownProducerId(), out)
 
@@ -885,6 +848,20 @@ class PartitionState:
             deadlines.append(self.queue.records[0].deadline)
         # Past its deadline a batch has only the grace to wait for.
         return min((at if at > now else at + grace for at in deadlines), default=None)
+
+    def wakes(self, now: float, grace: float, linger: float) -> Iterator[float]:
+        """When a poll could do something for it that it could not do now."""
+        deadline = self.next_deadline(now, grace)
+        if deadline is not None:
+            yield deadline
+        if self.retry_at > now:
+            yield self.retry_at
+        if self.recovery.rung is Rung.PROBING and self.recovery.pass_not_before > now:
+            yield self.recovery.pass_not_before
+        if self.queue.records:
+            lingers_until = self.queue.records[0].queued_at + linger
+            if lingers_until > now:
+                yield lingers_until
 
     # -- verdicts ----------------------------------------------------------------------------------
 
@@ -948,7 +925,7 @@ class PartitionState:
     def _give_up_numbers(self, out: Effects) -> None:
         if self.idempotent and not self.bump_wanted:
             self.bump_wanted = True
-            out.bump(self)
+            out.bump(self.where, self.ledger.identity)
 
     def reclaim(self) -> list[PendingRecord]:
         """Take back the records of batches that were never appended, for another partition's
@@ -963,7 +940,7 @@ class PartitionState:
 
     def abandon(self, error: errors.KafkaError, out: Effects) -> None:
         """End everything now: the producer is closing, is dead, or the topic was recreated."""
-        queued = self.queue.drain()
+        queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
         for batch in list(self.unresolved):
@@ -971,14 +948,14 @@ class PartitionState:
 
     def close_gate(self) -> None:
         """A transaction begins: whether the leader knows us still, its first answer will show."""
-        self._gate = None
+        self.gate.close()
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
         """Settle what is not outstanding: its transaction is aborted, or will be.
 
         `doubt`: what becomes of batches in doubt; None while that is to be decided by the abort.
         """
-        queued = self.queue.drain()
+        queued = self.queue.empty()
         if queued:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
         for batch in [each for each in self.unresolved if each.due]:

@@ -1,12 +1,20 @@
-"""What a page of a partition's log says of who wrote it: the headers, without the records."""
+"""ReadBack: settling doubt by reading the partition's log, where a resend could be a duplicate.
+
+A leader that may have forgotten the producer (KIP-854) would append a copy of a batch in doubt a
+second time. So what is in doubt is looked for in the log instead, from behind the last acknowledged
+offset on. What is found there is acknowledged; what is not found is proved by nothing, and ends
+UNKNOWN.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from aioidem._engine.batch import Batch
 from aioidem._records import read_batches
 
-__all__ = ["WrittenBatch", "written_batches"]
+__all__ = ["ReadBack", "WrittenBatch", "written_batches"]
 
 
 class WrittenBatch(NamedTuple):
@@ -35,3 +43,45 @@ def written_batches(page: bytes) -> list[WrittenBatch]:
         )
         for batch in read_batches(page, partial=True)
     ]
+
+
+class ReadBack:
+    """The reading of one partition's log, page by page."""
+
+    __slots__ = ("_from",)
+
+    def __init__(self) -> None:
+        # Where the next page starts; None while nothing is read.
+        self._from: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether a page is being read, or is to be read next."""
+        return self._from is not None
+
+    def begin(self, acked_offset: int) -> int | None:
+        """Start behind the last acknowledged offset; None when there is none."""
+        self._from = acked_offset + 1 if acked_offset >= 0 else None
+        return self._from
+
+    def end(self) -> None:
+        """Stop: the reading is over, failed, or belongs to another route."""
+        self._from = None
+
+    def found(
+        self, page: Iterable[WrittenBatch], doubtful: Iterable[Batch]
+    ) -> list[tuple[Batch, WrittenBatch]]:
+        """Match a page with batches in doubt, in the order of the log."""
+        wanted = {
+            (b.identity.producer_id, b.identity.epoch, b.wire_base): b
+            for b in doubtful
+            if b.identity is not None
+        }
+        matched = ((wanted.pop(written[2:], None), written) for written in page)
+        return [(batch, written) for batch, written in matched if batch is not None]
+
+    def following(self, page: Sequence[WrittenBatch], high_watermark: int) -> int | None:
+        """Go on behind a page; None when it was the last one."""
+        ends = not page or page[-1].next_offset >= high_watermark
+        self._from = None if ends else page[-1].next_offset
+        return self._from

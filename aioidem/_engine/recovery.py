@@ -148,6 +148,18 @@ class Recovery:
             self._pass_began = None
         self.rung = rung
 
+    def ask(self) -> None:
+        """DescribeProducers is being asked: once is enough."""
+        self.asked = True
+
+    def refused_for_good(self, error: KafkaError) -> None:
+        """Keep the reason that a leader which knows us gave for refusing a batch in doubt."""
+        self.refusal = error
+
+    def search(self, *, wanted: bool) -> None:
+        """Say whether a pass goes on below what DescribeProducers names."""
+        self.searches = wanted
+
     def hint(self, batch: Batch | None) -> None:
         """DescribeProducers named this batch as the newest appended, or nothing of ours."""
         self.move(RecoveryEvent.ANSWERED)

@@ -9,13 +9,25 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from aioidem import errors
+from aioidem._protocol.messages import printable
 from aioidem._protocol.produce import PartitionAnswer
 from aioidem._protocol.topic_limit import MESSAGE_BYTES
 
-__all__ = ["culprits", "too_large"]
+__all__ = ["culprits", "refusal_error", "too_large"]
 
 _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_record})
 """A broker looks at each record, and names those it refuses."""
+
+
+def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
+    """The error that a refused batch ends with, in the broker's own words where it has any."""
+    detail = answer.error_message or ""
+    if answer.record_errors:
+        first = answer.record_errors[:10]
+        named = ", ".join(f"record {i}: {text or 'refused'}" for i, text in first)
+        detail = f"{detail} ({named})" if detail else named
+    text = printable(detail)
+    return errors.broker_error(answer.error_code, f"{where}: {text}" if text else where)
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:

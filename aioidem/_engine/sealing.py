@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aioidem._config import ProducerConfig
-from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import ProducerIdentity, wire_sequence
 from aioidem._engine.links import Link
 from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.topics import TopicState
 from aioidem._records import (
     BATCH_OVERHEAD,

@@ -19,6 +19,7 @@ __all__ = [
     "AskProducers",
     "CloseLink",
     "CommitOffsets",
+    "CoordinatorStep",
     "DescribeBrokerConfig",
     "DescribeTopicConfig",
     "DescribeTopicLimit",
@@ -29,6 +30,7 @@ __all__ = [
     "InitTransactions",
     "OpenLink",
     "ReadBack",
+    "Request",
     "SendProduce",
     "Step",
     "TopicData",
@@ -213,10 +215,13 @@ class EndTransaction:
     v2: bool
 
 
-Step = (
-    OpenLink
-    | CloseLink
-    | SendProduce
+CoordinatorStep = (
+    FindCoordinator | InitTransactions | AddPartitions | AddOffsets | CommitOffsets | EndTransaction
+)
+"""A call to a coordinator, or about one."""
+
+Request = (
+    SendProduce
     | AskCluster
     | FetchMetadata
     | InitProducerId
@@ -225,10 +230,8 @@ Step = (
     | DescribeBrokerConfig
     | AskProducers
     | ReadBack
-    | FindCoordinator
-    | InitTransactions
-    | AddPartitions
-    | AddOffsets
-    | CommitOffsets
-    | EndTransaction
+    | CoordinatorStep
 )
+"""A request to a broker, which has a token and is owed an answer."""
+
+Step = OpenLink | CloseLink | Request

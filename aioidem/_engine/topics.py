@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.unassigned import UnassignedRecords
-from aioidem.errors import KafkaError
+from aioidem.errors import KafkaError, broker_error
 
 __all__ = ["TopicState"]
 
@@ -47,6 +47,23 @@ class TopicState:
         self._ceiling_until = 0.0
         # The smallest batch that was refused meanwhile.
         self._too_large = 0
+
+    def describe(self, error_code: int, *, told_by: int | None) -> None:
+        """Take what a Metadata answer says of the topic.
+
+        Args:
+            error_code: of the topic, 0 for none.
+            told_by: the number of the request, where its answer tells of partitions; else None.
+        """
+        self.error_code = error_code
+        self.refused = None
+        if told_by is not None:
+            self.described_by = told_by
+
+    def refuse(self) -> KafkaError:
+        """Take note that the cluster refuses the topic for good, and return why."""
+        self.refused = broker_error(self.error_code, f"topic {self.name!r}")
+        return self.refused
 
     def too_large(self, nbytes: int, now: float) -> None:
         """A batch of `nbytes` was refused as too large: smaller ones for an hour."""

@@ -54,6 +54,9 @@ __all__ = [
 V2 = 2
 """KIP-890's second part: the finalised level of `transaction.version`."""
 
+_LAST_PRODUCE_OF_V1 = 11
+"""The highest Produce version that does not add its partitions to the transaction (KIP-890)."""
+
 
 class TransactionState(Named):
     """Where the producer is."""
@@ -360,6 +363,15 @@ class Transactions:
             self._wanted.append(which)
         return False
 
+    @property
+    def gated(self) -> bool:
+        """Whether partitions need a first-ack gate: in v1, where a leader takes any sequence."""
+        return self.version < V2
+
+    def produce_version(self, offered: int) -> int:
+        """Choose the Produce version to write in, of those up to the one offered (KIP-890)."""
+        return offered if self.version >= V2 else min(offered, _LAST_PRODUCE_OF_V1)
+
     # -- what happens to it ------------------------------------------------------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
@@ -377,11 +389,26 @@ class Transactions:
         """
         self._begun = self._begun or error_code != _CONCURRENT
 
-    def on_topic_gone(self, topic: str) -> None:
-        """A topic was deleted and made anew. What was written to it in this transaction is gone."""
+    def numbers_given_up(self) -> bool:
+        """Take note that numbers were given up, so the transaction can only be aborted.
+
+        Returns:
+            True: the coordinator brings the next epoch, when the transaction has ended.
+        """
+        self.renew()
+        self.fail(errors.OutOfOrderSequenceNumber("sequences were given up"))
+        return True
+
+    def topic_gone(self, topic: str) -> bool:
+        """Take note that a topic was deleted and made anew: what was written to it is gone.
+
+        Returns:
+            True: the coordinator brings the next epoch, when the transaction has ended.
+        """
         self.renew()
         if any(name == topic for name, _ in self.added):
             self.fail(errors.UnknownTopicId(f"topic {topic!r} was deleted and recreated"))
+        return True
 
     def on_node_lost(self, node_id: int) -> None:
         """A connection ended. Its broker's coordinators may be elsewhere now."""

@@ -8,7 +8,7 @@ that was sent after the record came: partitions may have been added since the la
 answer proves nothing, and a younger one that lacks the partition ends the record.
 
 When metadata has told of the topic, those that wait become due: they get their partitions in the
-polls that follow, some at a time (`Assigning`). To assign tens of thousands of them at once would
+polls that follow, some at a time (`assigning`). To assign tens of thousands of them at once would
 hold whoever waits for the event loop.
 
 Invariants:
@@ -24,18 +24,11 @@ a minute of silence is no way to hear of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple
 
-from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine.record import PendingRecord
 
-if TYPE_CHECKING:
-    from aioidem._engine.topics import TopicState
-
-__all__ = ["SLICE", "Assigning", "Unassigned", "UnassignedRecords"]
-
-SLICE: Final = 1_000
-"""Records assigned in one piece: about 3 ms with keys of 20 bytes."""
+__all__ = ["Unassigned", "UnassignedRecords"]
 
 
 class Unassigned(NamedTuple):
@@ -113,32 +106,3 @@ class UnassignedRecords:
         self._waiting.clear()
         self.due.clear()
         return taken
-
-
-class Assigning:
-    """The topics that have records which are due."""
-
-    __slots__ = ("_topics",)
-
-    def __init__(self) -> None:
-        self._topics: deque[TopicState] = deque()
-
-    def __bool__(self) -> bool:
-        return any(topic.unassigned.due for topic in self._topics)
-
-    def add(self, topic: TopicState) -> None:
-        """Metadata has told of a topic."""
-        topic.unassigned.make_due()
-        if topic.unassigned.due and topic not in self._topics:
-            self._topics.append(topic)
-
-    def take(self, most: int) -> Iterator[tuple[TopicState, Unassigned]]:
-        """Take out records that are due, and their topics: so many at most."""
-        topics = self._topics
-        while topics and most > 0:
-            due = topics[0].unassigned.due
-            if due:
-                most -= 1
-                yield topics[0], due.popleft()
-            else:
-                topics.popleft()

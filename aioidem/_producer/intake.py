@@ -21,7 +21,7 @@ import anyio.lowlevel
 from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
-from aioidem._engine.accumulator import PendingRecord, RecordGroup
+from aioidem._engine.record import PendingRecord, RecordGroup
 from aioidem._network.waiting import new_signal
 from aioidem._producer.arguments import (
     Headers,
@@ -50,7 +50,7 @@ class RecordIntake:
         observer: Is told how long callers waited for room; None if nobody asks.
     """
 
-    __slots__ = ("_config", "_core", "_life", "_observer", "_sender")
+    __slots__ = ("_accumulator", "_budget", "_config", "_life", "_observer", "_sender")
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class RecordIntake:
         config: ProducerConfig,
         observer: BatchReporter | None,
     ) -> None:
-        self._core = core
+        self._accumulator = core.accumulator
+        self._budget = core.budget
         self._sender = sender
         self._life = life
         self._config = config
@@ -86,7 +87,7 @@ class RecordIntake:
         self._life.check_open()
         record, delivery = self.record(topic, value, key, headers, partition, timestamp_ms)
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if not self._core.budget.try_take(record.size):
+        if not self._budget.try_take(record.size):
             block_until = await self.wait_for_bytes(record.size, topic, partition, block_until)
         self.queue(topic, record, block_until)
         return delivery
@@ -120,13 +121,13 @@ class RecordIntake:
             deliveries.add(delivery)
         await anyio.lowlevel.checkpoint_if_cancelled()
         total = sum(record.size for record in pending)
-        if not self._core.budget.try_take(total):
+        if not self._budget.try_take(total):
             block_until = await self.wait_for_bytes(total, topic, partition, block_until)
         try:
             while pending:
                 self.queue(topic, pending.popleft(), block_until)
         finally:
-            self._core.budget.release(sum(record.size for record in pending))
+            self._budget.release(sum(record.size for record in pending))
         return deliveries
 
     def record(
@@ -140,7 +141,7 @@ class RecordIntake:
         group: QueuedDeliveries | None = None,
     ) -> tuple[PendingRecord, QueuedDelivery]:
         """Check the arguments and make the record; nothing is queued yet."""
-        if type(topic) is not str or topic not in self._core.topics:
+        if type(topic) is not str or topic not in self._accumulator.topics:
             validate_topic(topic)
         value = checked_payload("value", value)
         key = checked_payload("key", key)
@@ -170,9 +171,9 @@ class RecordIntake:
 
     def queue(self, topic: str, record: PendingRecord, block_until: float | None = None) -> None:
         try:
-            self._core.append(topic, record, self._life.clock(), block_until)
+            self._accumulator.append(topic, record, self._life.clock(), block_until)
         except errors.KafkaError:
-            self._core.budget.release(record.size)
+            self._budget.release(record.size)
             raise
         self._sender.wakeup.set()
 
@@ -190,7 +191,7 @@ class RecordIntake:
         return until
 
     async def _granted(self, size: int, until: float) -> None:
-        budget = self._core.budget
+        budget = self._budget
         room = new_signal()
         waiter = budget.wait(size, room.set)
         try:
@@ -228,7 +229,7 @@ class RecordIntake:
             ProducerClosed: the producer was closed meanwhile.
         """
         self._life.check_open()
-        budget = self._core.budget
+        budget = self._budget
         wanted = max(nbytes + record_size_bound(None, None, ()), budget.capacity // 4)
 
         def has_room() -> bool:

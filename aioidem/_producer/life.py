@@ -117,7 +117,8 @@ class ProducerLife:
             return False
         if self.closed and self.home.closed:
             return False  # closed after its loop was: nothing ended the task
-        lost = self._core.unsettled_by_topic()
+        accumulator = self._core.accumulator
+        lost = accumulator.unsettled_by_topic()
         if lost:
             logger.error(
                 "%s was not closed: %d records without an outcome are given up (%s); those that "

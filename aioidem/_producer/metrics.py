@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioidem._engine import ProducerCore
+from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link, LinkState
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.window_limit import window_reason
@@ -105,7 +106,8 @@ class ProducerStatistics:
 
 def snapshot(core: ProducerCore) -> ProducerStatistics:
     """The engine's state as plain data."""
-    identity, counters = core.current_identity, core.counters
+    identity, counters, budget = core.current_identity, core.counters, core.budget
+    partitions, connections = core.partitions, core.connections
     return ProducerStatistics(
         producer_id=-1 if identity is None else identity.producer_id,
         producer_epoch=-1 if identity is None else identity.epoch,
@@ -117,17 +119,18 @@ def snapshot(core: ProducerCore) -> ProducerStatistics:
         batches_sent=counters.batches_sent,
         batches_retried=counters.batches_retried,
         batches_split=counters.batches_split,
-        epoch_bumps=core.identity.bumps,
+        epoch_bumps=core.epoch_bumps,
         data_loss_events=counters.data_loss_events,
-        buffer_bytes_used=core.budget.used,
-        buffer_waiters=core.budget.waiting,
-        partitions=tuple(_partition(core, state) for state in core.partitions.values()),
-        connections=tuple(_connection(core, link) for link in core.connections.links.values()),
+        buffer_bytes_used=budget.used,
+        buffer_waiters=budget.waiting,
+        partitions=tuple(_partition(core, state) for state in partitions.values()),
+        connections=tuple(_connection(connections, link) for link in connections.links.values()),
     )
 
 
 def _partition(core: ProducerCore, state: PartitionState) -> PartitionStatistics:
-    view = core.cluster.leader_of(state.topic, state.partition)
+    cluster = core.cluster
+    view = cluster.leader_of(state.topic, state.partition)
     identity = state.ledger.identity
     return PartitionStatistics(
         topic=state.topic,
@@ -147,8 +150,8 @@ def _partition(core: ProducerCore, state: PartitionState) -> PartitionStatistics
     )
 
 
-def _connection(core: ProducerCore, link: Link) -> ConnectionStatistics:
-    node = core.connections.nodes[link.node_id]
+def _connection(connections: Connections, link: Link) -> ConnectionStatistics:
+    node = connections.nodes[link.node_id]
     return ConnectionStatistics(
         node_id=link.node_id,
         host=node.host,

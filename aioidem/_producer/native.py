@@ -91,6 +91,7 @@ class Producer(TransactionCalls):
             raise errors.ConfigError("pass either config or options, not both")
         self.config = config or ProducerConfig.build(bootstrap_servers, **options)
         self._core = ProducerCore(self.config, random=random.random)
+        self._budget = self._core.budget
         reporter = None if observer is None else BatchReporter(observer)
         connector = connector or TcpConnector()
         self._sender = Sender(self._core, self.config, connector, observer=reporter)
@@ -130,7 +131,7 @@ class Producer(TransactionCalls):
 
         def settled() -> bool:
             return (
-                (core.metadata.refreshed_at is not None and self._identified())
+                (core.knows_cluster and self._identified())
                 or core.bootstrap_failure() is not None
                 or core.identity_error is not None
                 or core.fatal_error is not None
@@ -142,8 +143,8 @@ class Producer(TransactionCalls):
         failure = core.bootstrap_failure() or core.identity_error or core.fatal_error
         if failure is not None:
             raise failure
-        if core.metadata.refreshed_at is None or not self._identified():
-            what = "no producer id" if core.metadata.refreshed_at is not None else "no metadata"
+        if not core.knows_cluster or not self._identified():
+            what = "no producer id" if core.knows_cluster else "no metadata"
             raise errors.KafkaTimeoutError(
                 f"{what} within max_block ({self.config.max_block:g} s){self._last_refusal()}"
             )
@@ -201,7 +202,7 @@ class Producer(TransactionCalls):
             if not background.finished:
                 life.home.check(True)
         life.closed = True
-        for waiter in self._core.budget.wake_all():
+        for waiter in self._budget.wake_all():
             waiter.granted = False
         try:
             if background is not None and timeout != 0:
@@ -320,9 +321,9 @@ class Producer(TransactionCalls):
         self._life.check_open(awaits=False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record, delivery = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
-        if not self._core.budget.try_take(record.size):
+        if not self._budget.try_take(record.size):
             raise errors.BufferFullError(
-                f"{self._core.budget.used} of {self.config.buffer_memory} bytes are in use"
+                f"{self._budget.used} of {self.config.buffer_memory} bytes are in use"
             )
         self._intake.queue(topic, record)
         return delivery
@@ -363,7 +364,7 @@ class Producer(TransactionCalls):
                     topic, value, key, headers, partition, timestamp_ms, deliveries
                 )
                 block_until = None
-                if not self._core.budget.try_take(record.size):
+                if not self._budget.try_take(record.size):
                     block_until = await self._intake.wait_for_bytes(record.size, topic, partition)
                 self._intake.queue(topic, record, block_until)
                 deliveries.add(delivery)
@@ -424,14 +425,16 @@ class Producer(TransactionCalls):
         raise errors.InternalError("a flush ended without a result")
 
     async def _flush(self) -> DeliveryCounts:
-        core = self._core
-        counted = FlushCount(core.begin_flush())
-        core.flush_counts.append(counted)
+        accumulator, outcomes = self._core.accumulator, self._core.outcomes
+        counted = FlushCount(accumulator.begin_flush())
+        outcomes.count_for(counted)
         self._sender.wakeup.set()
         try:
-            await self._sender.until(lambda: core.flushed(counted.generation) or self._life.ended)
+            await self._sender.until(
+                lambda: outcomes.flushed(counted.generation) or self._life.ended
+            )
         finally:
-            core.flush_counts.remove(counted)
+            outcomes.stop_counting(counted)
         return counted.counts
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -458,11 +461,11 @@ class Producer(TransactionCalls):
         state = (
             "new" if self._life.background is None else "closed" if self._life.closed else "open"
         )
-        identity = core.current_identity
+        identity, counters = core.current_identity, core.counters
         who = "" if identity is None else f", id {identity.producer_id} epoch {identity.epoch}"
         return (
             f"<aioidem.Producer {self.config.client_id} {state}{who}, {core.unsettled} records "
-            f"queued, {core.counters.records_acked} acked>"
+            f"queued, {counters.records_acked} acked>"
         )
 
 

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from aioidem._engine.accumulator import PendingRecord, Settlement
-from aioidem._engine.links import Entry
+from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.requests import Entry
 from aioidem.errors import InternalError, KafkaError
 from aioidem.structs import DeliveryStatus
 

@@ -1,4 +1,4 @@
-"""Outcomes: what the engine has settled, on its way to whom it concerns, some records at a time.
+"""SettledRecords: what the engine has settled, on its way to its callers, some records at a time.
 
 One answer may settle tens of thousands of records, and each has a caller to be told: a future, a
 callback, a line to count. To tell them all at once would hold whoever waits for the event loop. So
@@ -20,15 +20,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from aioidem._engine.accumulator import Settlement
+from aioidem._engine.record import Settlement
 
-__all__ = ["AT_ONCE", "Outcomes"]
+__all__ = ["AT_ONCE", "SettledRecords"]
 
 AT_ONCE: Final = 2_000
 """Records told in one turn of the loop: 3 ms, or 10 ms where each has an error of its own."""
 
 
-class Outcomes:
+class SettledRecords:
     """The outcomes of one producer that have to be told.
 
     Args:

@@ -10,7 +10,7 @@ import copy
 import logging
 from collections.abc import Callable
 
-from aioidem._engine.accumulator import Settlement
+from aioidem._engine.record import Settlement
 from aioidem._producer.delivery import COUNTED_AS_UNSEEN, Deliveries, Delivery
 from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures

@@ -1,5 +1,7 @@
-"""The Sender: the one policy loop that awaits. It asks the engine what to do, does it, and reports
-what happened.
+"""The Sender: the one loop that awaits. It drains the engine's `RecordAccumulator` turn by turn.
+
+Each turn asks the engine what to do (`ProducerCore.poll`, which drains the accumulator into Produce
+requests), does it, and reports what happened.
 
 It decides nothing: no error code is looked at here, no retry, no timeout. It turns steps into
 frames, frames into plain answers, and a dead connection into `on_link_lost` with the requests whose
@@ -24,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -36,17 +38,18 @@ from anyio.abc import TaskGroup
 from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.accumulator import Settlement
-from aioidem._engine.links import Entry
+from aioidem._engine.metadata_merge import MetadataMerge
+from aioidem._engine.record import Settlement
 from aioidem._network.allowed import limited
 from aioidem._network.connection import Connection
 from aioidem._network.sasl.client import sasl_client
 from aioidem._network.tls import secured
 from aioidem._network.transport import Connector
 from aioidem._network.waiting import Signal, Wakeup, new_signal
+from aioidem._producer import questions
 from aioidem._producer.observer import BatchReporter
-from aioidem._producer.outcomes import Outcomes
-from aioidem._producer.questions import Question, question
+from aioidem._producer.outcomes import SettledRecords
+from aioidem._producer.questions import Question
 from aioidem._producer.unseen import UnseenFailures
 from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
 from aioidem._protocol.frames import FrameLimit
@@ -105,28 +108,16 @@ class Alarm:
 
 
 class _Asked:
-    """A request written to a connection: who waits for its answer, and what is done with it.
+    """A request written to a connection: the step it is of, and how its answer is read.
 
-    `read` turns its frame into plain data and touches nothing else; `take` gives that to the
-    engine, and `take_slowly`, where there is one, does so in pieces. `produced` is the version of a
-    Produce request, None for all others.
+    `read` turns a frame into plain data and touches nothing else, so it may run in a thread.
     """
 
-    __slots__ = ("produced", "read", "take", "take_slowly", "token")
+    __slots__ = ("read", "step")
 
-    def __init__(
-        self,
-        token: int,
-        read: Callable[[bytes], Any],
-        take: Callable[[Any], None],
-        take_slowly: Callable[[Any], Iterator[int]] | None = None,
-        produced: int | None = None,
-    ) -> None:
-        self.token = token
+    def __init__(self, step: steps.Request, read: Callable[[bytes], Any]) -> None:
+        self.step = step
         self.read = read
-        self.take = take
-        self.take_slowly = take_slowly
-        self.produced = produced
 
 
 class _Channel:
@@ -146,7 +137,7 @@ class _Channel:
     def unwritten(self) -> list[int]:
         """Tokens of the requests of which no byte can have left."""
         started = self.connection.started
-        never = [asked.token for cid, asked in self.asked.items() if not started(cid)]
+        never = [asked.step.token for cid, asked in self.asked.items() if not started(cid)]
         return [
             *never,
             *(token for cid, token in self.unanswered if not started(cid)),
@@ -176,12 +167,16 @@ class Sender:
         self._wall_clock = wall_clock
         self._observer = observer
         if observer is not None:
-            core.dispatched = []
+            core.observe()
         self._core = core
         self._config = config
         self._connector = secured(limited(connector, config), config)
         self.sasl = sasl_client(config)
-        self.outcomes = Outcomes(core.take_settled, None if observer is None else self._announce)
+        self._engine_outcomes = core.outcomes
+        self._accumulator = core.accumulator
+        self.outcomes = SettledRecords(
+            core.outcomes.take_settled, None if observer is None else self._announce
+        )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
         self._opening: dict[int, anyio.CancelScope] = {}
@@ -246,17 +241,17 @@ class Sender:
         """Tell outcomes and events to whom they concern, and wake those who watch the engine's
         state. What is too much for this turn of the loop is left to the next one.
         """
-        core = self._core
-        if core.dispatched:
-            self._tell_dispatched(core.dispatched)
+        if self._observer is not None:
+            for entry in self._core.take_dispatched():
+                self._observer.on_dispatched(entry)
         if not self.outcomes.tell():
             self.wakeup.set()
             return
-        if self.unseen.due_at is not None and not core.assigning:
+        if self.unseen.due_at is not None and not self._accumulator.assigning:
             self.unseen.report(self._now())
-        for event in core.take_events():
+        for event in self._engine_outcomes.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
-        for note in core.take_notes():
+        for note in self._engine_outcomes.take_notes():
             logger.info("%s: %s", self._config.client_id, note)
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
@@ -264,12 +259,6 @@ class Sender:
     def _announce(self, settlement: Settlement) -> None:
         if self._observer is not None:
             self._observer.on_settled(settlement, self._now())
-
-    def _tell_dispatched(self, entries: list[Entry]) -> None:
-        if self._observer is not None:
-            for entry in entries:
-                self._observer.on_dispatched(entry)
-        entries.clear()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the engine's state holds, and all outcomes that made it so
@@ -323,8 +312,34 @@ class Sender:
                     self._tasks.start_soon(self._serve, step)
             case steps.CloseLink(link_id, reason):
                 self._close(link_id, reason)
-            case _:
-                self._ask(step.link_id, step.token, question(step, self._core))
+            case steps.FetchMetadata():
+                self._ask(step, questions.metadata(step))
+            case steps.AskCluster():
+                self._ask(step, questions.cluster())
+            case steps.InitProducerId():
+                self._ask(step, questions.producer_id())
+            case steps.DescribeTopicConfig():
+                self._ask(step, questions.config_of_topic(step))
+            case steps.DescribeTopicLimit():
+                self._ask(step, questions.limit_of_topic(step, self._config.compression_type))
+            case steps.DescribeBrokerConfig():
+                self._ask(step, questions.config_of_broker(step))
+            case steps.AskProducers():
+                self._ask(step, questions.producers(step))
+            case steps.ReadBack():
+                self._ask(step, questions.read_back(step))
+            case steps.FindCoordinator():
+                self._ask(step, questions.find_coordinator(step))
+            case steps.InitTransactions():
+                self._ask(step, questions.init_transactions(step))
+            case steps.AddPartitions():
+                self._ask(step, questions.add_partitions(step))
+            case steps.AddOffsets():
+                self._ask(step, questions.add_offsets(step))
+            case steps.CommitOffsets():
+                self._ask(step, questions.commit_offsets(step))
+            case steps.EndTransaction():
+                self._ask(step, questions.end_transaction(step))
 
     def _produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)
@@ -342,12 +357,8 @@ class Sender:
         )
         answered = step.acks != 0
         if answered:
-            channel.asked[correlation_id] = _Asked(
-                step.token,
-                partial(decode_produce_response, step.version),
-                lambda answer: self._on_produce(channel, step, answer[1]),
-                produced=step.version,
-            )
+            read = partial(_read_produce_answer, step.version)
+            channel.asked[correlation_id] = _Asked(step, read)
         else:
             channel.unanswered.append((correlation_id, step.token))
         limit = None
@@ -356,8 +367,8 @@ class Sender:
             limit = produce_answer_limit(partitions, step.records, self._config.max_frame_bytes)
         self._write(channel, frame, correlation_id, step.token, limit)
 
-    def _ask(self, link_id: int, token: int, asked: Question) -> None:
-        channel = self._channels.get(link_id)
+    def _ask(self, step: steps.Request, asked: Question) -> None:
+        channel = self._channels.get(step.link_id)
         if channel is None:
             return
         try:
@@ -365,22 +376,16 @@ class Sender:
                 asked.api_key, at_least=asked.at_least, at_most=asked.at_most
             )
         except errors.IncompatibleBrokerVersion as error:
-            self._core.on_unsupported(link_id, token, error, self._now())
+            self._core.on_unsupported(step, error, self._now())
             self.wakeup.set()
             return
         correlation_id = channel.connection.next_correlation_id()
-        slowly = asked.take_slowly
-        channel.asked[correlation_id] = _Asked(
-            token,
-            asked.reader(version),
-            lambda answer: asked.take(link_id, token, answer, self._now()),
-            None if slowly is None else lambda answer: slowly(link_id, token, answer, self._now),
-        )
+        channel.asked[correlation_id] = _Asked(step, asked.reader(version))
         frame = encode_request(
             asked.make(version), correlation_id=correlation_id, client_id=self._config.client_id
         )
         limit = answer_limit(asked.api_key, self._config.max_frame_bytes)
-        self._write(channel, frame, correlation_id, token, limit)
+        self._write(channel, frame, correlation_id, step.token, limit)
 
     def _write(
         self,
@@ -402,13 +407,6 @@ class Sender:
             # It ended a moment ago; `on_link_lost` follows and needs to know that this never left.
             channel.asked.pop(correlation_id, None)
             channel.refused.append(token)
-
-    def _on_produce(
-        self, channel: _Channel, step: steps.SendProduce, answer: ProduceAnswer
-    ) -> None:
-        odd = self._core.on_produce_answer(channel.link_id, step.token, answer, self._now())
-        if odd is not None:
-            raise odd
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -464,9 +462,7 @@ class Sender:
         except errors.ProtocolError as error:
             self._undecodable(channel, asked, error)
             raise
-        asked.take(answer)
-        self.deliver()
-        self.wakeup.set()
+        self._answered(asked, answer)
         return None
 
     async def _on_long_frame(self, channel: _Channel, asked: _Asked, frame: bytes) -> None:
@@ -480,17 +476,27 @@ class Sender:
         except errors.ProtocolError as error:
             self._undecodable(channel, asked, error)
             raise
-        if asked.take_slowly is None:
-            asked.take(answer)
-        else:
-            for _ in asked.take_slowly(answer):
+        merge = self._core.merge_of(asked.step, answer)
+        if merge is not None:
+            for _ in merge.slices():
                 await anyio.lowlevel.checkpoint()
+        self._answered(asked, answer, merge)
+
+    def _answered(self, asked: _Asked, answer: Any, merge: MetadataMerge | None = None) -> None:
+        """Give an answer to the engine.
+
+        Raises:
+            ProtocolError: it is none to this request; the connection is to be closed.
+        """
+        odd = self._core.on_answer(asked.step, answer, self._now(), merge)
+        if odd is not None:
+            raise odd
         self.deliver()
         self.wakeup.set()
 
     def _undecodable(self, channel: _Channel, asked: _Asked, error: errors.ProtocolError) -> None:
-        if asked.produced is not None:
-            self._core.on_undecodable(channel.link_id, asked.produced, error, self._now())
+        if isinstance(asked.step, steps.SendProduce):
+            self._core.on_undecodable(channel.link_id, asked.step.version, error, self._now())
 
     def _on_progress(self, channel: _Channel) -> None:
         now = self._now()
@@ -520,6 +526,10 @@ class Sender:
         scope = self._opening.get(link_id)
         if scope is not None:
             scope.cancel()
+
+
+def _read_produce_answer(version: int, frame: bytes) -> ProduceAnswer:
+    return decode_produce_response(version, frame)[1]
 
 
 def _notify(watcher: tuple[Callable[[], bool], Signal]) -> bool:

@@ -26,12 +26,14 @@ class TopicLookup:
         config: The producer's options.
     """
 
-    __slots__ = ("_config", "_core", "_life", "_sender")
+    __slots__ = ("_accumulator", "_config", "_life", "_metadata", "_sender", "_view")
 
     def __init__(
         self, core: ProducerCore, sender: Sender, life: ProducerLife, config: ProducerConfig
     ) -> None:
-        self._core = core
+        self._accumulator = core.accumulator
+        self._metadata = core.metadata
+        self._view = core.cluster
         self._sender = sender
         self._life = life
         self._config = config
@@ -39,7 +41,7 @@ class TopicLookup:
     @property
     def view(self) -> ClusterView:
         """The cluster's brokers, topics and leaders by the last metadata; read only."""
-        return self._core.cluster
+        return self._view
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic.
@@ -49,11 +51,11 @@ class TopicLookup:
         """
         self._life.check_open()
         validate_topic(topic)
-        core = self._core
-        if core.cluster.partitions(topic) is None:
-            core.metadata.want()
-        await self._told(topic, lambda: core.cluster.partitions(topic) is not None, None)
-        return set(core.cluster.partitions(topic) or ())
+        view = self._view
+        if view.partitions(topic) is None:
+            self._metadata.want()
+        await self._told(topic, lambda: view.partitions(topic) is not None, None)
+        return set(view.partitions(topic) or ())
 
     async def await_partition(
         self, topic: str, partition: int | None, block_until: float | None = None
@@ -70,22 +72,21 @@ class TopicLookup:
         validate_topic(topic)
         if self.knows(topic, partition):
             return
-        core = self._core
-        core.metadata.want()
-        state, asked = core.topic(topic), core.metadata.requests
+        self._metadata.want()
+        state, asked = self._accumulator.topic(topic), self._metadata.requests
         await self._told(
             topic,
             lambda: self.knows(topic, partition) or state.described_by > asked,
             block_until,
         )
         if partition is not None and not self.knows(topic, partition):
-            raise core.missing_partition(topic, partition)
+            raise self._accumulator.missing_partition(topic, partition)
 
     async def _told(
         self, topic: str, condition: Callable[[], bool], block_until: float | None
     ) -> None:
         """Wait until metadata has told something of a topic; raise if it does not."""
-        state = self._core.topic(topic)
+        state = self._accumulator.topic(topic)
         self._sender.wakeup.set()
         state.waiting += 1
         try:
@@ -98,7 +99,7 @@ class TopicLookup:
             state.waiting -= 1
         if not condition():
             self._life.check_open()
-            raise state.refused or self._core.unassigned_error(state)
+            raise state.refused or self._accumulator.unassigned_error(state)
 
     async def refresh(self) -> None:
         """Ask for metadata now, and wait for the answer.
@@ -107,12 +108,12 @@ class TopicLookup:
             KafkaTimeoutError: none within `max_block`. ProducerClosed: there is nobody to ask.
         """
         self._life.check_open()
-        refreshed = self._core.metadata.refreshed_at
-        self._core.metadata.want()
+        refreshed = self._metadata.refreshed_at
+        self._metadata.want()
         self._sender.wakeup.set()
         with anyio.move_on_after(self._config.max_block) as scope:
             await self._sender.until(
-                lambda: self._core.metadata.refreshed_at != refreshed or self._life.ended
+                lambda: self._metadata.refreshed_at != refreshed or self._life.ended
             )
         if scope.cancelled_caught:
             raise errors.KafkaTimeoutError(
@@ -121,5 +122,5 @@ class TopicLookup:
 
     def knows(self, topic: str, partition: int | None = None) -> bool:
         """Whether the topic's partitions are known and, if one is given, it is one of them."""
-        known = self._core.cluster.partitions(topic)
+        known = self._view.partitions(topic)
         return known is not None and (partition is None or partition in known)

@@ -26,6 +26,7 @@ import anyio.lowlevel
 from aioidem import errors
 from aioidem._config import ProducerConfig, validate_topic
 from aioidem._engine import ProducerCore
+from aioidem._engine.coordination import Coordination
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._producer.arguments import check_partition
 from aioidem._producer.life import ProducerLife
@@ -67,8 +68,7 @@ class TransactionCalls:
             `InvalidTransactionTimeout`.
         """
         transactions = self._transactional()
-        transactions.init()
-        self._core.identity_error = None
+        self._coordination.init(transactions)
         await self._until(
             lambda: transactions.state is not TransactionState.INITIALISING,
             timeout,
@@ -90,7 +90,7 @@ class TransactionCalls:
         """
         transactions = self._transactional()
         await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
-        self._core.begin_transaction(transactions)
+        self._coordination.begin(transactions)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver every record of the transaction, then commit it.
@@ -103,7 +103,7 @@ class TransactionCalls:
             KafkaError: fatal. `status` is UNKNOWN if it may have been committed.
         """
         transactions = self._transactional()
-        outcome = self._core.commit_transaction(transactions)
+        outcome = self._coordination.commit(transactions)
         await self._until(
             lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
             timeout,
@@ -123,7 +123,7 @@ class TransactionCalls:
             KafkaError: fatal.
         """
         transactions = self._transactional()
-        outcome = self._core.abort_transaction(transactions)
+        outcome = self._coordination.abort(transactions)
         await self._until(
             lambda: (
                 outcome.committed is not None or transactions.state is not TransactionState.ABORTING
@@ -211,9 +211,13 @@ class TransactionCalls:
 
     # -- inside ------------------------------------------------------------------------------------
 
+    @property
+    def _coordination(self) -> Coordination:
+        return self._core.coordination
+
     def _transactional(self) -> Transactions:
         self._life.check_open()
-        if self._core.transactions is None:
+        if self.config.transactional_id is None:
             raise errors.IllegalOperation("transactions need a transactional_id")
         return self._core.transactions
 
@@ -237,16 +241,16 @@ class TransactionCalls:
     def _last_refusal(self) -> str:
         """What a coordinator said last, for the message of a timeout."""
         transactions = self._core.transactions
-        refusal = None if transactions is None else transactions.last_refusal
+        refusal = transactions.last_refusal
         return "" if refusal is None else f"; the last refusal: {refusal}"
 
     async def _end_transaction(self) -> None:
         """The producer is closing: abort what is open, wait for what is being ended."""
         transactions = self._core.transactions
-        if transactions is None:
+        if self.config.transactional_id is None:
             return
         with suppress(errors.KafkaError):
-            self._core.abort_transaction(transactions)
+            self._coordination.abort(transactions)
         self._sender.wakeup.set()
         with anyio.move_on_after(self.config.max_block):
             await self._sender.until(

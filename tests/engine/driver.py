@@ -26,10 +26,10 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.accumulator import PendingRecord, Settlement
 from aioidem._engine.discovery import Discovery
 from aioidem._engine.links import Link
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._engine.retention import BrokerMemory
 from aioidem._engine.transactions import OffsetCommit, Transactions, TransactionState
 from aioidem._engine.transactions import Outcome as TransactionOutcome
@@ -297,9 +297,9 @@ class Rig:
             value = (b"%08d" % outcome.number).ljust(size, b".")
             room = record_size_bound(key, value, ())
             assert self.core.budget.try_take(room)
-            record = PendingRecord(key, value, (), 1_700_000_000_000, partition, room, outcome)
+            record = PendingRecord(key, value, (), self.stamp(), partition, room, outcome)
             try:
-                self.core.append(topic, record, self.now, block_until)
+                self.core.accumulator.append(topic, record, self.now, block_until)
             except KafkaError:
                 self.core.budget.release(room)
                 raise
@@ -309,9 +309,13 @@ class Rig:
             self.poll()
         return made
 
+    def stamp(self) -> int:
+        """The timestamp of the next record, in milliseconds since the epoch."""
+        return 1_700_000_000_000
+
     def start(self) -> Rig:
         """Bring it up: connected, with metadata of `T` and a producer id."""
-        self.core.topic(T)
+        self.core.accumulator.topic(T)
         self.poll()
         self.tick(1.0)
         return self
@@ -351,13 +355,13 @@ class Rig:
 
     def collect(self) -> None:
         """Deliver outcomes and events."""
-        for settlement in self.core.take_settled():
+        for settlement in self.core.outcomes.take_settled():
             for index, record in enumerate(settlement.records):
                 sink = record.sink
                 assert isinstance(sink, Outcome)
                 sink.settle(settlement, index)
                 sink.at = self.now
-        self.events.extend(self.core.take_events())
+        self.events.extend(self.core.outcomes.take_events())
         budget = self.core.budget
         assert budget.used >= 0
         assert self.core.unsettled == sum(o.status is PENDING for o in self.outcomes)
@@ -385,20 +389,19 @@ class Rig:
                 self._take_produce(step)
             case steps.FetchMetadata():
                 self.answer_metadata(step)
-            case steps.AskCluster(link_id, token):
-                there = self.leads(link_id, self.cluster_id)
-                self.core.on_cluster(link_id, token, there, self.now)
+            case steps.AskCluster(link_id):
+                self.core.on_answer(step, self.leads(link_id, self.cluster_id), self.now)
             case steps.InitProducerId():
                 self.next_pid += 1
                 self.grant(step, self.next_pid, 0)
-            case steps.DescribeTopicConfig(link_id, token, _):
-                self.core.on_topic_config(link_id, token, self.described(), self.now)
-            case steps.DescribeTopicLimit(link_id, token, _):
-                self.core.on_topic_limit(link_id, token, self.topic_limit, self.now)
-            case steps.DescribeBrokerConfig(link_id, token, _):
-                self.core.on_broker_config(link_id, token, self.facts, self.now)
-            case steps.AskProducers(link_id, token, _, _):
-                self.core.on_producers(link_id, token, self.producers, self.now)
+            case steps.DescribeTopicConfig():
+                self.core.on_answer(step, self.described(), self.now)
+            case steps.DescribeTopicLimit():
+                self.core.on_answer(step, self.topic_limit, self.now)
+            case steps.DescribeBrokerConfig():
+                self.core.on_answer(step, self.facts, self.now)
+            case steps.AskProducers():
+                self.core.on_answer(step, self.producers, self.now)
             case _:
                 assert isinstance(step, CALLS), f"a step that this rig does not know: {step}"
                 self.answer_call(step, poll=False)
@@ -442,7 +445,7 @@ class Rig:
         update = self.metadata(step.topics)
         there = self.leads(step.link_id, update.cluster_id)
         update = dataclasses.replace(update, cluster_id=there)
-        self.core.on_metadata(step.link_id, step.token, update, self.now)
+        self.core.on_answer(step, update, self.now)
 
     def leads(self, link_id: int, usual: str | None) -> str | None:
         """Which cluster a connection leads to."""
@@ -450,11 +453,11 @@ class Rig:
 
     def grant(self, step: steps.InitProducerId, producer_id: int, epoch: int) -> None:
         answer = ProducerIdAnswer(0, producer_id, epoch)
-        self.core.on_producer_id(step.link_id, step.token, answer, self.now)
+        self.core.on_answer(step, answer, self.now)
 
     def refresh(self, seconds: float = 3.0) -> None:
         """Make the engine fetch metadata, as soon as its back-off allows."""
-        self.core.refresh_metadata()
+        self.core.metadata.want()
         self.tick(seconds)
 
     def move_leader(
@@ -473,7 +476,7 @@ class Rig:
         request = Request(step, end, self.now)
         self.requests.append(request)
         self.everything.append(request)
-        if self.core.transactions is not None:
+        if self.config.transactional_id is not None:
             self._check_transactional(step, self.core.transactions)
         if step.acks != 0:
             limit = self.config.max_in_flight_requests_per_connection
@@ -559,9 +562,8 @@ class Rig:
             for part in request.parts:
                 if entry.error_code == NONE and entry.partition == part.partition:
                     self._prove(part)
-        error = self.core.on_produce_answer(
-            request.link.link_id,
-            request.step.token,
+        error = self.core.on_answer(
+            request.step,
             ProduceAnswer(entries, int(throttle * 1000), leaders),
             self.now,
         )
@@ -696,18 +698,18 @@ class Rig:
         return identity.producer_id, identity.epoch
 
     def begin(self) -> Rig:
-        self.core.begin_transaction(self.transactions)
+        self.core.coordination.begin(self.transactions)
         self.added.clear()
         self.poll()
         return self
 
     def commit(self) -> TransactionOutcome:
-        outcome = self.core.commit_transaction(self.transactions)
+        outcome = self.core.coordination.commit(self.transactions)
         self.poll()
         return outcome
 
     def abort(self) -> TransactionOutcome:
-        outcome = self.core.abort_transaction(self.transactions)
+        outcome = self.core.coordination.abort(self.transactions)
         self.poll()
         return outcome
 
@@ -756,7 +758,7 @@ class Rig:
                 raise AssertionError(f"no call: {step}")
         assert not more, more
         self.forget_call(step.link_id)
-        self.core.on_coordination(step.link_id, step.token, answer, self.now)
+        self.core.on_answer(step, answer, self.now)
         self.collect()
         if poll:
             self.poll()

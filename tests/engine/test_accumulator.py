@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aioidem._engine.accumulator import (
-    ByteBudget,
-    MemoryWaiter,
-    PartitionQueue,
-    PendingRecord,
-)
+from aioidem._engine.memory import ByteBudget, MemoryWaiter
+from aioidem._engine.partition_queue import PartitionQueue
+from aioidem._engine.record import PendingRecord
 from aioidem._records import BATCH_OVERHEAD, build_batch, record_size_bound
 
 from .driver import Outcome
@@ -115,14 +112,14 @@ def test_expiry_takes_the_records_whose_deadline_passed_and_no_other() -> None:
     assert queue.expire(2.5) == []
 
 
-@pytest.mark.parametrize("how", ["cut", "expire", "drain"])
+@pytest.mark.parametrize("how", ["cut", "expire", "empty"])
 def test_an_emptied_queue_forgets_that_it_was_blocked_or_flushed(how: str) -> None:
     queue = filled(10)
     queue.blocked = queue.flushing = True
     taking: dict[str, Callable[[], list[PendingRecord]]] = {
         "cut": lambda: queue.cut(1000, 10),
         "expire": lambda: queue.expire(1000.0),
-        "drain": queue.drain,
+        "empty": queue.empty,
     }
     assert len(taking[how]()) == 1
     assert (queue.blocked, queue.flushing, queue.bytes) == (False, False, 0)

@@ -97,7 +97,7 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
     [step] = rig.held
     assert len(rig.everything) == sent, "what would be refused again is not sent"
     rig.hold = ()
-    rig.core.on_topic_limit(step.link_id, step.token, 9000, rig.now)
+    rig.core.on_answer(step, 9000, rig.now)
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
     later = rig.everything[sent:]

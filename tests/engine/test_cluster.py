@@ -7,7 +7,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem._engine.cluster import NO_LEADER, ClusterView, MergeResult, PartitionView
+from aioidem._engine.cluster import NO_LEADER, ClusterView, PartitionView
+from aioidem._engine.metadata_merge import MergeResult, MetadataMerge
 from aioidem._protocol.metadata import BrokerAddress, MetadataUpdate, PartitionUpdate, TopicUpdate
 
 ID, OTHER_ID = UUID(int=1), UUID(int=2)
@@ -28,7 +29,7 @@ def update(
 def view(*updates: MetadataUpdate) -> tuple[ClusterView, MergeResult]:
     cluster, result = ClusterView(), MergeResult()
     for each in updates:
-        result = cluster.merge(each)
+        result = MetadataMerge(cluster, each).finish()
     return cluster, result
 
 
@@ -52,7 +53,7 @@ def test_a_leader_epoch_only_ever_grows(heard: list[tuple[int, int]]) -> None:
     cluster = ClusterView()
     newest = -1
     for leader_id, epoch in heard:
-        cluster.merge(update((0, leader_id, epoch)))
+        MetadataMerge(cluster, update((0, leader_id, epoch))).finish()
         at = leader(cluster)
         assert at is not None
         assert at.leader_epoch >= newest

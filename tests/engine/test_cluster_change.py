@@ -96,7 +96,7 @@ def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
     rig.hold = (steps.InitProducerId,)
     for step in rig.held:
         if isinstance(step, steps.AskCluster):
-            rig.core.on_cluster(step.link_id, step.token, rig.cluster_id, rig.now)
+            rig.core.on_answer(step, rig.cluster_id, rig.now)
         elif isinstance(step, steps.FetchMetadata):
             rig.answer_metadata(step)
     rig.settle_down()
@@ -151,7 +151,7 @@ def test_a_bootstrap_connection_of_before_is_asked_again_where_its_name_leads() 
     rig = Rig(brokers=2)
     rig.leaders[T, 0] = (2, 0)
     rig.hold = (steps.InitProducerId,)
-    rig.core.topic(T)
+    rig.core.accumulator.topic(T)
     rig.poll()
     [bootstrap] = [end for end in opened(rig) if end.host == "b1"]
     rig.kept[bootstrap.link_id] = "cluster"
@@ -400,7 +400,7 @@ def test_nobody_moves_while_a_connection_to_the_known_cluster_is_there() -> None
         for step in [*away, *home]:
             if isinstance(step, steps.AskCluster):
                 there = rig.leads_to.get(rig.links[step.link_id].host, "cluster")
-                rig.core.on_cluster(step.link_id, step.token, there, rig.now)
+                rig.core.on_answer(step, there, rig.now)
             else:
                 rig.answer_metadata(step)
         rig.settle_down()

@@ -223,7 +223,7 @@ def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_ord
     rig.ack_all()
     rig.assert_drained()
     assert rig.statuses == [ACKED] * 6
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     assert rig.core.counters.data_loss_events == 0
 
 
@@ -264,7 +264,7 @@ def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None
         rig.fail(probe, OUT_OF_ORDER)
     assert [o.status for o in rig.outcomes[1:]] == [UNKNOWN] * 3
     assert rig.core.counters.data_loss_events == 1
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.send()
     rig.tick(1.0)
     assert rig.outstanding()[0].epoch == 1
@@ -445,7 +445,7 @@ def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unkn
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
     assert rig.outcomes[1].status is UNKNOWN
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
 
 
 def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
@@ -485,7 +485,7 @@ def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
         rig.fail(first, code)
     assert rig.statuses[1:] == [UNKNOWN] * 2
     assert rig.core.counters.data_loss_events == events
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
 
 
 def test_too_large_never_splits_a_batch_in_doubt() -> None:
@@ -581,5 +581,5 @@ def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadli
     assert rig.outcomes[3].status is UNKNOWN
     rig.settle_down()
     assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, UNKNOWN]
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()

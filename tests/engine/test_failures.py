@@ -61,7 +61,7 @@ def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
     assert rig.statuses == expected
     offsets = [o.offset for o in rig.outcomes if o.status is ACKED]
     assert offsets == sorted(offsets)
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     assert rig.core.counters.data_loss_events == 0
     rig.assert_drained()
 
@@ -88,7 +88,7 @@ def test_one_incident_is_one_bump_however_many_siblings_fail() -> None:
         rig.fail(request, INVALID_RECORD, poll=False)
     rig.tick(1.0)
     assert rig.statuses[1:] == [NOT_WRITTEN] * 5
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.send()
     assert rig.outstanding()[0].epoch == 1
 
@@ -99,7 +99,7 @@ def test_two_partitions_with_an_incident_under_the_same_epoch_share_one_bump() -
         rig.send(partition=partition, poll=False)
     rig.poll()
     rig.fail(rig.outstanding()[0], INVALID_RECORD)
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     for partition in (0, 1):
         rig.send(partition=partition)
     assert {part.epoch for r in rig.outstanding() for part in r.parts} == {1}
@@ -143,7 +143,7 @@ def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() ->
     rig.send(partition=1)
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     rig.ack_all()
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -211,9 +211,8 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> N
     rig.start()
     rig.send(2)
     step = rig.held[0]
-    rig.core.on_producer_id(
-        step.link_id,
-        step.token,
+    rig.core.on_answer(
+        step,
         ProducerIdAnswer(ErrorCode.cluster_authorization_failed, -1, -1),
         rig.now,
     )
@@ -274,7 +273,7 @@ def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
     serve(rig, 500)
     assert rig.statuses == [ACKED] * 8
     assert [o.offset for o in rig.outcomes] == list(range(8))
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     assert rig.core.counters.batches_split >= 2
     rig.assert_drained()
 
@@ -322,7 +321,7 @@ def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
     assert rig.statuses == [ACKED] * 21
     offsets = [o.offset for o in rig.outcomes]
     assert offsets == sorted(offsets)
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     assert rig.state().window.max_span <= 5
     rig.assert_drained()
 
@@ -462,7 +461,7 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
     rig.ids[T] = topic_id(T, 1)
     rig.refresh(0.5)
     assert rig.statuses[1:6] == [UNKNOWN] * 5
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     for request in owed:
         rig.ack(request)
     rig.settle_down(5.0)
@@ -597,11 +596,11 @@ def test_memory_is_given_back_by_every_way_to_end() -> None:
 
 def test_a_flush_does_not_count_what_was_queued_after_it() -> None:
     rig, requests = pipelined(3)
-    count = FlushCount(rig.core.begin_flush())
-    rig.core.flush_counts.append(count)
+    count = FlushCount(rig.core.accumulator.begin_flush())
+    rig.core.outcomes.count_for(count)
     rig.send()
     rig.fail(requests[0], TOPIC_AUTHORIZATION_FAILED, poll=False)
     rig.settle_down()
-    assert rig.core.flushed(count.generation)
+    assert rig.core.outcomes.flushed(count.generation)
     assert count.counts == DeliveryCounts(acked=2, not_written=1, unknown=0)
     assert len(rig.statuses) == 5  # one before the three, and the one after the flush

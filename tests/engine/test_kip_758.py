@@ -50,7 +50,7 @@ class RangeRig(Rig):
             return
         told = self.told.get(step.node_id) if isinstance(self.told, dict) else self.told
         facts = BrokerFacts(sequence_cap=told)
-        self.core.on_broker_config(step.link_id, step.token, facts, self.now)
+        self.core.on_answer(step, facts, self.now)
 
     def _check_span(self, part: Sent) -> None:
         """The span of records that are not resolved is what binds."""
@@ -183,7 +183,7 @@ def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
     assert set(rig.statuses) == {ACKED}
     assert [outcome.offset for outcome in rig.outcomes[1:]] == [-1, -1, -1, -1, 41]
     assert rig.core.counters.data_loss_events == 0
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     rig.assert_drained()
 
 
@@ -268,5 +268,5 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
     assert rig.sequences[0] == 2, "the newest is asked first, across the wrap"
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     assert rig.core.identity.current == ProducerIdentity(4001, 0)

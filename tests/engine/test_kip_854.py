@@ -19,7 +19,6 @@ from aioidem._broker.configs import BROKER_CONFIGS
 from aioidem._broker.partition import Replica
 from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.recovery import Rung
 from aioidem._engine.suspicion import DEFAULT_EXPIRATION
 from aioidem._protocol.broker_config import BrokerFacts
@@ -138,17 +137,6 @@ class DatedCore(ProducerCore):
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
         return super().poll(now, self.wall_ms(now) if wall_ms is None else wall_ms)
 
-    def append(
-        self,
-        topic_name: str,
-        record: PendingRecord,
-        now: float,
-        block_until: float | None = None,
-    ) -> None:
-        if self.stamp_ms is not None:
-            record.timestamp_ms = self.stamp_ms
-        super().append(topic_name, record, now, block_until)
-
     def wall_ms(self, now: float) -> float:
         return 1_700_000_000_000 + (self.age + now - 1000.0) * 1000.0
 
@@ -157,6 +145,10 @@ class DatedRig(Rig):
     """Records are `age` seconds old; a page of the log is read when the test says so."""
 
     core: DatedCore
+
+    def stamp(self) -> int:
+        stamp_ms = self.core.stamp_ms
+        return super().stamp() if stamp_ms is None else stamp_ms
 
     def __init__(self, age: float = 13 * HOUR, **options: Any) -> None:
         super().__init__(**options)
@@ -168,7 +160,7 @@ class DatedRig(Rig):
     def _perform(self, step: steps.Step) -> None:
         if isinstance(step, steps.DescribeBrokerConfig) and step.node_id in self.told:
             facts = BrokerFacts(expiration=self.told[step.node_id])
-            self.core.on_broker_config(step.link_id, step.token, facts, self.now)
+            self.core.on_answer(step, facts, self.now)
         else:
             super()._perform(step)
 
@@ -188,7 +180,7 @@ class DatedRig(Rig):
         )
         end = stored[-1][1] + 1 if stored else step.offset
         answer = ReadBackAnswer(code, end if high_watermark is None else high_watermark, data)
-        self.core.on_read_back(step.link_id, step.token, answer, self.now)
+        self.core.on_answer(step, answer, self.now)
         self.collect()
         self.poll()
 
@@ -315,7 +307,7 @@ def test_what_is_in_doubt_is_read_and_not_resent() -> None:
     assert (step.offset, step.partition) == (1, 0)
     rig.page(*zip(requests, (1, 2, 3), strict=True))
     assert [(o.status, o.offset) for o in rig.outcomes[1:]] == [(ACKED, n) for n in (1, 2, 3)]
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     rig.assert_drained()
 
 
@@ -388,7 +380,7 @@ def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
     data = assign_offsets(other, base_offset=1, leader_epoch=0) + assign_offsets(
         stranger, base_offset=2, leader_epoch=0
     )
-    rig.core.on_read_back(step.link_id, step.token, ReadBackAnswer(0, 3, data), rig.now)
+    rig.core.on_answer(step, ReadBackAnswer(0, 3, data), rig.now)
     rig.collect()
     assert rig.outcomes[1].status is UNKNOWN
 
@@ -579,7 +571,7 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
     assert rig.outstanding()[0].only.data == requests[0].only.data
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     rig.assert_drained()
 
 

@@ -78,7 +78,7 @@ def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     rig.ack_all()
     assert fresh.status is ACKED
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     assert rig.core.counters.data_loss_events == 1
     rig.assert_drained()
 
@@ -146,7 +146,7 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
         assert outcome.status is (NOT_WRITTEN if code == INVALID_RECORD else ACKED)
     offsets = [outcome.offset for outcome in rig.outcomes if outcome.status is ACKED]
     assert offsets == sorted(offsets)
-    for epoch in range(1, rig.core.identity.bumps + 1):
+    for epoch in range(1, rig.core.epoch_bumps + 1):
         starts = list(dict.fromkeys(r.sequence for r in rig.everything if r.epoch == epoch))
         assert starts == list(range(len(starts))), "in the order of sending, without gaps"
     rig.assert_drained()
@@ -170,7 +170,7 @@ def test_a_late_answer_settles_its_own_batch_and_not_one_of_the_same_number() ->
     assert (old.sequence, new.sequence) == (0, 0)
     assert old.epoch < new.epoch
     answer = ProduceAnswer((rig.entry(old, old.only, NONE, 99),), 0, ())
-    rig.core.on_produce_answer(old.link.link_id, old.step.token, answer, rig.now)
+    rig.core.on_answer(old.step, answer, rig.now)
     rig.poll()
     assert (first.status, second.status) == (UNKNOWN, PENDING)
     rig.ack(new, 7)
@@ -189,7 +189,7 @@ def test_a_leader_that_moves_while_the_epoch_is_bumped_gets_each_record_once() -
     values = [value_of(request) for request in requests]
     rig.send(partition=0)
     rig.fail(rig.outstanding()[-1], INVALID_RECORD)
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     for request in requests:
         rig.fail(request, NOT_LEADER, 17 + request.sequence, poll=False)
     rig.move_leader(2, 1, partition=1)
@@ -244,7 +244,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     assert offsets == sorted(offsets)
     # Nothing goes out above the gap under the old epoch.
     assert max(r.sequence for r in rig.everything if r.epoch == 0) == 4
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -346,7 +346,7 @@ def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], ab
         rig.collect()
         for request in owed:
             answer = ProduceAnswer((rig.entry(request, request.only, NONE, 1),), 0, ())
-            rig.core.on_produce_answer(request.link.link_id, request.step.token, answer, rig.now)
+            rig.core.on_answer(request.step, answer, rig.now)
         rig.requests.clear()
         rig.collect()
     else:
@@ -478,7 +478,7 @@ def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next
                 rig.fail(request, code)
         rig.tick(0.1)
     assert rig.statuses == [ACKED, ACKED]
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 

@@ -62,7 +62,7 @@ def test_until_the_end_a_topic_never_has_another_number_of_partitions() -> None:
 def test_a_leader_that_is_heard_of_between_two_pieces_is_kept() -> None:
     """KIP-951: a Produce answer names it while older metadata is being merged."""
     view = ClusterView()
-    view.merge(update(3 * SLICE))
+    MetadataMerge(view, update(3 * SLICE)).finish()
     merge = MetadataMerge(view, update(3 * SLICE, leader=-1, epoch=1))
     slices = merge.slices()
     next(slices)
@@ -81,7 +81,7 @@ def test_the_lists_are_those_of_the_partitions(answers: list[list[tuple[int, int
     view = ClusterView()
     for answer in answers:
         topic = TopicUpdate("t", ID, 0, tuple(PartitionUpdate(*each) for each in answer))
-        result = view.merge(MetadataUpdate("c", BROKERS, (topic,)))
+        result = MetadataMerge(view, MetadataUpdate("c", BROKERS, (topic,))).finish()
         there = known(view)
         assert there.everything == tuple(sorted(there.leaders))
         led = [index for index, leader in there.leaders.items() if leader >= 0]

@@ -65,7 +65,7 @@ def test_the_producer_id_is_asked_for_although_metadata_holds_the_only_slot() ->
     """A1.7: max.in.flight 1 with metadata outstanding is no deadlock."""
     rig = Rig(max_in_flight_requests_per_connection=1)
     rig.hold = (steps.FetchMetadata,)
-    rig.core.topic(T)
+    rig.core.accumulator.topic(T)
     rig.send()
     assert [type(step) for step in rig.asked] == [steps.OpenLink, steps.FetchMetadata]
     rig.hold = ()
@@ -97,7 +97,7 @@ def test_a_producer_id_refused_retriably_is_asked_for_again(code: int) -> None:
     rig.send()
     for number in range(3):
         step = rig.held[number]
-        rig.core.on_producer_id(step.link_id, step.token, ProducerIdAnswer(code, -1, -1), rig.now)
+        rig.core.on_answer(step, ProducerIdAnswer(code, -1, -1), rig.now)
         rig.tick(3.0)
     rig.grant(rig.held[3], 5, 0)
     rig.ack_all()
@@ -509,7 +509,7 @@ def test_the_first_batch_of_a_connection_waits_for_the_answer_about_the_config()
     rig.send()
     assert rig.everything == []
     step = rig.held[0]
-    rig.core.on_topic_config(step.link_id, step.token, TopicConfig(0, True), rig.now)
+    rig.core.on_answer(step, TopicConfig(0, True), rig.now)
     rig.poll()
     assert rig.outstanding()[0].version == 14
 
@@ -522,7 +522,7 @@ def test_a_config_question_that_is_never_answered_holds_nothing_up_for_ever() ->
     rig.tick(6.0)
     assert len(rig.held) == 2, "asked again on the next connection"
     step = rig.held[1]
-    rig.core.on_topic_config(step.link_id, step.token, TopicConfig(0, False), rig.now)
+    rig.core.on_answer(step, TopicConfig(0, False), rig.now)
     rig.ack_all()
     assert rig.statuses == [ACKED]
 
@@ -595,7 +595,7 @@ def test_a_broker_that_hangs_up_on_v14_is_spoken_to_in_v13(mode: str) -> None:
                 rig.ack(request)
         while rig.held:
             step = rig.held.pop()
-            rig.core.on_topic_config(step.link_id, step.token, TopicConfig(0, True), rig.now)
+            rig.core.on_answer(step, TopicConfig(0, True), rig.now)
         rig.tick(0.1)
     assert rig.statuses == [ACKED] * 20
     assert refused <= 2
@@ -654,7 +654,7 @@ def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on(
     rig.send()
     [step] = rig.held
     assert rig.outstanding()[0].version == 13, "nothing waits for a second answer"
-    rig.core.on_topic_config(step.link_id, step.token, TopicConfig(0, True), rig.now)
+    rig.core.on_answer(step, TopicConfig(0, True), rig.now)
     rig.ack_all()
     rig.send()
     assert rig.outstanding()[0].version == 14
@@ -695,7 +695,7 @@ def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind
         rig.ack(rig.outstanding()[0])
     assert order == list(range(1, batches + 3))
     rig.assert_drained()
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
 
 
 @pytest.mark.parametrize("failing", range(5))

@@ -90,7 +90,7 @@ def test_innocent_records_stay_in_front_of_what_was_sent_behind_them() -> None:
     assert rig.statuses == [ACKED, NOT_WRITTEN] + [ACKED] * 11
     offsets = [outcome.offset for outcome in rig.outcomes if outcome.status is ACKED]
     assert offsets == sorted(offsets)
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     assert rig.core.counters.data_loss_events == 0
 
 

@@ -72,7 +72,7 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
     assert rig.state().window.limit == max(5, kept)
     rig.ack_all()
     assert rig.core.counters.data_loss_events == 0
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     rig.assert_drained()
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioidem._config import ProducerConfig
-from aioidem._engine.accumulator import PendingRecord
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.batch import Batch
 from aioidem._engine.idempotence import ProducerIdentity
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import PendingRecord
 from aioidem._engine.sealing import Sealer
 from aioidem._engine.topics import TopicState
 from aioidem._records import Codec, read_batches, record_size_bound
@@ -164,7 +164,7 @@ def test_no_batch_leaves_larger_than_it_may_be_however_wrong_the_estimate_was(co
     for _ in range(150):
         bench.fill(400)
         bench.seal()
-        bench.state.queue.drain()
+        bench.state.queue.empty()
     bench.fill(400, random_bytes=True)
     queued = [record.value for record in bench.state.queue.records]
     nbytes, bench.state.queue.flushing = bench.state.queue.bytes, True
@@ -186,7 +186,7 @@ def test_a_compressed_batch_fills_up_as_the_ratio_is_learned(codec: str) -> None
     for _ in range(150):
         bench.fill(400)
         batch = bench.seal()
-        bench.state.queue.drain()
+        bench.state.queue.empty()
         counts.append(batch.count)
         sizes.append(len(batch.data))
     assert counts[-1] > 2 * counts[0]
@@ -198,10 +198,10 @@ def test_incompressible_records_make_the_estimate_recover_at_once() -> None:
     for _ in range(150):
         bench.fill(400)
         bench.seal()
-        bench.state.queue.drain()
+        bench.state.queue.empty()
     bench.fill(400, random_bytes=True)
     bench.seal()
-    bench.state.queue.drain()
+    bench.state.queue.empty()
     bench.fill(400, random_bytes=True)
     assert len(bench.seal().data) <= 4000 * 1.02
 
@@ -263,10 +263,10 @@ def test_a_split_makes_the_estimate_careful_again() -> None:
     for _ in range(100):
         bench.fill(400)
         bench.seal()
-        bench.state.queue.drain()
+        bench.state.queue.empty()
     bench.fill(400)
     grown = bench.seal()
-    bench.state.queue.drain()
+    bench.state.queue.empty()
     split(bench, grown)
     bench.fill(400)
     assert bench.seal().count < grown.count / 2

@@ -177,7 +177,7 @@ def test_a_bump_renumbers_from_zero_what_was_refused_and_nothing_that_is_in_doub
     renumbered = [(r.epoch, r.sequence, r.only.values) for r in rig.everything[4:]]
     assert renumbered == [(1, 0, second.only.values), (1, 1, third.only.values)]
     assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, ACKED]
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -207,7 +207,7 @@ def test_unknown_producer_id_bumps_once_and_retries_what_was_refused() -> None:
     again = [(r.epoch, r.sequence) for r in rig.everything[4:]]
     assert again == [(1, 0), (1, 1), (1, 2)]
     assert set(rig.statuses) == {ACKED}
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -248,7 +248,7 @@ def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offs
     rig.send()
     rig.ack(rig.outstanding()[0], 90)
     assert [o.offset for o in rig.outcomes] == [0, 1, 90]
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
 
 
 # -- DescribeProducers, which is a hint (KIP-664)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioidem._engine.accumulator import PendingRecord, Settlement
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.goodput import Goodput
 from aioidem._engine.idempotence import (
@@ -24,6 +23,7 @@ from aioidem._engine.idempotence import (
     wire_sequence,
 )
 from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.topic_view import TopicView
 from aioidem._engine.topics import CEILING_MEMORY, TopicState

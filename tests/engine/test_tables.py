@@ -215,7 +215,7 @@ def test_renumbering_a_batch_in_doubt_raises_and_changes_nothing() -> None:
     batch = make_batch()
     batch.state, batch.persistence = BatchState.WAITING, Persistence.IN_DOUBT
     with pytest.raises(InternalError):
-        batch.renumber(ProducerIdentity(1, 1), 0, b"other")
+        batch.renumber(ProducerIdentity(1, 1), 0, b"other", 0)
     assert (batch.state, batch.persistence) == (BatchState.WAITING, Persistence.IN_DOUBT)
     assert (batch.identity, batch.base, batch.data) == (ProducerIdentity(1, 0), 7, b"bytes")
 
@@ -226,7 +226,7 @@ def test_renumbering_a_settled_or_outstanding_batch_raises(state: BatchState) ->
     batch = make_batch()
     batch.state, batch.persistence = state, Persistence.REJECTED
     with pytest.raises(InternalError):
-        batch.renumber(ProducerIdentity(1, 1), 0, b"other")
+        batch.renumber(ProducerIdentity(1, 1), 0, b"other", 0)
     assert (batch.identity, batch.base, batch.data) == (ProducerIdentity(1, 0), 7, b"bytes")
     assert batch.state is state
 
@@ -234,7 +234,7 @@ def test_renumbering_a_settled_or_outstanding_batch_raises(state: BatchState) ->
 def test_renumbering_a_rejected_batch_makes_it_one_that_was_never_sent() -> None:
     batch = make_batch()
     batch.state, batch.persistence = BatchState.WAITING, Persistence.REJECTED
-    batch.renumber(ProducerIdentity(1, 1), 0, b"other")
+    batch.renumber(ProducerIdentity(1, 1), 0, b"other", 0)
     assert (batch.state, batch.persistence) == (BatchState.SEALED, Persistence.NEVER_SENT)
     assert batch.wire_base == 0
 

@@ -83,7 +83,7 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     assert rig.statuses[1] is UNKNOWN
     rig.ack_all()
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -106,7 +106,7 @@ def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int
     rig.send()
     rig.settle_down(5.0)
     assert rig.statuses[2:] == [ACKED]
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -135,7 +135,7 @@ def test_a_success_within_the_grace_still_acknowledges() -> None:
     wait_until(rig, lambda: bool(rig.outstanding()), 4.0)
     rig.ack_all()
     assert rig.outcomes[1].status is ACKED
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
 
 
 def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None:
@@ -269,24 +269,26 @@ def test_a_record_sent_after_others_expired_is_woken_for() -> None:
 def test_flush_ends_linger() -> None:
     rig = Rig(linger=10.0, batch_size=10_000).start()
     rig.send(3)
-    generation = rig.core.begin_flush()
+    generation = rig.core.accumulator.begin_flush()
     rig.poll()
     assert len(rig.outstanding()) == 1
-    assert not rig.core.flushed(generation)
+    assert not rig.core.outcomes.flushed(generation)
     rig.send(1)
     rig.ack_all()
-    assert rig.core.flushed(generation), "flush does not wait for what came after it (A10.77)"
+    assert rig.core.outcomes.flushed(generation), (
+        "flush does not wait for what came after it (A10.77)"
+    )
     assert rig.core.unsettled == 1
 
 
 def test_flush_waits_for_failures_too() -> None:
     """A10.77."""
     rig, requests = pipelined(2)
-    generation = rig.core.begin_flush()
+    generation = rig.core.accumulator.begin_flush()
     rig.fail(requests[0], 87)
-    assert not rig.core.flushed(generation)
+    assert not rig.core.outcomes.flushed(generation)
     rig.settle_down(5.0)
-    assert rig.core.flushed(generation)
+    assert rig.core.outcomes.flushed(generation)
 
 
 # -- topics that are not there
@@ -347,7 +349,7 @@ def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> No
 def test_metadata_that_was_asked_for_before_a_record_came_refuses_no_partition() -> None:
     rig = Rig(max_block=10.0).start()
     rig.hold = (steps.FetchMetadata,)
-    rig.core.refresh_metadata()
+    rig.core.metadata.want()
     rig.tick(1.0)
     [asked] = rig.held
     (record,) = rig.send(partition=9)
@@ -549,7 +551,7 @@ def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
     rig.send(3)
     rig.settle_down(5.0)
     assert rig.statuses[6:] == [ACKED] * 3
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 

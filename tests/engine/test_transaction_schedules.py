@@ -486,7 +486,7 @@ class Schedule:
         if isinstance(answer, ProducerIdAnswer) and not answer.error_code and not self.transactions:
             self.cluster.coordinator.fenced = False  # that was itself
         self.rig.forget_call(call.link_id)
-        self.rig.core.on_coordination(call.link_id, call.token, answer, self.rig.now)
+        self.rig.core.on_answer(call, answer, self.rig.now)
         self.rig.collect()
         self.rig.poll()
 

@@ -1174,7 +1174,7 @@ def test_a_success_without_an_identity_is_asked_for_again() -> None:
     rig = starting(V1, INIT)
     call = rig.called(INIT)
     rig.forget_call(call.link_id)
-    rig.core.on_coordination(call.link_id, call.token, ProducerIdAnswer(0, -1, -1), rig.now)
+    rig.core.on_answer(call, ProducerIdAnswer(0, -1, -1), rig.now)
     rig.tick(2.0)
     rig.answer_call(rig.called(INIT))
     a_whole_transaction(rig)
@@ -1208,7 +1208,7 @@ def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
     """What was written to it in this transaction is gone; what was not written to matters not."""
     rig = opened(version, 1)
     rig.leaders["other", 0] = (1, 0)
-    rig.core.topic("other")
+    rig.core.accumulator.topic("other")
     rig.refresh()
     rig.ids["other"] = topic_id("other", 1)
     rig.refresh()
@@ -1352,7 +1352,7 @@ def test_a_transactional_id_that_is_not_ours_is_told_and_may_be_asked_for_again(
         assert not calls(rig, before)
         rig.hold = ()
         rig.transactions.init()
-        rig.core.identity_error = None
+        rig.core.coordination.init(rig.transactions)
         rig.tick(1.0)
         a_whole_transaction(rig)
 
@@ -1363,12 +1363,12 @@ def test_what_the_broker_does_not_offer_at_all_is_told(version: int) -> None:
     call = rig.called(INIT)
     rig.forget_call(call.link_id)
     error = errors.IncompatibleBrokerVersion("no")
-    rig.core.on_unsupported(call.link_id, call.token, error, rig.now)
+    rig.core.on_unsupported(call, error, rig.now)
     assert rig.core.identity_error is error
     rig = deciding(version)
     call = rig.called(END)
     rig.forget_call(call.link_id)
-    rig.core.on_unsupported(call.link_id, call.token, error, rig.now)
+    rig.core.on_unsupported(call, error, rig.now)
     with pytest.raises(errors.IncompatibleBrokerVersion) as raised:
         rig.transactions.check()
     assert raised.value.status is NOT_WRITTEN
@@ -1379,7 +1379,7 @@ def test_a_late_answer_of_a_closed_connection_is_nobody_s(version: int) -> None:
     rig = deciding(version)
     call = rig.called(END)
     rig.lose_call()
-    rig.core.on_coordination(call.link_id, call.token, EndTxnAnswer(NONE, 9, 9), rig.now)
+    rig.core.on_answer(call, EndTxnAnswer(NONE, 9, 9), rig.now)
     assert (rig.txn, rig.transactions.outcome.committed) == (DECIDING, None)
     assert rig.identity == (4001, 0)
 

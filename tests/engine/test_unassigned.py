@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, cast
 
 from aioidem._engine import steps
-from aioidem._engine.unassigned import SLICE
+from aioidem._engine.assigning import SLICE
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
 
@@ -36,7 +36,7 @@ def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
-    rig.core.topic("other")
+    rig.core.accumulator.topic("other")
     rig.leaders["other", 0] = (1, 0)
     rig.poll()
     rig.tick(1.0)
@@ -60,7 +60,7 @@ def ask(rig: Rig) -> steps.FetchMetadata:
 
 def answer(rig: Rig, asked: steps.FetchMetadata) -> None:
     """The engine is not polled after that."""
-    rig.core.on_metadata(asked.link_id, asked.token, rig.metadata(asked.topics), rig.now)
+    rig.core.on_answer(asked, rig.metadata(asked.topics), rig.now)
 
 
 def on_metadata(rig: Rig) -> None:
@@ -99,7 +99,7 @@ def test_a_short_queue_is_assigned_with_the_answer() -> None:
     rig, counting = waiting(SLICE, linger=60.0)
     on_metadata(rig)
     assert counting.calls == SLICE
-    assert not rig.core.topics[T].unassigned
+    assert not rig.core.accumulator.topics[T].unassigned
 
 
 def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
@@ -109,7 +109,7 @@ def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
         send(rig, 10)
         rig.send(2, partition=1, size=8, poll=False)
         rig.core.poll(rig.now)
-    assert not rig.core.topics[T].unassigned
+    assert not rig.core.accumulator.topics[T].unassigned
     numbers = queued(rig)
     assert all(each == sorted(each) for each in numbers), "call order within each partition"
     assert sorted(chain.from_iterable(numbers)) == list(range(len(rig.outcomes)))
@@ -124,13 +124,13 @@ def test_metadata_that_comes_in_between_keeps_the_order_too() -> None:
     send(rig, MANY)
     rig.send(partition=3, size=8, poll=False)
     answer(rig, asked)
-    assert rig.core.topics[T].unassigned.waits
+    assert rig.core.accumulator.topics[T].unassigned.waits
     rig.now += 1.0
     (asked,) = (step for step in rig.core.poll(rig.now) if isinstance(step, steps.FetchMetadata))
     rig.leaders[T, 3] = (1, 0)
     rig.send(partition=3, size=8, poll=False)
     answer(rig, asked)
-    assert rig.core.topics[T].unassigned.due
+    assert rig.core.accumulator.topics[T].unassigned.due
     rig.core.poll(rig.now)
     rig.core.poll(rig.now)
     by_number = [number for number in queued(rig)[3] if number in {2, MANY + 3, MANY + 4}]
@@ -161,7 +161,7 @@ def test_who_is_due_is_not_given_up_for_want_of_metadata() -> None:
 def test_a_flush_that_began_before_ends_lingering_for_what_is_assigned_after() -> None:
     rig, _ = waiting(linger=60.0)
     on_metadata(rig)
-    rig.core.begin_flush()
+    rig.core.accumulator.begin_flush()
     rig.poll()
     for request in rig.outstanding():
         rig.ack(request)

@@ -57,7 +57,7 @@ def test_a_leader_that_never_took_anything_is_asked_once(code: int) -> None:
     rig.send(1)
     rig.ack_all()
     assert rig.statuses == [UNKNOWN, ACKED]
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
@@ -101,7 +101,7 @@ def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
         rig.fail(request, READ_ONLY, poll=False)
     rig.settle_down(10.0)
     assert set(rig.statuses) == {ACKED}
-    assert rig.core.identity.bumps == 0
+    assert rig.core.epoch_bumps == 0
     rig.assert_drained()
 
 
@@ -210,7 +210,7 @@ def test_a_producer_id_refused_by_a_code_nobody_knows_is_told_at_once() -> None:
     rig.send(2)
     step = rig.held.pop()
     refused = ProducerIdAnswer(READ_ONLY, -1, -1)
-    rig.core.on_producer_id(step.link_id, step.token, refused, rig.now)
+    rig.core.on_answer(step, refused, rig.now)
     rig.collect()
     assert rig.statuses == [NOT_WRITTEN, NOT_WRITTEN]
     error = rig.outcomes[0].error

@@ -95,7 +95,7 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
     numbers = [int(value[:8]) for value in broker.logs[0] if value is not None]
     assert numbers == list(range(41))
     assert all(outcome.offset in {outcome.number, -1} for outcome in rig.outcomes)
-    assert (rig.core.identity.bumps, rig.core.counters.data_loss_events) == (0, 0)
+    assert (rig.core.epoch_bumps, rig.core.counters.data_loss_events) == (0, 0)
     assert all(0 <= request.sequence < WRAP for request in rig.everything)
     rig.assert_drained()
 
@@ -133,7 +133,7 @@ def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_r
     rig.ack_all()
     assert late[0].status is ACKED
     assert rig.statuses == [ACKED] * 3 + [NOT_WRITTEN] + [ACKED] * 4
-    assert rig.core.identity.bumps == 1
+    assert rig.core.epoch_bumps == 1
     assert not rig.held, "one incident, one new id"
     rig.assert_drained()
 

@@ -228,7 +228,7 @@ def test_another_cluster_id_is_reported_once() -> None:
     assert not [event for event in rig.events if "the cluster changed" in event]
     rig.cluster_id = "another\n"
     for _ in range(3):
-        rig.core.refresh_metadata()
+        rig.core.metadata.want()
         rig.tick(3.0)
     [event] = [event for event in rig.events if "the cluster changed" in event]
     assert event.isprintable()

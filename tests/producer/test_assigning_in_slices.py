@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from aioidem._engine.unassigned import SLICE
+from aioidem._engine.assigning import SLICE
 from aioidem.broker import EmbeddedCluster
 from aioidem.partitioner import murmur2
 

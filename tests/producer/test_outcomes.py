@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aioidem._engine.accumulator import PendingRecord, Settlement
-from aioidem._producer.outcomes import Outcomes
+from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._producer.outcomes import SettledRecords
 from aioidem.structs import DeliveryStatus
 
 
@@ -19,7 +19,7 @@ class Told:
         self.announced: list[int] = []
         self.told: list[tuple[int, int]] = []
         self.then: dict[tuple[int, int], Callable[[], None]] = {}
-        self.outcomes = Outcomes(self._take, lambda s: self.announced.append(s.partition))
+        self.outcomes = SettledRecords(self._take, lambda s: self.announced.append(s.partition))
         self.outcomes.at_once = 3
         self.outcomes.begin_turn()
 

@@ -21,8 +21,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine import classify as classify_module
-from aioidem._engine import core as core_module
-from aioidem._engine.accumulator import PendingRecord
+from aioidem._engine import produce as produce_module
+from aioidem._engine import record_accumulator as accumulator_module
 from aioidem._engine.batch import (
     PERSISTENCE_TRANSITIONS,
     Batch,
@@ -32,17 +32,23 @@ from aioidem._engine.batch import (
 )
 from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.classify import Disposition
-from aioidem._engine.cluster import ClusterView
 from aioidem._engine.cluster_change import carried_records
 from aioidem._engine.connections import Connections
-from aioidem._engine.core import ProducerCore
 from aioidem._engine.discovery import Discovery, DiscoveryState
+from aioidem._engine.doubt import DoubtResolution
+from aioidem._engine.effects import Effects
+from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity, SequenceLedger
 from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
-from aioidem._engine.partition import PartitionState, Route
+from aioidem._engine.metadata_merge import MetadataMerge
+from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record import PendingRecord
+from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.recovery import Recovery, RecoveryEvent, Rung
 from aioidem._engine.retention import BrokerMemory, RetentionEvidence, Witness
+from aioidem._engine.route import Route
 from aioidem._engine.suspicion import Suspicion
 from aioidem._engine.unassigned import UnassignedRecords
 from aioidem._engine.windows import PartitionWindow
@@ -69,14 +75,15 @@ __all__ = [
 
 @mutant("another cluster id means another producer id before anything is sent there")
 def identity_kept_in_another_cluster(patch: Patch) -> None:
-    forget = ProducerCore._forget_cluster
+    forget = HomeCluster._forget
 
-    def kept(self: ProducerCore, to: str) -> None:
-        state, current = self.identity.state, self.identity.current
+    def kept(self: HomeCluster, to: str) -> None:
+        identity = self._identity
+        state, current = identity.state, identity.current
         forget(self, to)
-        self.identity.state, self.identity.current = state, current
+        identity.state, identity.current = state, current
 
-    patch(ProducerCore, "_forget_cluster", kept)
+    patch(HomeCluster, "_forget", kept)
 
 
 @mutant("a connection names its cluster before a record goes over it")
@@ -101,17 +108,19 @@ def doubt_carried_to_another_cluster(patch: Patch) -> None:
                 batch.persistence = Persistence.NEVER_SENT
         return carried(states)
 
-    patch(core_module, "carried_records", everything)
+    patch(accumulator_module, "carried_records", everything)
 
 
 @mutant("INVALID_PRODUCER_EPOCH means a stranger: a new producer id, never epoch + 1")
 def epoch_raised_when_fenced(patch: Patch) -> None:
-    def raised(self: ProducerCore, partition: PartitionState, _error: KafkaError) -> None:
+    def raised(
+        self: Partitions, partition: PartitionState, _error: KafkaError, _identity: IdentityLedger
+    ) -> None:
         if not partition.bump_wanted:
             partition.bump_wanted = True
-            self.bump(partition)
+            self._effects.bump(partition.where, partition.ledger.identity)
 
-    patch(ProducerCore, "disown", raised)
+    patch(Partitions, "disown", raised)
 
 
 # -- the window ---------------------------------------------------------------------------------
@@ -143,10 +152,10 @@ def gate_not_reset_on_leader_change(patch: Patch) -> None:
     follow = PartitionState.follow
 
     def kept(self: PartitionState, route: Route) -> bool:
-        gate = self._gate
+        gate = self.gate.opened_for
         followed = follow(self, route)
         if followed and gate is not None:
-            self._gate = (gate[0], route)
+            self.gate.opened_for = (gate[0], route)
         return followed
 
     patch(PartitionState, "follow", kept)
@@ -156,15 +165,16 @@ def gate_not_reset_on_leader_change(patch: Patch) -> None:
 def gate_not_reset_after_an_error(patch: Patch) -> None:
     on_error, on_lost = PartitionState.on_error, PartitionState.on_lost
 
-    def error_kept(self: PartitionState, *args: Any) -> None:
-        gate = self._gate
-        on_error(self, *args)
-        self._gate = gate
+    def error_kept(self: PartitionState, *args: Any) -> bool:
+        gate = self.gate.opened_for
+        disowned = on_error(self, *args)
+        self.gate.opened_for = gate
+        return disowned
 
     def lost_kept(self: PartitionState, *args: Any, **options: Any) -> None:
-        gate = self._gate
+        gate = self.gate.opened_for
         on_lost(self, *args, **options)
-        self._gate = gate
+        self.gate.opened_for = gate
 
     patch(PartitionState, "on_error", error_kept)
     patch(PartitionState, "on_lost", lost_kept)
@@ -285,7 +295,7 @@ def not_leader_always_a_rejection(patch: Patch) -> None:
     def naive(code: int, _base_offset: int, **options: Any) -> Disposition:
         return classify(code, -1, **options)
 
-    patch(core_module, "classify", naive)
+    patch(produce_module, "classify", naive)
 
 
 @mutant("REQUEST_TIMED_OUT and its like come after the append")
@@ -300,7 +310,7 @@ def timed_out_taken_for_a_rejection(patch: Patch) -> None:
             else told
         )
 
-    patch(core_module, "classify", naive)
+    patch(produce_module, "classify", naive)
 
 
 @mutant("an unknown code leaves the batch in doubt")
@@ -315,7 +325,7 @@ def unknown_code_taken_for_a_rejection(patch: Patch) -> None:
             else told
         )
 
-    patch(core_module, "classify", naive)
+    patch(produce_module, "classify", naive)
 
 
 @mutant("what a lost connection owed is in doubt")
@@ -340,7 +350,7 @@ def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
             if link and batch.persistence is Persistence.NEVER_SENT and self.gate_open:
                 # Taken for rejected: every attempt was "answered".
                 self.outstanding -= 1
-                self._gate = None
+                self.gate.close()
                 batch.learn(Evidence.REFUSED, now)
                 self._retry_later(batch, now)
                 return
@@ -464,7 +474,12 @@ def larger_batches_are_tried(patch: Patch) -> None:
 @mutant("what is beside a bad record is delivered (KIP-467)")
 def innocent_records_fail_with_the_culprits(patch: Patch) -> None:
     def naive(
-        self: PartitionState, batch: Batch, _culprits: Any, error: KafkaError, out: Any
+        self: PartitionState,
+        batch: Batch,
+        _culprits: Any,
+        _innocent: Any,
+        error: KafkaError,
+        out: Any,
     ) -> None:
         self._on_permanent(batch, error, out)
 
@@ -476,9 +491,14 @@ def innocent_records_are_dropped(patch: Patch) -> None:
     on_culprits = PartitionState._on_culprits
 
     def naive(
-        self: PartitionState, batch: Batch, culprits: Any, error: KafkaError, out: Any
+        self: PartitionState,
+        batch: Batch,
+        culprits: Any,
+        innocent: Any,
+        error: KafkaError,
+        out: Any,
     ) -> None:
-        on_culprits(self, batch, culprits, error, out)
+        on_culprits(self, batch, culprits, innocent, error, out)
         self.unresolved = [b for b in self.unresolved if not set(b.records) < set(batch.records)]
 
     patch(PartitionState, "_on_culprits", naive)
@@ -489,9 +509,14 @@ def innocent_records_go_last(patch: Patch) -> None:
     on_culprits = PartitionState._on_culprits
 
     def naive(
-        self: PartitionState, batch: Batch, culprits: Any, error: KafkaError, out: Any
+        self: PartitionState,
+        batch: Batch,
+        culprits: Any,
+        innocent: Any,
+        error: KafkaError,
+        out: Any,
     ) -> None:
-        on_culprits(self, batch, culprits, error, out)
+        on_culprits(self, batch, culprits, innocent, error, out)
         self.unresolved.sort(key=lambda b: set(b.records) < set(batch.records))
 
     patch(PartitionState, "_on_culprits", naive)
@@ -501,18 +526,10 @@ def innocent_records_go_last(patch: Patch) -> None:
 def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
     on_error = PartitionState.on_error
 
-    def naive(
-        self: PartitionState,
-        batch: Batch,
-        disposition: Disposition,
-        error: KafkaError,
-        now: float,
-        out: Any,
-        culprits: Any = None,
-    ) -> None:
-        if culprits and not batch.settled:
+    def naive(self: PartitionState, batch: Batch, refusal: Refusal, now: float, out: Any) -> bool:
+        if refusal.culprits and not batch.settled:
             batch.persistence = Persistence.REJECTED
-        on_error(self, batch, disposition, error, now, out, culprits)
+        return on_error(self, batch, refusal, now, out)
 
     patch(PartitionState, "on_error", naive)
 
@@ -522,10 +539,10 @@ def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
 
 @mutant("DescribeProducers acknowledges nothing")
 def acked_from_describe_producers_alone(patch: Patch) -> None:
-    told = ProducerCore.on_producers
+    told = DoubtResolution.on_producers
 
-    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self.connections.links.get(link_id)
+    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self._partitions._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None:
@@ -533,20 +550,20 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
             stored = known is not None and any(b.wire_last == known[1] for b in state.unresolved)
             for batch in list(state.unresolved) if stored and known is not None else []:
                 if batch.in_doubt and batch.due:
-                    state._settle_ack(batch, -1, self, None)
+                    state._settle_ack(batch, -1, self._effects, None)
                 if batch.wire_last == known[1]:
                     break
         told(self, link_id, token, answer, now)
 
-    patch(ProducerCore, "on_producers", naive)
+    patch(DoubtResolution, "on_producers", naive)
 
 
 @mutant("what DescribeProducers does not show may still come")
 def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None:
-    told = ProducerCore.on_producers
+    told = DoubtResolution.on_producers
 
-    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self.connections.links.get(link_id)
+    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self._partitions._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None and not answer.error_code:
@@ -554,19 +571,19 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
             for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                 if batch.wire_base > last:
                     batch.persistence = Persistence.REJECTED
-                    state._fail(batch, _timeout(), self)
-                    state._give_up_numbers(self)
+                    state._fail(batch, _timeout(), self._effects)
+                    state._give_up_numbers(self._effects)
         told(self, link_id, token, answer, now)
 
-    patch(ProducerCore, "on_producers", naive)
+    patch(DoubtResolution, "on_producers", naive)
 
 
 @mutant("its LastSequence counts only with our epoch")
 def epoch_of_describe_producers_ignored(patch: Patch) -> None:
-    told = ProducerCore.on_producers
+    told = DoubtResolution.on_producers
 
-    def naive(self: ProducerCore, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self.connections.links.get(link_id)
+    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
+        link = self._partitions._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None:
@@ -575,10 +592,10 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
                 # "The broker is past it, so it has it."
                 for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
-                        state._settle_ack(batch, -1, self, None)
+                        state._settle_ack(batch, -1, self._effects, None)
         told(self, link_id, token, answer, now)
 
-    patch(ProducerCore, "on_producers", naive)
+    patch(DoubtResolution, "on_producers", naive)
 
 
 def _timeout() -> KafkaError:
@@ -595,7 +612,7 @@ def written_numbers_used_again_after_giving_up(patch: Patch) -> None:
 
     def naive(self: PartitionState, batch: Batch, error: Any, out: Any) -> None:
         if batch is self.unresolved[-1] and not self.bump_wanted:
-            patch_out = _Keep(out)
+            patch_out: Any = _Keep(out)
             give_up(self, batch, error, patch_out)
             self.bump_wanted = False
             self.ledger.next = batch.base
@@ -612,7 +629,7 @@ class _Keep:
     def __init__(self, out: Any) -> None:
         self._out = out
 
-    def bump(self, _partition: Any) -> None:
+    def bump(self, _where: str, _identity: Any) -> None:
         """Not this time."""
 
     def __getattr__(self, name: str) -> Any:
@@ -631,7 +648,7 @@ def epoch_adopted_while_outstanding(patch: Patch) -> None:
             # In flight under the old epoch, or not: what is sealed next has the new one.
             self.ledger.adopt(identity)
             self.bump_wanted = False
-            self._gate = None
+            self.gate.close()
 
     patch(PartitionState, "adopt", naive)
 
@@ -703,27 +720,21 @@ def new_leader_not_kept_waiting(patch: Patch) -> None:
 
 @mutant("a topic that is missing from metadata keeps its state (librdkafka #3672)")
 def state_forgotten_when_the_topic_vanishes(patch: Patch) -> None:
-    merge = ClusterView.merge
+    finish = MetadataMerge.finish
 
-    def naive(self: ClusterView, update: Any) -> Any:
-        result = merge(self, update)
-        for name in result.failed:
-            if name in self.topics:
-                result.recreated.append(name)
+    def naive(self: MetadataMerge) -> Any:
+        result = finish(self)
+        result.recreated += [name for name in result.failed if name in self._known]
         return result
 
-    def recreate(self: ProducerCore, name: str) -> None:
-        for key in [key for key in self.partitions if key[0] == name]:
-            old = self.partitions.pop(key)
-            fresh = self.partition(name, key[1])
-            for record in old.queue.drain():
-                fresh.queue.append(record, 0.0)
-            old.abandon(_timeout(), self)
-            if old.outstanding:
-                self._retired.append(old)
+    def recreate(self: RecordAccumulator, name: str) -> None:
+        for old in self._partitions.of(name):
+            queued = old.queue.empty()
+            self._partitions.retire(old, _timeout())
+            self._partitions.succeed(old, queued)
 
-    patch(ClusterView, "merge", naive)
-    patch(ProducerCore, "_recreate", recreate)
+    patch(MetadataMerge, "finish", naive)
+    patch(RecordAccumulator, "recreate", recreate)
 
 
 @mutant("in-doubt batches of a recreated topic are never asked about")
@@ -784,7 +795,7 @@ def implicit_ack_where_suspect(patch: Patch) -> None:
 
 @mutant("what the answers prove lost is reported")
 def no_data_loss_event(patch: Patch) -> None:
-    patch(ProducerCore, "data_loss", lambda _self, _partition, _reason: None)
+    patch(Effects, "data_loss", lambda _self, _where, _reason: None)
 
 
 @mutant("a batch next to acknowledged ones that is OUT_OF_ORDER shows a gap, and a gap is reported")
@@ -792,7 +803,8 @@ def gap_not_reported(patch: Patch) -> None:
     lose = PartitionState._lose
 
     def naive(self: PartitionState, reason: str, now: float, out: Any) -> None:
-        lose(self, reason, now, _Silent(out))
+        silent: Any = _Silent(out)
+        lose(self, reason, now, silent)
 
     patch(PartitionState, "_lose", naive)
 
@@ -808,7 +820,7 @@ class _Silent:
     def __init__(self, out: Any) -> None:
         self._out = out
 
-    def data_loss(self, _partition: Any, _reason: str) -> None:
+    def data_loss(self, _where: str, _reason: str) -> None:
         """Not this time."""
 
     def __getattr__(self, name: str) -> Any:

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from aioidem._engine import ProducerCore
-from aioidem._engine.partition import PartitionState
+from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import ProducerIdentity
+from aioidem._engine.metadata_requests import MetadataRequests
 from aioidem.testing import Anomaly
 
 from . import mutants
@@ -186,23 +188,23 @@ def test_planted_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     def fall_over(*_args: object) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(ProducerCore, "on_metadata", fall_over)
+    monkeypatch.setattr(MetadataRequests, "on_metadata", fall_over)
     assert first_anomaly(range(1)) is Anomaly.CRASH
 
 
 def test_planted_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerCore, "_next_wake", lambda _self, _active, now: now)
+    monkeypatch.setattr(ProducerCore, "_wakes", lambda _self, _active, now: iter([now]))
     assert first_anomaly(range(1)) is Anomaly.STUCK
 
 
 def test_planted_event_where_nothing_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    bump = ProducerCore.bump
+    bump = Effects.bump
 
-    def cry_wolf(self: ProducerCore, partition: PartitionState) -> None:
-        self.data_loss(partition, "planted")
-        bump(self, partition)
+    def cry_wolf(self: Effects, where: str, identity: ProducerIdentity | None) -> None:
+        self.data_loss(where, "planted")
+        bump(self, where, identity)
 
-    monkeypatch.setattr(ProducerCore, "bump", cry_wolf)
+    monkeypatch.setattr(Effects, "bump", cry_wolf)
     assert first_anomaly(range(40)) is Anomaly.EVENT
 
 

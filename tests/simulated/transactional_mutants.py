@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from aioidem._engine import coordinator as coordinator_module
 from aioidem._engine import transactions as transactions_module
+from aioidem._engine.coordination import Coordination
 from aioidem._engine.coordinator import CallKind, Verdict
-from aioidem._engine.core import ProducerCore
 from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.transactions import (
     Call,
@@ -203,7 +203,7 @@ def abort_overtakes_its_batches(patch: Patch) -> None:
 
 @rule("what is queued when a transaction is aborted is not in the next one (KIP-654)")
 def aborted_records_are_kept(patch: Patch) -> None:
-    patch(ProducerCore, "_abort_records", lambda _self, _error, _doubt: None)
+    patch(Coordination, "_abort_records", lambda _self, _error, _doubt: None)
 
 
 @rule("v1: no other offsets of a group after a commit of them that may be under way")

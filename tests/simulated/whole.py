@@ -33,10 +33,13 @@ from aioidem import Producer, errors
 from aioidem._broker.intercept import RequestSeen
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.accumulator import Settlement
+from aioidem._engine.record import Settlement
 from aioidem._network.transport import Connector
 from aioidem._producer.delivery import Delivery
+from aioidem._producer.intake import RecordIntake
+from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
+from aioidem._producer.topic_lookup import TopicLookup
 from aioidem.broker import EmbeddedCluster
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import (
@@ -285,9 +288,9 @@ class _TapSender(Sender):
 
     def deliver(self) -> None:
         """As it is, but that events go into the trace and not into the log."""
-        for event in self._core.take_events():
+        for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event}")
-        self._whole.note_acked(self._core._settled)
+        self._whole.note_acked(self._core.outcomes.peek_settled())
         super().deliver()
 
     def _perform(self, step: steps.Step) -> None:
@@ -324,7 +327,11 @@ class TapProducer(Producer):
         super().__init__(config=config, connector=connector)
         world: Any = whole
         self._core = SimCore(config, world, whole.schedule)
+        self._budget = self._core.budget
         self._sender = _TapSender(self._core, config, connector, whole)
+        self._life = ProducerLife(self._core, self._sender, config)
+        self._intake = RecordIntake(self._core, self._sender, self._life, config, None)
+        self._topics = TopicLookup(self._core, self._sender, self._life, config)
 
     @property
     def core(self) -> ProducerCore:
@@ -736,7 +743,7 @@ class Whole:
             result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
         result.batches = core.counters.batches_sent
         result.retries = core.counters.batches_retried
-        result.bumps = core.identity.bumps
+        result.bumps = core.epoch_bumps
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
         if result.events and not schedule.events_allowed:

@@ -28,10 +28,10 @@ from aioidem._broker.requests import Delivery
 from aioidem._broker.state import ClusterState
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
-from aioidem._engine.accumulator import PendingRecord, Settlement
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import PendingRecord, Settlement
 from aioidem._network.transport import TcpConnector
 from aioidem._network.waiting import Wakeup
 from aioidem._producer.sender import Sender, _Channel
@@ -153,24 +153,51 @@ class SimCore(ProducerCore):
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
-        self.assigned_at_once = schedule.at_once[1]
+        self.accumulator.assigned_at_once = schedule.at_once[1]
         self._world = world
-        self._first_sequence = schedule.first_sequence
         self._epochs: dict[tuple[str, int], int] = {}
         self._ids: dict[str, Any] = {}
+        if schedule.first_sequence and config.enable_idempotence:
+            self._start_sequences_at(schedule.first_sequence)
 
-    def partition(self, topic: str, index: int) -> PartitionState:
-        """As it is, but that its sequences may start elsewhere than at 0."""
-        new = (topic, index) not in self.partitions
-        state = super().partition(topic, index)
-        if new and self._first_sequence and self.idempotent:
-            state.ledger = _StartedLedger(self._first_sequence)
-        return state
+    def _start_sequences_at(self, first: int) -> None:
+        """Let the sequences of each partition start elsewhere than at 0."""
+        partitions: Any = self._partitions
+        make = partitions._make
 
-    def on_produce_answer(
-        self, link_id: int, token: int, answer: ProduceAnswer, now: float
+        def made(topic: str, index: int) -> PartitionState:
+            state: PartitionState = make(topic, index)
+            state.ledger = _StartedLedger(first)
+            return state
+
+        partitions._make = made
+
+    def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
+        """As it is; whoever watches missing partitions hears of what is asked."""
+        todo = super().poll(now, wall_ms)
+        for step in todo:
+            if isinstance(step, steps.FetchMetadata):
+                self._world.missing.asked(step.token)
+        return todo
+
+    def on_answer(
+        self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
+    ) -> errors.ProtocolError | None:
+        """As it is; the monitor hears what concerns it."""
+        match step:
+            case steps.SendProduce():
+                return self._on_produced(step, answer, now)
+            case steps.FetchMetadata():
+                self._on_metadata(step, answer, now, merge)
+                return None
+            case _:
+                return super().on_answer(step, answer, now, merge)
+
+    def _on_produced(
+        self, step: steps.SendProduce, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
         """As it is; the monitor hears it first."""
+        link_id, token = step.link_id, step.token
         link = self.connections.links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         if request is not None:
@@ -185,36 +212,26 @@ class SimCore(ProducerCore):
                 for part in answer.partitions
             ]
             self._world.heard(link_id, token, answers)
-        odd = super().on_produce_answer(link_id, token, answer, now)
+        odd = super().on_answer(step, answer, now)
         if odd is not None:
             # The engine has given the connection up; the Sender ends it in a moment.
             self._world.monitor.lost(link_id)
         self._note_leaders()
         return odd
 
-    def _request_metadata(self, now: float) -> None:
-        """As it is; whoever watches missing partitions hears of what is asked."""
-        before = self.metadata.in_flight
-        super()._request_metadata(now)
-        if self.metadata.in_flight and not before:
-            asked = self._steps[-1]
-            assert isinstance(asked, steps.FetchMetadata)
-            self._world.missing.asked(asked.token)
-
-    def on_metadata(
+    def _on_metadata(
         self,
-        link_id: int,
-        token: int,
+        step: steps.FetchMetadata,
         update: MetadataUpdate,
         now: float,
-        merge: MetadataMerge | None = None,
+        merge: MetadataMerge | None,
     ) -> None:
         """As it is; the monitor hears of changed leaders, and what partitions there are not."""
-        link = self.connections.links.get(link_id)
-        heard = link is not None and token in link.outstanding
-        super().on_metadata(link_id, token, update, now, merge)
+        link = self.connections.links.get(step.link_id)
+        heard = link is not None and step.token in link.outstanding
+        super().on_answer(step, update, now, merge)
         if heard:
-            self._note_partitions(token, update, now)
+            self._note_partitions(step.token, update, now)
         for name, view in self.cluster.topics.items():
             if self._ids.setdefault(name, view.topic_id) != view.topic_id:
                 self._ids[name] = view.topic_id
@@ -419,8 +436,8 @@ class SimSender(Sender):
 
     def deliver(self) -> None:
         """As it is, but that events go into the trace and to the monitor, not into the log."""
-        events = self._core.take_events()
-        self._world.note_settled(self._core._settled)
+        events = self._core.outcomes.take_events()
+        self._world.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
         for event in events:
             self._world.event(event)
@@ -710,7 +727,7 @@ class World:
     def _turn(self) -> None:
         if not self._stalled and not self.ended:
             self.sender.turn()
-            if self._closing is not None and self.core.flushed(self._closing):
+            if self._closing is not None and self.core.outcomes.flushed(self._closing):
                 self._shut()
 
     def _client(self, act: Callable[[], None], *, always: bool = False) -> None:
@@ -779,7 +796,7 @@ class World:
         self.rows[row.value] = row
         self.missing.queued(row.value)
         try:
-            self.core.append(topic, record, self.now, block_until)
+            self.core.accumulator.append(topic, record, self.now, block_until)
         except errors.KafkaError:
             self.core.budget.release(record.size)
             del self.rows[row.value]
@@ -814,7 +831,7 @@ class World:
         self._client(self._flush)
 
     def _flush(self) -> None:
-        self.core.begin_flush()
+        self.core.accumulator.begin_flush()
 
     def _close_early(self) -> None:
         self._client(lambda: self._close(self.schedule.close_timeout))
@@ -829,8 +846,8 @@ class World:
         if timeout == 0:
             self._shut()
             return
-        self._closing = self.core.begin_flush()
-        if self.core.flushed(self._closing):
+        self._closing = self.core.accumulator.begin_flush()
+        if self.core.outcomes.flushed(self._closing):
             self._shut()
         elif timeout is not None:
             self.at(self.now + timeout, lambda: self._client(self._shut))
@@ -1084,7 +1101,7 @@ class World:
             result.outcomes[row.outcome] = result.outcomes.get(row.outcome, 0) + 1
         result.batches = core.counters.batches_sent
         result.retries = core.counters.batches_retried
-        result.bumps = core.identity.bumps
+        result.bumps = core.epoch_bumps
         result.events = core.counters.data_loss_events
         result.max_span = self.monitor.max_span
         result.losses = self.monitor.losses_proved

@@ -1,0 +1,180 @@
+"""BrokerInquiries: what brokers are asked about themselves and their topics.
+
+- May the broker be spoken to in Produce v14 (`discovery`)?
+- When does it forget producers (KIP-854), and over which range does it deduplicate (KIP-758)?
+  Brokers may differ: the shortest memory and the narrowest range count for all.
+- How large may a batch of a topic be (`batch_limits`)?
+
+Each is one DescribeConfigs, asked once per connection or when it is due.
+"""
+
+from __future__ import annotations
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.links import Link
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.request_ledger import RequestLedger
+from aioidem._engine.requests import RequestKind
+from aioidem._engine.steps import DescribeBrokerConfig, DescribeTopicConfig, DescribeTopicLimit
+from aioidem._engine.suspicion import DEFAULT_EXPIRATION
+from aioidem._protocol.broker_config import BrokerFacts
+from aioidem._protocol.topic_config import TopicConfig
+
+__all__ = ["BrokerInquiries"]
+
+_UNTOLD_WARNING = (
+    "broker {link.node_id} does not tell max.message.bytes of a topic, or stores its batches "
+    "compressed anew, so they do not grow beyond batch_size ({size} bytes) there: a larger one "
+    "whose answer is lost might never be taken. Cures: DESCRIBE_CONFIGS on the topic for this "
+    "principal, the topic's compression.type as the producer's, or a larger batch_size"
+)
+
+
+class BrokerInquiries:
+    """Questions to brokers about themselves, and what is known from the answers.
+
+    Args:
+        config: validated options.
+        partitions: are bound by the range of sequences that brokers name.
+        requests: where questions go.
+        outcomes: take events and notes.
+    """
+
+    __slots__ = (
+        "_config",
+        "_expirations",
+        "_outcomes",
+        "_partitions",
+        "_requests",
+        "_sequence_caps",
+        "_warned_untold",
+        "expiration",
+    )
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        partitions: Partitions,
+        requests: RequestLedger,
+        outcomes: Outcomes,
+    ) -> None:
+        self._config = config
+        self._partitions = partitions
+        self._requests = requests
+        self._outcomes = outcomes
+        self._expirations: dict[int, float] = {}
+        self._sequence_caps: dict[int, int] = {}
+        self._warned_untold = False
+        # Seconds after which a broker forgets a producer.
+        self.expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
+        if config.producer_id_expiration is not None:
+            self._warn_of_short_memory()
+
+    def ask(self, link: Link, state: PartitionState, now: float) -> None:
+        """Ask the leader of a partition whatever it is to be asked now."""
+        self._discover(link, state, now)
+        self._ask_about_itself(link, now)
+        self._ask_limit(link, state, now)
+
+    def _discover(self, link: Link, state: PartitionState, now: float) -> None:
+        """Find out whether the broker may be spoken to in Produce v14, when that is due."""
+        discovery = link.discovery
+        if discovery.due(now) and link.admits(now) and discovery.begin():
+            token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now, state)
+            self._requests.add(DescribeTopicConfig(link.link_id, token, state.topic))
+        finding = discovery.take_finding()
+        if finding is not None:
+            (self._outcomes.event if finding.warning else self._outcomes.note)(finding.text)
+
+    def _ask_about_itself(self, link: Link, now: float) -> None:
+        """Once per connection: when does this broker forget producers (KIP-854)?"""
+        config = self._config
+        if (
+            link.asked_broker
+            or not config.enable_idempotence
+            or not link.admits(now)
+            or link.node_id < 0
+        ):
+            return
+        link.note_asked_broker()
+        if config.producer_id_expiration is None or config.broker_dedup == "range":
+            token = self._requests.register(link, RequestKind.BROKER_CONFIG, now)
+            self._requests.add(DescribeBrokerConfig(link.link_id, token, link.node_id))
+
+    def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
+        """Ask how large a batch of a topic may be, where one could grow or was refused."""
+        limit = link.limits.of(state.topic)
+        growth = self._config.late_sealing and state.queue.blocked
+        if (
+            limit.wants(now, self._config.metadata_max_age, growth=growth)
+            and link.limits.may_ask
+            and link.admits(now)
+        ):
+            limit.ask(now)
+            token = self._requests.register(link, RequestKind.TOPIC_LIMIT, now, topic_limit=limit)
+            self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
+
+    def awaits_memory(self, link: Link) -> bool:
+        """Whether a broker has yet to say when it forgets producers."""
+        return link.node_id not in self._expirations and any(
+            request.kind is RequestKind.BROKER_CONFIG for request in link.outstanding.values()
+        )
+
+    # -- answers
+
+    def on_topic_config(self, link_id: int, token: int, answer: TopicConfig, now: float) -> None:
+        """Take in whether a broker names the config that comes with Produce v14."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is not None and answered.request.subject is not None:
+            answered.link.discovery.described(
+                answer.error_code,
+                named=answer.names_window,
+                topic=answered.request.subject.topic,
+                now=now,
+            )
+
+    def on_topic_limit(self, link_id: int, token: int, told: int | None, now: float) -> None:
+        """Take in how large a batch of a topic may be, in bytes; None: the broker does not say."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None or answered.request.topic_limit is None:
+            return
+        answered.request.topic_limit.tell(told)
+        if told is None and self._config.late_sealing and not self._warned_untold:
+            self._warned_untold = True
+            self._outcomes.event(
+                _UNTOLD_WARNING.format(link=answered.link, size=self._config.batch_size)
+            )
+
+    def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
+        """Take in when a broker forgets producers, and its range of sequences."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None:
+            return
+        node_id = answered.link.node_id
+        if facts.expiration is not None and self._config.producer_id_expiration is None:
+            told = self._expirations
+            told[node_id] = facts.expiration
+            known, self.expiration = self.expiration, min(told.values())
+            if len(told) == 1 or self.expiration < known:
+                self._warn_of_short_memory()
+        if self._config.broker_dedup == "range" and facts.sequence_cap is not None:
+            self._sequence_caps[node_id] = facts.sequence_cap
+            self._partitions.limit_span(min(SEQUENCE_CAP, *self._sequence_caps.values()))
+
+    def _warn_of_short_memory(self) -> None:
+        config = self._config
+        if config.enable_idempotence and config.delivery_timeout >= self.expiration / 2:
+            self._outcomes.event(
+                f"delivery_timeout ({config.delivery_timeout:g} s) is not below half of the "
+                f"brokers' producer.id.expiration.ms ({self.expiration:g} s): retries may outlive "
+                "what they know of this producer (KIP-854)"
+            )
+
+    def forget_cluster(self) -> None:
+        """Drop what was said: the brokers of another cluster are asked anew."""
+        self._expirations.clear()
+        self._sequence_caps.clear()
+        self._partitions.assume_sequence_range()
+        self.expiration = self._config.producer_id_expiration or DEFAULT_EXPIRATION

@@ -1,0 +1,235 @@
+"""Coordination: the producer's side of a transaction, between records and coordinators.
+
+`Transactions` decides what is to be asked next. Here its calls become steps, its coordinators
+connections, and its fate is shared by the records: what fails is settled, and a fatal error ends
+the producer.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine import steps
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.connections import Connections
+from aioidem._engine.coordinator import CallKind
+from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.identity_request import IdentityRequest
+from aioidem._engine.links import Link
+from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._engine.request_ledger import RequestLedger
+from aioidem._engine.requests import RequestKind
+from aioidem._engine.transactions import V2, Call, Outcome, Transactions, TransactionState
+from aioidem._protocol.add_offsets import AddOffsetsAnswer
+from aioidem._protocol.add_partitions import AddPartitionsAnswer
+from aioidem._protocol.end_txn import EndTxnAnswer
+from aioidem._protocol.find_coordinator import CoordinatorAnswer
+from aioidem._protocol.metadata import BrokerAddress
+from aioidem._protocol.producer_id import ProducerIdAnswer, TransactionalIdentity
+from aioidem._protocol.txn_offset_commit import TxnOffsetCommitAnswer
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Coordination"]
+
+
+class Coordination:
+    """Calls to coordinators, and what the transaction means for records.
+
+    Args:
+        config: validated options.
+        transactions: decide what is asked; of a kind that asks nothing without a transactional id.
+        identity: what coordinators granted.
+        identity_request: keeps why no identity is to be had.
+        cluster: the brokers that are known.
+        connections: to coordinators.
+        metadata: nothing is asked before the cluster is known.
+        partitions: whose gates close when a transaction begins.
+        accumulator: whose records share the transaction's fate.
+        requests: where calls go.
+        effects: end the producer.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        transactions: Transactions,
+        identity: IdentityLedger,
+        identity_request: IdentityRequest,
+        cluster: ClusterView,
+        connections: Connections,
+        metadata: MetadataRefresher,
+        partitions: Partitions,
+        accumulator: RecordAccumulator,
+        requests: RequestLedger,
+        effects: Effects,
+    ) -> None:
+        self._config = config
+        self._transactions = transactions
+        self._identity = identity
+        self._identity_request = identity_request
+        self._cluster = cluster
+        self._connections = connections
+        self._metadata = metadata
+        self._partitions = partitions
+        self._accumulator = accumulator
+        self._requests = requests
+        self._effects = effects
+        # The level of `transaction.version` that the cluster has finalised.
+        self._finalised = 0
+
+    # -- the caller's side -------------------------------------------------------------------------
+
+    def see_version(self, finalised: int) -> None:
+        """Take in the level of `transaction.version` that the cluster has finalised (KIP-890)."""
+        self._finalised = finalised
+
+    def init(self, transactions: Transactions) -> None:
+        """Ask for an identity, anew if it was refused."""
+        transactions.init()
+        self._identity_request.report(None)
+
+    def begin(self, transactions: Transactions) -> None:
+        """Begin one, in the protocol that the cluster has finalised.
+
+        Raises as `Transactions.begin` does.
+        """
+        transactions.begin(self._finalised)
+        self._partitions.begin_transaction(gated=transactions.gated)
+
+    def commit(self, transactions: Transactions) -> Outcome:
+        """Deliver what is queued, then commit. Returns and raises as `Transactions.commit` does."""
+        outcome = transactions.commit()
+        self._accumulator.begin_flush()
+        return outcome
+
+    def abort(self, transactions: Transactions) -> Outcome:
+        """Settle what is queued, then abort. Returns and raises as `Transactions.abort` does."""
+        outcome = transactions.abort()
+        self.follow()
+        return outcome
+
+    def follow(self) -> None:
+        """Let records and the producer share the transaction's fate."""
+        transactions = self._transactions
+        match transactions.state:
+            case TransactionState.FATAL if transactions.cause is not None:
+                self._effects.fatal(transactions.cause)
+            case TransactionState.UNINITIALISED:
+                self._identity_request.report(transactions.cause)
+            case TransactionState.ABORTABLE:
+                failed = errors.AbortableTransactionError(
+                    f"its transaction can only be aborted: {transactions.cause}"
+                )
+                failed.__cause__ = transactions.cause
+                self._abort_records(failed, DeliveryStatus.UNKNOWN)
+            case TransactionState.ABORTING:
+                self._abort_records(errors.TransactionAborted("its transaction was aborted"), None)
+            case _ if transactions.outcome.committed is False and self._accumulator.unsettled:
+                aborted = errors.TransactionAborted("its transaction was aborted")
+                self._abort_records(aborted, DeliveryStatus.NOT_WRITTEN)
+
+    def _abort_records(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
+        self._accumulator.abort(error, doubt)
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def call(self, now: float) -> None:
+        """Ask a coordinator what the transaction needs next, if anything."""
+        transactions = self._transactions
+        if self._metadata.refreshed_at is None:
+            return
+        call = transactions.next_call(
+            now,
+            quiet=transactions.ending and self._partitions.quiet,
+            delivered=self._accumulator.unsettled == 0,
+        )
+        self.follow()
+        if call is None:
+            return
+        link = self._link_for(call, now)
+        if link is None or not link.admits(now):
+            return
+        token = self._requests.register(link, RequestKind.COORDINATION, now)
+        transactions.sent(call)
+        self._requests.add(self._step_for(transactions, call, link.link_id, token))
+
+    def _link_for(self, call: Call, now: float) -> Link | None:
+        node_id = call.coordinator.node_id
+        if call.kind is CallKind.FIND or node_id is None:
+            return self._requests.any_link(now)
+        if node_id not in self._connections.nodes:
+            call.coordinator.forget()  # it is sought anew
+        link = self._requests.link_to(node_id, now)
+        return link if link is not None and link.identified else None
+
+    def _step_for(
+        self, transactions: Transactions, call: Call, link_id: int, token: int
+    ) -> steps.Step:
+        name = transactions.transactional_id
+        if call.kind is CallKind.FIND:
+            return steps.FindCoordinator(
+                link_id, token, call.coordinator.kind, call.coordinator.key
+            )
+        identity = self._identity.current
+        who = None if identity is None else TransactionalIdentity(name, *identity)
+        if call.kind is CallKind.INIT:
+            timeout_ms = round(self._config.transaction_timeout * 1000)
+            return steps.InitTransactions(link_id, token, name, timeout_ms, who)
+        if who is None:
+            raise errors.InternalError(f"{call.kind.value} without a producer id")
+        v2 = transactions.version >= V2
+        if call.kind is CallKind.END:
+            return steps.EndTransaction(link_id, token, who, call.commit, v2)
+        if call.offsets is None:
+            return steps.AddPartitions(link_id, token, who, call.partitions)
+        if call.kind is CallKind.ADD_OFFSETS:
+            return steps.AddOffsets(link_id, token, who, call.offsets.group.group_id)
+        left = dict(call.offsets.left)
+        return steps.CommitOffsets(link_id, token, who, call.offsets.group, left, v2)
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def on_answer(
+        self,
+        step: steps.CoordinatorStep,
+        answer: CoordinatorAnswer
+        | ProducerIdAnswer
+        | AddPartitionsAnswer
+        | AddOffsetsAnswer
+        | TxnOffsetCommitAnswer
+        | EndTxnAnswer,
+        now: float,
+    ) -> None:
+        """Take in what a coordinator says, or another broker that was asked which one it is."""
+        transactions = self._transactions
+        answered = self._requests.answered(step.link_id, step.token, now)
+        if answered is None:
+            return
+        answered.link.throttle(answer.throttle_ms, now)
+        match answer:
+            case CoordinatorAnswer(code, node_id, host, port):
+                if code == ErrorCode.none and node_id >= 0:
+                    named = BrokerAddress(node_id, host, port)
+                    self._connections.learn([*self._cluster.brokers.values(), named])
+                transactions.on_found(code, node_id, now)
+            case ProducerIdAnswer(code, producer_id, epoch):
+                transactions.on_init(code, producer_id, epoch, now)
+            case AddPartitionsAnswer(codes):
+                transactions.on_partitions_added(codes, now)
+            case AddOffsetsAnswer(code):
+                transactions.on_group_added(code, now)
+            case TxnOffsetCommitAnswer(codes):
+                transactions.on_offsets_committed(codes, now)
+            case EndTxnAnswer(code, producer_id, epoch):
+                transactions.on_ended(code, producer_id, epoch, now)
+        self.follow()
+
+    def on_unsupported(self, error: errors.KafkaError) -> None:
+        """Take in that a broker does not offer what was to be asked; nothing was written."""
+        self._transactions.on_unsupported(error)
+        self.follow()

@@ -1,0 +1,207 @@
+"""DoubtResolution: how doubt is settled when resending alone does not.
+
+Each poll lets every partition take the decisions that had to wait until nothing of it is
+outstanding, and asks its leader what it wants to know: what the leader holds of our producer id
+(DescribeProducers, KIP-664), or what its log holds (Fetch), where a resend could be appended twice
+(KIP-854). A deposed leader that owes answers and is silent is closed, because its successor gets
+nothing before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.broker_facts import BrokerInquiries
+from aioidem._engine.classify import RETRIABLE_TOPIC_ERRORS
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.effects import Effects
+from aioidem._engine.links import Leaving, Link
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.read_back import written_batches
+from aioidem._engine.request_ledger import RequestLedger
+from aioidem._engine.requests import RequestKind
+from aioidem._engine.steps import AskProducers, ReadBack
+from aioidem._protocol.producers import ProducersAnswer
+from aioidem._protocol.read_back import ReadBackAnswer
+from aioidem.errors import KafkaConnectionError
+
+__all__ = ["DoubtResolution"]
+
+_OLD_LEADER_SILENCE = 2.0
+"""Seconds without a byte from a deposed leader after which its successor is not kept waiting."""
+
+_SUSPECT_WARNING = (
+    "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
+    "producer.id.expiration.ms ({seconds:g} s) old, so a broker may have forgotten this producer "
+    "(KIP-854): after a lost answer such records are read back, and end UNKNOWN if that is not "
+    "possible. Cures: a transactional id, message.timestamp.type=LogAppendTime, a larger expiration"
+)
+
+
+class DoubtResolution:
+    """What partitions do about their batches in doubt.
+
+    Args:
+        config: validated options.
+        cluster: who leads what.
+        partitions: know the links that they are written on.
+        inquiries: when brokers forget producers.
+        requests: where questions go.
+        outcomes: take events.
+        effects: what partitions report to.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterView,
+        partitions: Partitions,
+        inquiries: BrokerInquiries,
+        requests: RequestLedger,
+        outcomes: Outcomes,
+        effects: Effects,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._partitions = partitions
+        self._inquiries = inquiries
+        self._requests = requests
+        self._outcomes = outcomes
+        self._effects = effects
+        # Milliseconds by which the clock that stamps records is ahead of the engine's; None: there
+        # is no such clock, and nothing is taken to be too old for a broker to remember.
+        self._wall_ahead: float | None = None
+        self._warned_suspect = False
+        self._next_pages: list[tuple[PartitionState, Link, int]] = []
+
+    def see_clock(self, wall_ms: float | None, now: float) -> None:
+        """Take in the time by the clock that stamps records, in milliseconds since the epoch."""
+        if wall_ms is not None:
+            # A clock that is set back stamps records that are old by a broker: the most advanced
+            # one that was ever seen counts.
+            ahead = wall_ms - now * 1000.0
+            if self._wall_ahead is None or ahead > self._wall_ahead:
+                self._wall_ahead = ahead
+
+    def prepare(self, state: PartitionState, now: float) -> None:
+        """Let a partition take the decisions that waited, and ask its leader what it wants."""
+        link = self._partitions.link_of(state)
+        if self._wall_ahead is not None:
+            state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
+        state.advance(
+            now,
+            self._effects,
+            throttled=0.0 if link is None else link.last_throttle,
+            may_ask=link is not None and link.knows_producers,
+        )
+        if state.must_not_resend and not self._warned_suspect:
+            self._warned_suspect = True
+            self._outcomes.event(
+                _SUSPECT_WARNING.format(partition=state, seconds=self._inquiries.expiration)
+            )
+        if link is not None:
+            self._ask_leader(state, link, now)
+
+    def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
+        """Put the question that a partition has to its leader, if it has one."""
+        if state.wants_producers and link.admits(now):
+            state.ask_producers()
+            token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
+            self._requests.add(AskProducers(link.link_id, token, state.topic, state.partition))
+        elif state.wants_read_back and link.admits(now) and now >= state.retry_at:
+            offset = state.begin_read_back() if link.may_read else None
+            if offset is None:
+                state.give_up_doubt(self._effects)
+            else:
+                self._read(state, link, offset, now)
+
+    # -- reading the log back
+
+    def read_on(self, now: float) -> None:
+        """Ask for the pages that follow those which were read since the last poll."""
+        pages, self._next_pages = self._next_pages, []
+        for state, link, offset in pages:
+            if not link.closed:
+                self._read(state, link, offset, now)
+
+    def _read(self, state: PartitionState, link: Link, offset: int, now: float) -> None:
+        token = self._requests.register(link, RequestKind.READ_BACK, now, state)
+        self._requests.add(
+            ReadBack(link.link_id, token, state.topic, state.topic_id, state.partition, offset)
+        )
+
+    def on_read_back(self, link_id: int, token: int, answer: ReadBackAnswer, now: float) -> None:
+        """Take in a page of the log.
+
+        Raises:
+            ProtocolError: its batches are malformed; the driver closes the connection.
+        """
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None or answered.request.subject is None:
+            return
+        link, state = answered.link, answered.request.subject
+        link.throttle(answer.throttle_ms, now)
+        if answer.error_code:
+            if answer.error_code in RETRIABLE_TOPIC_ERRORS:
+                self._effects.refresh_metadata()
+                state.end_read_back(now + self._config.retry_backoff)
+            else:
+                state.end_read_back()
+                link.refuse_reading()
+            return
+        if self._wall_ahead is None or not state.must_not_resend:
+            state.end_read_back()
+            return
+        page = written_batches(answer.records)
+        following = state.on_read_back(page, answer.high_watermark, self._effects)
+        if following is not None:
+            self._next_pages.append((state, link, following))
+
+    def forget_cluster(self) -> None:
+        """Read no further: the log is another cluster's."""
+        self._next_pages.clear()
+
+    # -- DescribeProducers
+
+    def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
+        """Take in what a leader knows of our producer id; after a refusal it is not asked again."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None or answered.request.subject is None:
+            return
+        link, state = answered.link, answered.request.subject
+        link.throttle(answer.throttle_ms, now)
+        if answer.error_code:
+            link.note_producers(worth_asking=answer.error_code in RETRIABLE_TOPIC_ERRORS)
+            state.on_producers(None)
+            return
+        identity = state.ledger.identity
+        known = None if identity is None else answer.last_sequences.get(identity.producer_id)
+        state.on_producers(known)
+
+    # -- deposed leaders
+
+    def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
+        """Name the deposed leaders that owe answers, are silent, and hold up their successors."""
+        for state in states:
+            link, at = self._silent_at(state)
+            if link is not None and at is not None and now >= at:
+                reason = f"leadership of {state.topic}-{state.partition} moved, and it is silent"
+                yield Leaving(link, reason, KafkaConnectionError(reason))
+
+    def _silent_at(self, state: PartitionState) -> tuple[Link | None, float | None]:
+        route = state.route
+        if not state.outstanding or route is None:
+            return None, None
+        view = self._cluster.leader_of(state.topic, state.partition)
+        link = self._partitions.link_of(state)
+        if view is None or link is None or view.leader_epoch <= route.leader_epoch:
+            return None, None
+        since = max(link.last_progress, link.throttled_until)
+        return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
+
+    def awaits(self, state: PartitionState) -> float | None:
+        """When the leader that a partition waits for has been silent for too long, if for one."""
+        return self._silent_at(state)[1]

@@ -1,0 +1,136 @@
+"""HomeCluster: leaving connections that lead elsewhere, and moving where the bootstrap leads.
+
+The rules are in `cluster_change`; here they are applied to the connections of one producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.accusations import Accusations
+from aioidem._engine.broker_facts import BrokerInquiries
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster_change import changed, misrouted
+from aioidem._engine.connections import Connections
+from aioidem._engine.doubt import DoubtResolution
+from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.identity_request import IdentityRequest
+from aioidem._engine.links import Leaving, Link
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record_accumulator import RecordAccumulator
+
+__all__ = ["HomeCluster"]
+
+
+class HomeCluster:
+    """The cluster that one producer writes to.
+
+    Args:
+        config: validated options.
+        cluster: the view of it.
+        connections: of which some may lead elsewhere.
+        partitions: end with the cluster.
+        accumulator: whose records may go along.
+        identity: is given up with the cluster.
+        identity_request: begins anew.
+        inquiries: begin anew.
+        doubt: ends with the cluster.
+        accusations: end with the cluster.
+        outcomes: take events.
+        effects: end the producer, or ask for metadata.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterView,
+        connections: Connections,
+        partitions: Partitions,
+        accumulator: RecordAccumulator,
+        identity: IdentityLedger,
+        identity_request: IdentityRequest,
+        inquiries: BrokerInquiries,
+        doubt: DoubtResolution,
+        accusations: Accusations,
+        outcomes: Outcomes,
+        effects: Effects,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._connections = connections
+        self._partitions = partitions
+        self._accumulator = accumulator
+        self._identity = identity
+        self._identity_request = identity_request
+        self._inquiries = inquiries
+        self._doubt = doubt
+        self._accusations = accusations
+        self._outcomes = outcomes
+        self._effects = effects
+        self._heard_at = 0.0
+
+    def lost(self, link: Link) -> None:
+        """Take note of when the cluster was last heard of: a connection to it is lost."""
+        if link.identified:
+            self._heard_at = max(self._heard_at, link.last_progress)
+
+    def leave_strangers(self, now: float) -> Iterator[Leaving]:
+        """Name the connections that lead to another cluster, or move there with the bootstrap.
+
+        Each is to be dropped before the next one is asked for.
+        """
+        home = self._cluster.cluster_id
+        for link in self._connections.strangers(home):
+            if link.closed:
+                continue  # dropped with the one before it
+            if home is None or link.cluster_id is None or self._effects.fatal_error is not None:
+                return
+            node = self._connections.nodes[link.node_id]
+            address = f"{node.host}:{node.port}"
+            alone = not link.outstanding and not self._connections.at_home(home)
+            if node.node_id < 0 and alone:
+                yield from self._move(link, home, link.cluster_id, address, now)
+                return
+            name = "a bootstrap server" if node.node_id < 0 else f"broker {node.node_id}"
+            error = misrouted(name, address, home, link.cluster_id)
+            if node.misrouted(link.cluster_id):
+                self._outcomes.event(str(error.args[0]))
+            yield Leaving(link, str(error.args[0]), error)
+            self._effects.refresh_metadata()
+            for older in self._connections.bootstrap_only():
+                # It was opened before addresses moved, perhaps: where does its name lead now?
+                yield Leaving(older, "the brokers it names are not where it says", None)
+
+    def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:
+        """The known cluster is gone, and the bootstrap leads to another one: forget the old one,
+        and take what was never written along, if the user wants that.
+        """
+        for other in [each for each in self._connections.links.values() if each is not link]:
+            yield Leaving(other, "it leads to a cluster that is left", None)
+        error = changed(was, to, address, now - self._heard_at)
+        config = self._config
+        if config.on_cluster_change == "fail" or config.transactional_id is not None:
+            self._outcomes.event(f"{error.args[0]}: this producer ends")
+            self._effects.fatal(error)
+            return
+        self._outcomes.event(
+            f"{error.args[0]}: what is in doubt ends UNKNOWN, what was never written goes to the "
+            "new cluster under a new producer id"
+        )
+        unwritten = self._accumulator.take_unwritten()
+        self._forget(to)
+        self._partitions.forget_cluster(error)
+        self._accumulator.carry(unwritten, now)
+
+    def _forget(self, to: str) -> None:
+        self._cluster.forget(to)
+        self._connections.forget_cluster()
+        self._identity.disown()
+        self._identity_request.forget_cluster()
+        self._effects.refresh_metadata()
+        self._accusations.clear()
+        self._inquiries.forget_cluster()
+        self._doubt.forget_cluster()

@@ -1,0 +1,170 @@
+"""MetadataRequests: asking who leads what and which cluster it is, and taking the answer in."""
+
+from __future__ import annotations
+
+from aioidem._config import ProducerConfig
+from aioidem._engine.accusations import Accusation, Accusations
+from aioidem._engine.classify import RETRIABLE_TOPIC_ERRORS
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.connections import Connections
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.links import Link
+from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.metadata_merge import MetadataMerge
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.record_accumulator import RecordAccumulator
+from aioidem._engine.request_ledger import RequestLedger
+from aioidem._engine.requests import RequestKind
+from aioidem._engine.steps import AskCluster, FetchMetadata
+from aioidem._engine.transactions import Transactions
+from aioidem._protocol.metadata import MetadataUpdate
+
+__all__ = ["MetadataRequests"]
+
+
+class MetadataRequests:
+    """Keeps the view of the cluster up to date.
+
+    Args:
+        config: validated options.
+        cluster: the view.
+        connections: learn addresses, and which cluster a connection leads to.
+        metadata: decides when to ask.
+        accusations: wait for answers.
+        accumulator: whose records wait for partitions.
+        requests: where questions go.
+        identity: gets another epoch where a topic was recreated.
+        outcomes: take events.
+        transactions: hear of recreated topics.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterView,
+        connections: Connections,
+        metadata: MetadataRefresher,
+        accusations: Accusations,
+        accumulator: RecordAccumulator,
+        requests: RequestLedger,
+        identity: IdentityLedger,
+        outcomes: Outcomes,
+        transactions: Transactions,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._connections = connections
+        self._metadata = metadata
+        self._accusations = accusations
+        self._accumulator = accumulator
+        self._requests = requests
+        self._identity = identity
+        self._outcomes = outcomes
+        self._transactions = transactions
+
+    def ask(self, now: float) -> None:
+        """Ask for metadata, when that is due."""
+        if not self._metadata.due(now):
+            return
+        link = self._requests.any_link(now, identified=False)
+        if link is None:
+            return
+        self._metadata.sent()
+        link.note_asked_cluster()
+        token = self._requests.register(link, RequestKind.METADATA, now)
+        topics = tuple(sorted(self._accumulator.topics))
+        auto = self._config.allow_auto_create_topics
+        self._requests.add(FetchMetadata(link.link_id, token, topics, auto))
+
+    def ask_clusters(self, now: float) -> None:
+        """Ask once per connection which cluster it leads to.
+
+        Metadata that was asked for there tells it as well.
+        """
+        for link in self._connections.links.values():
+            if not link.asked_cluster and link.admits(now):
+                link.note_asked_cluster()
+                token = self._requests.register(link, RequestKind.CLUSTER, now)
+                self._requests.add(AskCluster(link.link_id, token))
+
+    def on_cluster(self, link_id: int, token: int, cluster_id: str | None, now: float) -> None:
+        """Take in which cluster a connection leads to."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is not None:
+            self._identify(answered.link, cluster_id)
+
+    def _identify(self, link: Link, cluster_id: str | None) -> bool:
+        """Take in where a connection leads to; whether that is the known cluster."""
+        view = self._cluster
+        if view.cluster_id is None:
+            view.learn_id(cluster_id)
+        at_home = cluster_id is None or cluster_id == view.cluster_id
+        self._connections.identified(link, cluster_id, at_home=at_home)
+        return at_home
+
+    def merge_of(self, update: MetadataUpdate) -> MetadataMerge:
+        """The merge of a long answer, to be done in pieces before `on_metadata` is given it."""
+        return MetadataMerge(self._cluster, update, self._accumulator.topics)
+
+    def on_metadata(
+        self,
+        link_id: int,
+        token: int,
+        update: MetadataUpdate,
+        now: float,
+        merge: MetadataMerge | None = None,
+    ) -> None:
+        """Take in an answer; `merge` is what `merge_of` gave for it."""
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None:
+            return
+        link, request = answered
+        link.throttle(update.throttle_ms, now)
+        if not self._identify(link, update.cluster_id):
+            self._metadata.failed(now)
+            return
+        # What nobody asked about is not kept: a broker could name new topics with each answer.
+        if merge is None or merge.stale:
+            merge = self.merge_of(update)
+        result = merge.finish()
+        self._connections.learn(self._cluster.brokers.values())
+        for accusation in self._accusations.take_due(request.sent_at):
+            self._convict(accusation, now)
+        told = {topic.name for topic in merge.topics if not topic.error_code and topic.partitions}
+        for name in result.recreated:
+            self._recreate(name)
+        accumulator = self._accumulator
+        for name, state in accumulator.topics.items():
+            told_by = self._metadata.requests if name in told else None
+            state.describe(result.failed.get(name, 0), told_by=told_by)
+            if state.error_code and state.error_code not in RETRIABLE_TOPIC_ERRORS:
+                accumulator.refuse_topic(state)
+        accumulator.assign_known(now)
+        missing = any(
+            state.unassigned.waits or (state.waiting and self._cluster.partitions(name) is None)
+            for name, state in accumulator.topics.items()
+        )
+        self._metadata.answered(
+            now, enough=bool(update.brokers) and not missing and not result.leaderless
+        )
+
+    def _convict(self, accusation: Accusation, now: float) -> None:
+        """Judge a leader's memory, if it is the leader still, in the same epoch."""
+        _, _, route, disproof, _ = accusation
+        view = self._cluster.leader_of(accusation.topic, accusation.partition)
+        node = self._connections.nodes.get(route.leader_id)
+        here = view is not None and (view.leader_id, view.leader_epoch) == route[1:]
+        if here and node is not None and node.memory.disprove(disproof, now):
+            self._outcomes.event(accusation.text(node.memory.limit))
+
+    def _recreate(self, name: str) -> None:
+        """Begin a topic afresh that was deleted and made anew, under another epoch."""
+        before = self._identity.current
+        self._outcomes.event(f"{name}: the topic was recreated")
+        self._accumulator.recreate(name)
+        if (
+            not self._transactions.topic_gone(name)
+            and self._config.enable_idempotence
+            and self._identity.current == before
+        ):
+            self._identity.bump()  # unless what was given up has brought one already

@@ -1,0 +1,173 @@
+"""Outcomes: what became of records, counted and kept until the driver takes it.
+
+Invariants
+- Each record that was queued is settled once: ACKED, NOT_WRITTEN or UNKNOWN.
+- A flush waits for the records that were queued before it, and for no others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from aioidem import errors
+from aioidem._engine.flushing import FlushCount
+from aioidem._engine.memory import ByteBudget
+from aioidem._engine.record import Settlement
+from aioidem._engine.transactions import Transactions
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Counters", "Outcomes"]
+
+_MOST_TEXTS = 1000
+"""Events, and notes, kept until they are taken: the newest ones."""
+
+
+class Counters:
+    """What happened so far, in numbers."""
+
+    __slots__ = (
+        "batches_retried",
+        "batches_sent",
+        "batches_split",
+        "bytes_acked",
+        "data_loss_events",
+        "records_acked",
+        "records_not_written",
+        "records_unknown",
+    )
+
+    def __init__(self) -> None:
+        self.batches_sent = 0
+        self.batches_retried = 0
+        self.batches_split = 0
+        self.bytes_acked = 0
+        self.data_loss_events = 0
+        self.records_acked = 0
+        self.records_not_written = 0
+        self.records_unknown = 0
+
+
+class Outcomes:
+    """The outcomes of one producer's records, and what an operator should read.
+
+    Args:
+        budget: gets back the memory of settled records.
+        transactions: fail with a record that is not acknowledged.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_events",
+        "_flush_counts",
+        "_left",
+        "_notes",
+        "_settled",
+        "_transactions",
+        "counters",
+        "settled",
+    )
+
+    def __init__(self, budget: ByteBudget, transactions: Transactions) -> None:
+        self._budget = budget
+        self._transactions = transactions
+        self.counters = Counters()
+        # How many records were settled so far.
+        self.settled = 0
+        self._settled: list[Settlement] = []
+        # By generation, for those that a flush has closed: how many records have no outcome yet.
+        self._left: dict[int, int] = {}
+        self._flush_counts: list[FlushCount] = []
+        self._events: deque[str] = deque(maxlen=_MOST_TEXTS)
+        self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Account for an outcome; the driver passes it on to the sinks."""
+        records = settlement.records
+        count = len(records)
+        self.settled += count
+        size = 0
+        for record in records:
+            size += record.size
+        if self._left:
+            self._count_down(settlement)
+        for flush in self._flush_counts:
+            flush.add(settlement)
+        counters = self.counters
+        if settlement.status is DeliveryStatus.ACKED:
+            counters.records_acked += count
+            counters.bytes_acked += size
+        else:
+            if settlement.status is DeliveryStatus.NOT_WRITTEN:
+                counters.records_not_written += count
+            else:
+                counters.records_unknown += count
+            error = settlement.error
+            self._transactions.fail(error if isinstance(error, errors.KafkaError) else None)
+        self._settled.append(settlement)
+        self._budget.release(size)
+
+    def _count_down(self, settlement: Settlement) -> None:
+        left = self._left
+        for record in settlement.records:
+            if record.generation in left:
+                left[record.generation] -= 1
+        for generation in [g for g, count in left.items() if count == 0]:
+            del left[generation]
+
+    # -- flushes
+
+    def close_generation(self, generation: int, unsettled: int) -> None:
+        """Begin to count one generation down; `unsettled`: records of all of them, at this time."""
+        left = unsettled - sum(self._left.values())
+        if left:
+            self._left[generation] = left
+
+    def flushed(self, generation: int) -> bool:
+        """Whether every record of a closed generation, and of those before, has its outcome."""
+        return all(g > generation for g in self._left)
+
+    def count_for(self, flush: FlushCount) -> None:
+        """Count outcomes for a flush too, from now on."""
+        self._flush_counts.append(flush)
+
+    def stop_counting(self, flush: FlushCount) -> None:
+        """Count for that flush no longer."""
+        self._flush_counts.remove(flush)
+
+    @property
+    def flushes(self) -> int:
+        """For how many flushes outcomes are counted."""
+        return len(self._flush_counts)
+
+    # -- what an operator reads
+
+    def event(self, text: str) -> None:
+        """Tell an operator what he should read."""
+        self._events.append(text)
+
+    def note(self, text: str) -> None:
+        """Tell an operator what he may want to know, and need not act on."""
+        self._notes.append(text)
+
+    # -- the driver's side
+
+    def take_settled(self) -> list[Settlement]:
+        """Return the outcomes since the last call, in order."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def peek_settled(self) -> tuple[Settlement, ...]:
+        """Return the outcomes that were not taken yet, in order, and leave them here."""
+        return tuple(self._settled)
+
+    def take_events(self) -> list[str]:
+        """Return what an operator should read: data loss, bumps, recreated topics."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def take_notes(self) -> list[str]:
+        """Return what an operator may want to know: how windows are found."""
+        notes = list(self._notes)
+        self._notes.clear()
+        return notes

@@ -1,0 +1,197 @@
+"""Partitions: every partition that has state, and what is done to all of them.
+
+A partition of a topic that was deleted and made anew is retired: the new one begins afresh, and the
+old one stays until the last answer that is owed to it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine.backoff import Backoff
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster_change import id_is_shared
+from aioidem._engine.connections import Connections
+from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.links import Link
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.record import PendingRecord
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["Partitions"]
+
+_SEQUENCE_RANGE = 10_000_000
+"""KIP-758's default range of sequences."""
+
+
+class Partitions:
+    """The partitions of one producer.
+
+    Args:
+        config: validated options.
+        random: uniform numbers from [0, 1), for back-offs.
+        cluster: knows the ids of topics.
+        connections: the links that routes lead over.
+        effects: what partitions report to.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        random: Callable[[], float],
+        cluster: ClusterView,
+        connections: Connections,
+        effects: Effects,
+    ) -> None:
+        self._config = config
+        self._random = random
+        self._cluster = cluster
+        self._links = connections.links
+        self._effects = effects
+        self._sequence_cap: int | None = None
+        self.assume_sequence_range()
+        self._gated = True
+        self.live: dict[tuple[str, int], PartitionState] = {}
+        self._retired: list[PartitionState] = []
+
+    def state(self, topic: str, index: int) -> PartitionState:
+        """The state of a partition, made on first use."""
+        state = self.live.get((topic, index))
+        return self._make(topic, index) if state is None else state
+
+    def _make(self, topic: str, index: int) -> PartitionState:
+        config = self._config
+        view = self._cluster.topics.get(topic)
+        state = self.live[topic, index] = PartitionState(
+            topic,
+            index,
+            None if view is None else view.topic_id,
+            idempotent=config.enable_idempotence,
+            retry=Backoff(config.retry_backoff, config.retry_backoff_max, self._random),
+            pause=config.request_timeout,
+            resend=config.in_doubt == "resend",
+            sequence_cap=self._sequence_cap,
+            transactional=config.transactional_id is not None,
+        )
+        state.need_gate(needed=self._gated)
+        return state
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        """All of them, those that are retired last."""
+        return iter([*self.live.values(), *self._retired])
+
+    def active(self) -> list[PartitionState]:
+        """Those that have anything to do and are not retired."""
+        return [state for state in self.live.values() if state.active]
+
+    @property
+    def retired(self) -> list[PartitionState]:
+        """Those of topics that were deleted, while answers are owed to them."""
+        return self._retired
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no batch is outstanding anywhere."""
+        return not any(state.outstanding for state in self)
+
+    def link_of(self, state: PartitionState) -> Link | None:
+        """The connection that a partition is written on, if it is open."""
+        return None if state.route is None else self._links.get(state.route.link_id)
+
+    # -- what happens to all of them
+
+    def flush(self) -> None:
+        """End lingering for what is queued now."""
+        for state in self.live.values():
+            state.queue.flush()
+
+    def begin_transaction(self, *, gated: bool) -> None:
+        """Close the gates: whether leaders know us still, their first answers will show.
+
+        Args:
+            gated: whether there is a first-ack gate in this transaction.
+        """
+        self._gated = gated
+        for state in self.live.values():
+            state.need_gate(needed=gated)
+            state.close_gate()
+
+    def expire(self, now: float) -> None:
+        """Settle what is past its deadline, and drop retired partitions that are done."""
+        for state in self:
+            if state.active:
+                link = self.link_of(state)
+                answered = None if link is None else link.answered_at
+                state.expire(now, self._config.request_timeout, answered, self._effects)
+        self._retired = [state for state in self._retired if state.active]
+
+    def abandon(self, error: errors.KafkaError) -> None:
+        """End everything with an error."""
+        for state in self:
+            state.abandon(error, self._effects)
+
+    def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
+        """Settle what is not outstanding: its transaction is aborted, or will be."""
+        for state in self:
+            if state.active:
+                state.abort(error, doubt, self._effects)
+
+    def assume_sequence_range(self) -> None:
+        """Take the default range of sequences where brokers deduplicate by range (KIP-758)."""
+        self._sequence_cap = _SEQUENCE_RANGE if self._config.broker_dedup == "range" else None
+
+    def limit_span(self, sequence_cap: int) -> None:
+        """Bind the span of sequences of each partition, and of those to come (KIP-758)."""
+        self._sequence_cap = sequence_cap
+        for state in self.live.values():
+            state.limit_span(sequence_cap)
+
+    def disown(
+        self, partition: PartitionState, error: errors.KafkaError, identity: IdentityLedger
+    ) -> str | None:
+        """Go on with another producer id: somebody else writes under the one of this partition.
+
+        Returns:
+            What an operator should read, when this producer takes a new id; None otherwise.
+        """
+        shared = partition.ledger.identity
+        if shared is None:
+            return None
+        told = id_is_shared(error, partition, shared.producer_id)
+        for state in self:
+            held = state.ledger.identity
+            if held is not None and held.producer_id == shared.producer_id:
+                state.disown(told, self._effects)
+        current = identity.current
+        if current is None or current.producer_id != shared.producer_id:
+            return None
+        identity.disown()
+        return f"{told.args[0]}: this one takes a new producer id"
+
+    # -- topics and clusters that go
+
+    def of(self, topic: str) -> list[PartitionState]:
+        """The partitions of a topic."""
+        return [state for state in self.live.values() if state.topic == topic]
+
+    def retire(self, old: PartitionState, error: errors.KafkaError) -> None:
+        """End a partition of a topic that was deleted and made anew."""
+        del self.live[old.topic, old.partition]
+        old.abandon(error, self._effects)
+        if old.outstanding:
+            self._retired.append(old)
+
+    def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
+        """Begin a partition afresh, under its topic's new id, with what the old one had queued."""
+        fresh = self._make(old.topic, old.partition)
+        for record in queued:
+            fresh.queue.append(record, record.deadline - self._config.delivery_timeout)
+
+    def forget_cluster(self, error: errors.KafkaError) -> None:
+        """End what is left of every partition, and forget it: the cluster is another one."""
+        self.abandon(error)
+        self.live.clear()
+        self._retired.clear()

@@ -1,0 +1,339 @@
+"""ProduceRequests: the accumulator is drained into requests, and their answers come back here.
+
+Invariants
+- A request is outstanding on exactly one link; when that link is gone its batches are in doubt,
+  unless the driver says that the write never began.
+- Answers are matched by what their request carried. What an answer omits is in doubt; what it
+  invents or repeats closes the connection.
+
+Rejected: one object per broker that owns its partitions (franz-go's sink). A leader move would have
+to carry state from one owner to another in the middle of its life; here a partition only changes
+its route.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine.broker_facts import BrokerInquiries
+from aioidem._engine.classify import Action, classify
+from aioidem._engine.cluster import NO_LEADER, ClusterView
+from aioidem._engine.connections import Connections
+from aioidem._engine.discovery import PRODUCE_WITH_WINDOW
+from aioidem._engine.effects import Effects
+from aioidem._engine.idempotence import IdentityLedger
+from aioidem._engine.links import Link
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partition import PartitionState, Refusal
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record_accumulator import MOST_BATCHES, RecordAccumulator
+from aioidem._engine.refusals import culprits, refusal_error, too_large
+from aioidem._engine.request_ledger import RequestLedger
+from aioidem._engine.requests import Entry, Outstanding, RequestKind
+from aioidem._engine.route import Route
+from aioidem._engine.steps import SendProduce, TopicData
+from aioidem._engine.transactions import Transactions
+from aioidem._protocol.metadata import BrokerAddress
+from aioidem._protocol.produce import PartitionAnswer, ProduceAnswer
+
+__all__ = ["ProduceRequests"]
+
+_PRODUCE_WITH_TOPIC_IDS = 13
+
+
+class ProduceRequests:
+    """Drains the accumulator, connection by connection.
+
+    Args:
+        config: validated options.
+        cluster: who leads what.
+        connections: to whom.
+        accumulator: what is drained.
+        partitions: whose batches they are.
+        inquiries: what leaders are asked on the way.
+        requests: where requests go.
+        identity: is given up where it turns out to be somebody else's.
+        outcomes: take counts and events.
+        effects: what partitions report to.
+        transactions: hear of each answer.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: ClusterView,
+        connections: Connections,
+        accumulator: RecordAccumulator,
+        partitions: Partitions,
+        inquiries: BrokerInquiries,
+        requests: RequestLedger,
+        identity: IdentityLedger,
+        outcomes: Outcomes,
+        effects: Effects,
+        transactions: Transactions,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._connections = connections
+        self._accumulator = accumulator
+        self._partitions = partitions
+        self._inquiries = inquiries
+        self._requests = requests
+        self._identity = identity
+        self._outcomes = outcomes
+        self._effects = effects
+        self._transactions = transactions
+        self._turn = 0
+        # Batches as they are sent, for whoever observes: None while nobody does.
+        self._dispatched: list[Entry] | None = None
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def send(self, active: list[PartitionState], now: float) -> None:
+        """Drain what is due into Produce requests."""
+        by_link: dict[Link, list[PartitionState]] = {}
+        self._turn += 1
+        offset = self._turn % len(active) if active else 0
+        # Every poll starts with another partition, so that a full connection starves none of them.
+        for state in [*active[offset:], *active[:offset]]:
+            link = self._route(state, now)
+            if link is not None:
+                by_link.setdefault(link, []).append(state)
+        for link, states in by_link.items():
+            self._send_on(link, states, now)
+        self._accumulator.hold_back(active, now)
+
+    def _route(self, state: PartitionState, now: float) -> Link | None:
+        """Find the connection to a partition's leader, if the partition may use it now."""
+        view = self._cluster.leader_of(state.topic, state.partition)
+        if view is None or view.leader_id == NO_LEADER:
+            self._effects.refresh_metadata()
+            return None
+        link = self._requests.link_to(view.leader_id, now)
+        if link is None:
+            if view.leader_id not in self._connections.nodes:
+                self._effects.refresh_metadata()
+            return None
+        if link.identified and not state.follow(
+            Route(link.link_id, view.leader_id, view.leader_epoch)
+        ):
+            return None
+        self._inquiries.ask(link, state, now)
+        if not link.identified:
+            # It may lead to another cluster, where our producer id is somebody else's.
+            return None
+        if link.limits.of(state.topic).awaited:
+            # What was refused for its size is cut to the limit when that is told.
+            return None
+        if state.in_doubt and self._inquiries.awaits_memory(link):
+            # Whether a resend can be a duplicate depends on how long this broker remembers us.
+            return None
+        return None if link.discovery.holds_up else link
+
+    def _send_on(self, link: Link, states: list[PartitionState], now: float) -> None:
+        while link.admits(now):
+            chosen = self._accumulator.drain(link, states, now)
+            if not chosen:
+                return
+            self._write(link, chosen, now)
+            turn = len(chosen) if len(chosen) == MOST_BATCHES else 1
+            states = [*states[turn:], *states[:turn]] if len(states) > 1 else states
+
+    def _write(self, link: Link, chosen: list[Entry], now: float) -> None:
+        version = self._transactions.produce_version(link.produce_version)
+        topics: dict[str, TopicData] = {}
+        entries: dict[tuple[str, int], Entry] = {}
+        names: dict[UUID, str] = {}
+        nbytes = records = 0
+        counters = self._outcomes.counters
+        for entry in chosen:
+            state, batch = entry
+            data = topics.get(state.topic)
+            if data is None:
+                topic_id = self._topic_id(state)
+                data = topics[state.topic] = TopicData(state.topic, topic_id, [])
+                if topic_id is None:
+                    version = min(version, _PRODUCE_WITH_TOPIC_IDS - 1)
+                else:
+                    names[topic_id] = state.topic
+            data.partitions.append((state.partition, batch.data))
+            entries[state.topic, state.partition] = entry
+            nbytes += len(batch.data)
+            records += batch.count
+            counters.batches_retried += batch.attempts > 1
+        counters.batches_sent += len(chosen)
+        if self._dispatched is not None:
+            self._dispatched.extend(chosen)
+        token = self._requests.next_token()
+        link.add(
+            Outstanding(
+                token,
+                RequestKind.PRODUCE,
+                now,
+                entries=entries,
+                names=names,
+                nbytes=nbytes,
+                version=version,
+            )
+        )
+        config = self._config
+        self._requests.add(
+            SendProduce(
+                link.link_id,
+                token,
+                version,
+                config.acks,
+                int(config.request_timeout * 1000),
+                config.transactional_id,
+                list(topics.values()),
+                records,
+            )
+        )
+
+    def _topic_id(self, state: PartitionState) -> UUID | None:
+        view = self._cluster.topics.get(state.topic)
+        return None if view is None else view.topic_id
+
+    def observe(self) -> None:
+        """Keep each batch that is sent for `take_dispatched`."""
+        self._dispatched = []
+
+    def take_dispatched(self) -> list[Entry]:
+        """Return what was sent since the last call; nothing unless it is observed."""
+        if not self._dispatched:
+            return []
+        dispatched, self._dispatched = self._dispatched, []
+        return dispatched
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def on_answer(
+        self, link_id: int, token: int, answer: ProduceAnswer, now: float
+    ) -> errors.ProtocolError | None:
+        """Take in the answer to a Produce request.
+
+        Returns:
+            An error when it can not be one to this request; its connection is to be closed.
+        """
+        answered = self._requests.answered(link_id, token, now)
+        if answered is None:
+            return None
+        link, request = answered
+        link.throttle(answer.throttle_ms, now)
+        if request.version >= PRODUCE_WITH_WINDOW:
+            self._hear_v14(link, answer, now)
+        if answer.leaders:
+            self._learn_leaders(answer)
+        left = dict(request.entries)
+        odd = 0
+        for part in answer.partitions:
+            name = part.topic
+            if name is None and part.topic_id is not None:
+                name = request.names.get(part.topic_id)
+            entry = None if name is None else left.pop((name, part.partition), None)
+            if entry is None:
+                odd += 1
+            else:
+                self._on_partition(entry, link, request, part, now)
+        for state, batch in left.values():
+            self._transactions.on_produced(None)
+            state.on_lost(batch, written=True, now=now)
+            self._effects.refresh_metadata()
+        if not odd:
+            return None
+        return errors.ProtocolError(
+            f"a Produce answer names {odd} partition(s) that its request did not carry, or "
+            "names one twice"
+        )
+
+    def _hear_v14(self, link: Link, answer: ProduceAnswer, now: float) -> None:
+        if any(part.error_code == ErrorCode.unsupported_version for part in answer.partitions):
+            link.discovery.refused("it answered UNSUPPORTED_VERSION", now)
+        else:
+            link.discovery.answered()
+
+    def _learn_leaders(self, answer: ProduceAnswer) -> None:
+        # Of those that lead what was asked about: a broker could name new ones each time.
+        named = {part.leader_id for part in answer.partitions}
+        self._cluster.add_brokers(
+            BrokerAddress(leader.node_id, leader.host, leader.port)
+            for leader in answer.leaders
+            if leader.node_id in named
+        )
+        self._connections.learn(self._cluster.brokers.values())
+
+    def _on_partition(
+        self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
+    ) -> None:
+        state, batch = entry
+        self._transactions.on_produced(part.error_code)
+        if not part.error_code:
+            link.limits.of(state.topic).accept(len(batch.data))
+            if link.memory.limit is not None:
+                part = part._replace(retained=link.memory.believed(part.retained, now))
+            state.on_ack(batch, part, now, current=self._is_current(state), out=self._effects)
+            return
+        refusal = self._refusal(entry, link, request, part, now)
+        self._cluster.hint(state.topic, state.partition, part.leader_id, part.leader_epoch)
+        if state.on_error(batch, refusal, now, self._effects):
+            event = self._partitions.disown(state, refusal.error, self._identity)
+            if event is not None:
+                self._outcomes.event(event)
+
+    def _refusal(
+        self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
+    ) -> Refusal:
+        """What an error code means for this batch, in this request and transaction."""
+        state, batch = entry
+        code = part.error_code
+        disposition = classify(
+            code,
+            part.base_offset,
+            trust_base_offset=self._config.trust_base_offset,
+            message=part.error_message,
+        )
+        if code == ErrorCode.unsupported_version and request.version >= PRODUCE_WITH_WINDOW:
+            disposition = disposition._replace(action=Action.RETRY)  # in an older version
+        if self._transactions.finishing(code):
+            disposition = disposition._replace(action=Action.RETRY)
+        error = refusal_error(state.where, part)
+        if disposition.action is Action.SPLIT:
+            limit = link.limits.of(state.topic)
+            if not batch.in_doubt:
+                self._accumulator.topics[state.topic].too_large(len(batch.data), now)
+            limit.refuse(len(batch.data))
+            error = too_large(state.where, part, len(batch.data), batch.count, limit.told)
+        named = culprits(state.where, part, batch.count)
+        innocent = self._accumulator.without(batch, named) if named else None
+        return Refusal(disposition, error, named, innocent)
+
+    def _is_current(self, state: PartitionState) -> bool:
+        """Whether nobody newer is known than the leader a partition's answers come from. One that
+        metadata does not name for a while, under the same epoch, goes on over the same connection.
+        """
+        view = self._cluster.leader_of(state.topic, state.partition)
+        route = state.route
+        return (
+            view is not None
+            and route is not None
+            and view.leader_epoch == route.leader_epoch
+            and view.leader_id in (route.leader_id, NO_LEADER)
+        )
+
+    def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
+        """Settle a request under acks=0 as UNKNOWN: no answer will come."""
+        answered = self._requests.withdrawn(link_id, token)
+        if answered is not None:
+            for state, batch in answered.request.entries.values():
+                state.on_unanswered(batch, now, self._effects)
+
+    def on_lost(self, request: Outstanding, *, written: bool, now: float) -> None:
+        """Leave the batches of a request in doubt, if it was written; its connection is gone."""
+        if written:
+            self._transactions.on_produced(None)
+        for state, batch in request.entries.values():
+            state.on_lost(batch, written=written, now=now)

@@ -1,0 +1,115 @@
+"""A record on its way: what the caller gave, whose it is, and the outcome that it gets.
+
+The engine never calls a sink. It collects settlements (`outcomes`), and whoever drives the engine
+passes them on between two polls, so that a user's callback can never run in the middle of a
+decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["PendingRecord", "RecordGroup", "RecordSink", "Settlement"]
+
+
+class RecordSink(Protocol):
+    """Where a record's outcome goes. The engine never calls it: whoever drives the engine does,
+    outside of it.
+    """
+
+    def settle(self, settlement: Settlement, index: int) -> None:
+        """Take the outcome; `index` is the record's place in its batch."""
+        ...
+
+
+class RecordGroup:
+    """Records that a caller wants in a batch of their own: neither mixed with others nor, where a
+    batch of their `size` is allowed, torn apart.
+
+    `size`: bytes of that batch before compression, its header included.
+    """
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class PendingRecord:
+    """One record that waits for its outcome."""
+
+    __slots__ = (
+        "deadline",
+        "generation",
+        "group",
+        "headers",
+        "key",
+        "ordinal",
+        "partition",
+        "queued_at",
+        "sink",
+        "size",
+        "timestamp_ms",
+        "value",
+    )
+
+    def __init__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        timestamp_ms: int,
+        partition: int | None,
+        size: int,
+        sink: RecordSink,
+        group: RecordGroup | None = None,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp_ms = timestamp_ms
+        self.partition = partition
+        self.size = size
+        self.sink = sink
+        self.group = group
+        self.deadline = self.queued_at = 0.0
+        self.generation = self.ordinal = 0
+
+
+class Settlement:
+    """The outcome of some records of one partition, all alike."""
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "log_append_time_ms",
+        "log_start_offset",
+        "partition",
+        "records",
+        "status",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[PendingRecord],
+        status: DeliveryStatus,
+        *,
+        base_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error: Exception | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+        self.status = status
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error = error

@@ -1,0 +1,439 @@
+"""RecordAccumulator: where records wait from `send()` until they are drained into requests.
+
+`append` queues a record on its partition, or with its topic while metadata does not know the
+partition. `drain` takes the batches that go into the next Produce request of a connection: batches
+to be sent again first, then new ones, cut from the head of a partition's queue.
+
+Invariants
+- Every record appended is settled exactly once: ACKED, NOT_WRITTEN or UNKNOWN.
+- Records of a partition stay in call order, and so do those that wait for a partition.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection
+
+from aioidem import errors
+from aioidem._config import ProducerConfig
+from aioidem._engine.assigning import SLICE, Assigning
+from aioidem._engine.batch import Batch
+from aioidem._engine.cluster import ClusterView
+from aioidem._engine.cluster_change import carried_records
+from aioidem._engine.effects import Effects
+from aioidem._engine.links import Link
+from aioidem._engine.metadata import MetadataRefresher
+from aioidem._engine.outcomes import Outcomes
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.partitions import Partitions
+from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.requests import Entry
+from aioidem._engine.sealing import Sealer
+from aioidem._engine.topics import TopicState
+from aioidem._engine.transactions import Transactions
+from aioidem._records import BATCH_OVERHEAD
+from aioidem.structs import DeliveryStatus
+
+__all__ = ["MOST_BATCHES", "RecordAccumulator"]
+
+MOST_BATCHES = 1_000
+"""Batches in one Produce request: what its answer settles is done in one piece."""
+
+
+class RecordAccumulator:
+    """The records of one producer that are not acknowledged yet.
+
+    Args:
+        config: validated options.
+        random: uniform numbers from [0, 1), for the choice of partitions.
+        cluster: which partitions there are.
+        metadata: is asked for when a topic or a partition is not known.
+        partitions: the state of each partition.
+        outcomes: take the outcomes of records.
+        effects: say whether the producer has ended.
+        transactions: say whether records may be appended and sent.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        random: Callable[[], float],
+        cluster: ClusterView,
+        metadata: MetadataRefresher,
+        partitions: Partitions,
+        outcomes: Outcomes,
+        effects: Effects,
+        transactions: Transactions,
+    ) -> None:
+        self._config = config
+        self._random = random
+        self._cluster = cluster
+        self._metadata = metadata
+        self._partitions = partitions
+        self._outcomes = outcomes
+        self._effects = effects
+        self._transactions = transactions
+        self._sealer = Sealer(config)
+        self._assigning = Assigning()
+        self._closed = False
+        # Records that were tried to be queued, and those that were.
+        self._ordinal = 0
+        self._queued = 0
+        self._generation = 0
+        self.topics: dict[str, TopicState] = {}
+        self.assigned_at_once = SLICE
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicState:
+        """The state of a topic by name, made on first use.
+
+        Asks for metadata when the topic is new.
+        """
+        state = self.topics.get(name)
+        if state is None:
+            state = self.topics[name] = TopicState(name, self._config.batch_size, self._random)
+            self._metadata.want()
+        return state
+
+    def append(
+        self,
+        topic_name: str,
+        record: PendingRecord,
+        now: float,
+        block_until: float | None = None,
+    ) -> None:
+        """Queue a record whose bytes were taken from the budget already.
+
+        From here on it will be settled.
+
+        Args:
+            topic_name: where it goes.
+            record: what the caller gave.
+            now: seconds.
+            block_until: when the caller's `max_block` ends, which may have begun before; None: it
+                begins now.
+
+        Raises:
+            KafkaError: the fatal error this producer ended with, or `RecordError` for what its
+                partitioner did; the record is not queued.
+        """
+        if self._closed or self._effects.fatal_error is not None:
+            raise self._why_ended()
+        self._transactions.need_open()
+        config = self._config
+        topic = self.topic(topic_name)
+        record.deadline = now + config.delivery_timeout
+        record.generation = self._generation
+        self._ordinal += 1
+        record.ordinal = self._ordinal
+        behind = topic.unassigned.due
+        if behind or not self._assign(topic, record, now):
+            if block_until is None:
+                block_until = now + config.max_block
+            until = min(block_until, record.deadline)
+            if behind:
+                topic.unassigned.follow(until, self._metadata.requests, record)
+            else:
+                topic.unassigned.wait(until, self._metadata.requests, record)
+                self._metadata.want()
+        self._queued += 1
+
+    def _why_ended(self) -> errors.KafkaError:
+        if self._effects.fatal_error is None:
+            return errors.ProducerClosed("the producer is closed")
+        error = copy.copy(self._effects.fatal_error)
+        error.status = DeliveryStatus.NOT_WRITTEN  # whatever became of a transaction
+        return error
+
+    def _assign(self, topic: TopicState, record: PendingRecord, now: float) -> bool:
+        """Put a record into its partition's queue, if metadata knows that partition."""
+        views = self._cluster.partitions(topic.name)
+        if views is None:
+            return False
+        index = record.partition
+        if index is None:
+            index = self._choose_partition(topic, record)
+        elif index not in views:
+            return False
+        queue = self._partitions.state(topic.name, index).queue
+        queue.append(record, now)
+        if record.generation < self._generation:
+            queue.hurry()  # a flush began while it waited for its partition
+        return True
+
+    def _choose_partition(self, topic: TopicState, record: PendingRecord) -> int:
+        view = self._cluster.topics[topic.name]
+        if record.key is None and self._config.partitioner is None:
+            return topic.sticky.choose(record.size, view)
+        everything = view.everything
+        try:
+            chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
+        except Exception as error:
+            # The caller's code: it may run long after his call, where nobody else would catch it.
+            raise errors.RecordError(f"the partitioner raised {error!r}") from error
+        if not isinstance(chosen, int) or chosen not in view.leaders:
+            raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
+        return chosen
+
+    @property
+    def assigning(self) -> bool:
+        """Whether records are being given partitions: what is refused may be a part of it."""
+        return bool(self._assigning)
+
+    def assign_known(self, now: float) -> None:
+        """Give records their partitions, of topics that metadata has just told of."""
+        for name, state in self.topics.items():
+            if self._cluster.partitions(name) is not None:
+                self._assigning.add(state)
+        self.assign_due(now)
+
+    def assign_due(self, now: float) -> None:
+        """Give records that waited for metadata their partitions: as many as one poll may, the rest
+        in the next ones.
+        """
+        missing: dict[tuple[str, int], list[PendingRecord]] = {}
+        for topic, each in self._assigning.take(self.assigned_at_once):
+            try:
+                if self._assign(topic, each.record, now):
+                    continue
+            except errors.RecordError as error:
+                self._refuse(topic.name, [each.record], error)
+                continue
+            partition = each.record.partition
+            if partition is not None and topic.described_by > each.asked:
+                missing.setdefault((topic.name, partition), []).append(each.record)
+            else:
+                topic.unassigned.wait(*each)
+                self._metadata.want()
+        for where, records in missing.items():
+            self._refuse(where[0], records, self.missing_partition(*where))
+
+    # -- draining ----------------------------------------------------------------------------------
+
+    def drain(self, link: Link, states: Collection[PartitionState], now: float) -> list[Entry]:
+        """Take the batches of the next Produce request on a connection.
+
+        Args:
+            link: the connection.
+            states: the partitions that may use it, in the order in which they get their turn.
+            now: seconds.
+
+        Returns:
+            A batch of each of them at most, as many as fit; nothing when none is due.
+        """
+        chosen: list[Entry] = []
+        room = self._config.max_request_size
+        for state in states:
+            batch = self._next_batch(state, link, now, room, alone=not chosen)
+            if batch is None:
+                continue
+            state.send(batch, now)
+            chosen.append(Entry(state, batch))
+            room -= len(batch.data)
+            if room < self._config.batch_size or len(chosen) == MOST_BATCHES:
+                break
+        return chosen
+
+    def _next_batch(
+        self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
+    ) -> Batch | None:
+        """A resend, else a new batch, else nothing.
+
+        It fits into the `room` bytes left in a request, unless it is `alone` in it.
+        """
+        if not self._transactions.may_send:
+            return None
+        config = self._config
+        batch = state.next_resend(now)
+        if batch is not None:
+            batch = self._cut_down(state, batch, link, now)
+            return batch if alone or len(batch.data) <= room else None
+        if config.enable_idempotence and state.ledger.identity is None:
+            return None
+        queue = state.queue
+        if not queue.records or now < state.retry_at or not state.may_send_new():
+            return None
+        if not queue.ready(now, linger=config.linger, batch_size=config.batch_size):
+            return None
+        if not alone and queue.records[0].size + BATCH_OVERHEAD > room:
+            return None
+        if not self._transactions.admits(state.topic, state.partition):
+            return None
+        batch = self._sealer.seal(state, self.topics[state.topic], link, now, room)
+        state.enlist(batch)
+        return batch
+
+    def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
+        """The first part of a batch that its topic refused for its size, or the batch itself."""
+        if not batch.oversized:
+            return batch
+        topic = self.topics[state.topic]
+        told = link.limits.of(state.topic).told
+        limit = self._config.max_request_size if told is None else told
+        most = topic.ceiling(limit, now, told)
+        if len(batch.data) <= most:
+            return batch
+        parts = self._sealer.split(state, batch, most)
+        state.replace(batch, parts)
+        self._outcomes.counters.batches_split += 1
+        return parts[0]
+
+    def hold_back(self, states: Collection[PartitionState], now: float) -> None:
+        """Mark the partitions that are ready and were not drained: their batches may grow."""
+        config = self._config
+        for state in states:
+            queue = state.queue
+            if not queue.blocked and queue.ready(
+                now, linger=config.linger, batch_size=config.batch_size
+            ):
+                queue.hold_back()
+
+    def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
+        """Rebuild a batch without the records it was refused for; None when nothing is left."""
+        return self._sealer.without(batch, culprits)
+
+    # -- what has no outcome yet -------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> int:
+        """Records that have no outcome yet."""
+        return self._queued - self._outcomes.settled
+
+    def unsettled_by_topic(self) -> dict[str, int]:
+        """How many records of each topic have no outcome yet. May be called by a finaliser."""
+        counts = {
+            name: len(topic.unassigned)
+            for name, topic in list(self.topics.items())
+            if topic.unassigned
+        }
+        for state in self._partitions:
+            left = len(state.queue.records) + sum(len(b.records) for b in list(state.unresolved))
+            if left:
+                counts[state.topic] = counts.get(state.topic, 0) + left
+        return counts
+
+    def begin_flush(self) -> int:
+        """End lingering for what is queued; the generation whose records a flush waits for."""
+        self._partitions.flush()
+        self._outcomes.close_generation(self._generation, self.unsettled)
+        self._generation += 1
+        return self._generation - 1
+
+    # -- topics and clusters that go ---------------------------------------------------------------
+
+    def recreate(self, name: str) -> None:
+        """Begin a topic afresh that was deleted and made anew.
+
+        The doubts of the old topic id are never asked about. What was never appended goes to the
+        topic of that name.
+        """
+        view = self._cluster.topics[name]
+        states = self._partitions.of(name)
+        if any(state.partition not in view.leaders for state in states):
+            # There are fewer partitions than before: what may go elsewhere does, the rest is
+            # refused with this Metadata answer. It is all of them, those of partitions that are
+            # still there too: what comes from elsewhere must not end up behind later calls, whose
+            # deadlines are later.
+            unassigned = self.topics[name].unassigned
+            for record in carried_records(states):
+                unassigned.wait(record.deadline, 0, record)
+            unassigned.put_in_order()
+        for old in states:
+            queued = carried_records([old])
+            self._partitions.retire(
+                old, errors.UnknownTopicId("the topic was deleted and recreated")
+            )
+            if old.partition in view.leaders:
+                self._partitions.succeed(old, queued)
+
+    def take_unwritten(self) -> dict[str, list[PendingRecord]]:
+        """Take back every record that was never appended, by topic, to carry it elsewhere."""
+        return {name: carried_records(self._partitions.of(name)) for name in self.topics}
+
+    def carry(self, unwritten: dict[str, list[PendingRecord]], now: float) -> None:
+        """Let records wait for the metadata of another cluster, `max_block` from now at most."""
+        longest = now + self._config.max_block
+        for name, topic in self.topics.items():
+            topic.forget_cluster()
+            waiting = [each.record for each in topic.unassigned.take()]
+            for record in [*unwritten[name], *waiting]:
+                until = min(longest, record.deadline)
+                topic.unassigned.wait(until, self._metadata.requests, record)
+            topic.unassigned.put_in_order()
+
+    # -- records that end without a partition ------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more records."""
+        self._closed = True
+
+    def abandon(self, error: errors.KafkaError) -> None:
+        """End everything now, with this error."""
+        self._partitions.abandon(error)
+        self._refuse_unassigned(error)
+
+    def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None) -> None:
+        """End what is not outstanding: its transaction is aborted, or will be."""
+        self._partitions.abort(error, doubt)
+        self._refuse_unassigned(error)
+
+    def _refuse_unassigned(self, error: errors.KafkaError) -> None:
+        for topic in self.topics.values():
+            records = [each.record for each in topic.unassigned.take()]
+            self._refuse(topic.name, records, copy.copy(error))
+
+    def _refuse(self, topic: str, records: list[PendingRecord], error: errors.KafkaError) -> None:
+        """Settle records that never got a partition."""
+        if records:
+            error.status = DeliveryStatus.NOT_WRITTEN
+            self._outcomes.settle(
+                Settlement(topic, -1, records, DeliveryStatus.NOT_WRITTEN, error=error)
+            )
+
+    def expire(self, now: float) -> None:
+        """Settle what is past its deadline."""
+        self._partitions.expire(now)
+        for topic in self.topics.values():
+            expired = topic.unassigned.expire(now)
+            if expired:
+                self._refuse(topic.name, expired, self.unassigned_error(topic))
+
+    def refuse_topic(self, topic: TopicState) -> None:
+        """End what waits for a topic that the cluster refuses for good."""
+        error = topic.refuse()
+        records = [each.record for each in topic.unassigned.take()]
+        self._refuse(topic.name, records, copy.copy(error))
+
+    def awaits(self, now: float) -> float | None:
+        """When records that have no partition are to be looked at again; None: at no time."""
+        if self._assigning:
+            return now
+        first: float | None = None
+        for topic in self.topics.values():
+            end = topic.unassigned.next_end()
+            if end is not None and (first is None or end < first):
+                first = end
+        return first
+
+    def unassigned_error(self, topic: TopicState) -> errors.KafkaError:
+        """Why a record got no partition in time."""
+        max_block = self._config.max_block
+        if self._cluster.partitions(topic.name) is not None:
+            return errors.UnknownTopicOrPartitionError(
+                f"topic {topic.name!r}: the partition is not known, and no metadata came within "
+                f"max_block ({max_block:g} s) that was asked for after the record"
+            )
+        if topic.error_code:
+            return errors.broker_error(topic.error_code, f"topic {topic.name!r} (waited max.block)")
+        return errors.KafkaTimeoutError(
+            f"no metadata for topic {topic.name!r} within max.block ({max_block:g} s)"
+        )
+
+    def missing_partition(self, topic: str, partition: int) -> errors.KafkaError:
+        """Why a record is refused whose partition a known topic does not have."""
+        count = len(self._cluster.partitions(topic) or ())
+        has = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
+        return errors.UnknownTopicOrPartitionError(
+            f"topic {topic!r} has {has}; there is no partition {partition}"
+        )

@@ -1,0 +1,101 @@
+"""RequestLedger: the steps of a poll, and the requests among them that are owed an answer.
+
+Every request has a token that is never used again. An answer is matched by its link and token; one
+to a request that is not (or no longer) outstanding there is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from aioidem._engine.batch_limits import BatchLimit
+from aioidem._engine.connections import Connections
+from aioidem._engine.links import Link
+from aioidem._engine.partition import PartitionState
+from aioidem._engine.requests import Outstanding, RequestKind
+from aioidem._engine.steps import CloseLink, Step
+
+__all__ = ["Answered", "RequestLedger"]
+
+
+class Answered(NamedTuple):
+    """A request that an answer belongs to, and the connection it came over."""
+
+    link: Link
+    request: Outstanding
+
+
+class RequestLedger:
+    """What one producer asks of brokers.
+
+    Args:
+        connections: keep what is outstanding, link by link.
+    """
+
+    __slots__ = ("_connections", "_next_token", "_steps")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._next_token = 1
+        self._steps: list[Step] = []
+
+    def begin_poll(self) -> list[Step]:
+        """Begin a list of steps; what is returned grows with the steps to come."""
+        self._steps = []
+        return self._steps
+
+    def add(self, step: Step) -> None:
+        """Let the driver perform a step."""
+        self._steps.append(step)
+
+    def close(self, link: Link, reason: str) -> None:
+        """Let the driver close a connection."""
+        self._steps.append(CloseLink(link.link_id, reason))
+
+    # -- connections to ask on
+
+    def any_link(self, now: float, *, identified: bool = True) -> Link | None:
+        """A connection for a question that any broker can answer; opens one when there is none.
+
+        Args:
+            now: seconds.
+            identified: it must have named its cluster.
+        """
+        return self._connections.any(now, self._steps, identified=identified)
+
+    def link_to(self, node_id: int, now: float) -> Link | None:
+        """The ready connection to a broker; opens one when there is none and back-off allows."""
+        return self._connections.to(node_id, now, self._steps)
+
+    # -- requests
+
+    def next_token(self) -> int:
+        """Return a token that was never used."""
+        token = self._next_token
+        self._next_token += 1
+        return token
+
+    def register(
+        self,
+        link: Link,
+        kind: RequestKind,
+        now: float,
+        subject: PartitionState | None = None,
+        topic_limit: BatchLimit | None = None,
+    ) -> int:
+        """Note that a request is given to a connection; returns its token."""
+        token = self.next_token()
+        link.add(Outstanding(token, kind, now, subject=subject, topic_limit=topic_limit))
+        return token
+
+    def answered(self, link_id: int, token: int, now: float) -> Answered | None:
+        """Take out the request that was answered; None: nothing such is outstanding."""
+        link = self._connections.links.get(link_id)
+        request = None if link is None else link.take(token, now)
+        return None if link is None or request is None else Answered(link, request)
+
+    def withdrawn(self, link_id: int, token: int) -> Answered | None:
+        """Take out a request that was never written, or expects no answer."""
+        link = self._connections.links.get(link_id)
+        request = None if link is None else link.withdraw(token)
+        return None if link is None or request is None else Answered(link, request)
