@@ -87,9 +87,9 @@ class Aioidem:
         """Set the next sequence number."""
         await self._producer.partitions_for(topic)
         core = self._producer._core  # noqa: SLF001 - 2^31 records take too long
-        state = core.partition(topic, 0)
-        if core.identity.current is not None:
-            state.adopt(core.identity.current)
+        state = core._partitions.state(topic, 0)  # noqa: SLF001 - as above
+        if core.current_identity is not None:
+            state.adopt(core.current_identity)
         state.ledger.next = sequence
 
     async def close(self) -> None:
