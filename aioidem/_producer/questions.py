@@ -36,7 +36,23 @@ from aioidem._protocol.topic_config import topic_config, topic_config_request
 from aioidem._protocol.topic_limit import topic_limit, topic_limit_request
 from aioidem._protocol.versions import ApiKey
 
-__all__ = ["Question"]
+__all__ = [
+    "Question",
+    "add_offsets",
+    "add_partitions",
+    "cluster",
+    "commit_offsets",
+    "config_of_broker",
+    "config_of_topic",
+    "end_transaction",
+    "find_coordinator",
+    "init_transactions",
+    "limit_of_topic",
+    "metadata",
+    "producer_id",
+    "producers",
+    "read_back",
+]
 
 _FIRST_WITH_COORDINATOR_TYPES = 1
 
