@@ -1,23 +1,23 @@
-"""Find jars of Maven artifacts, with what they need, and keep them in a folder of our own.
+"""Finds jars of Maven artifacts, with their dependencies, and keeps them in a folder of our own.
 
 jgo resolves them from Maven Central, or from the mirror that ``DEFAULT_ARTIFACT_REPOSITORY`` names
 (Spark's variable), in Python, without Maven. They are kept in ``aioidem/maven`` below
 ``XDG_CACHE_HOME`` (``~/.cache`` where that is not set), so only their first use needs the network.
 
-Invariants:
-
-* What other programs left on the machine changes nothing while Maven Central answers: Maven's own
-  repository (``M2_REPO``, else ``~/.m2/repository``) is read only when it does not, and then a
-  broken file there is as good as none. Ivy's cache and Maven's settings are never read.
-* A file that a broken download left in our folder is removed and fetched again.
-* Nothing is written but our folder, by one process at a time.
-* What is missing is said in one line: which file, why, and what to do.
+Invariants
+    What other programs left on the machine changes nothing while Maven Central answers: Maven's own
+    repository (``M2_REPO``, else ``~/.m2/repository``) is read only when it does not answer, and
+    a broken file there is ignored. Ivy's cache and Maven's settings are never read.
+    A file that a broken download left in our folder is removed and fetched again.
+    Only our folder is written, by one process at a time.
+    An error says in one line which file is missing, why, and what to do.
 
 Functions here block (files, network): call them from a thread where an event loop runs.
 
-Rejected: Maven's repository as our folder (it may hold a POM without its jar, or half of either);
-Ivy, which Spark has (it asks Maven's repository first, remembers what it did not find, knows
-nothing of ``HTTPS_PROXY`` and fails with pages of Java).
+Rejected
+    Maven's repository as our folder (it may contain a POM without its jar, or half of either); Ivy,
+    which Spark has (it reads Maven's repository first, remembers what it did not find, knows
+    nothing of ``HTTPS_PROXY``, and fails with pages of Java).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class JarsUnavailableError(KafkaError):
 
 
 def jar_folder() -> Path:
-    """The folder the jars are kept in, laid out as a Maven repository.
+    """Return the folder where the jars are kept, laid out as a Maven repository.
 
     Raises:
-        JarsUnavailableError: there is no home directory to put it into.
+        JarsUnavailableError: There is no home directory to put it into.
     """
     told = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -66,14 +66,15 @@ def jar_folder() -> Path:
 def resolve_jars(
     wanted: Sequence[str], *, present: Callable[[str], bool] = lambda _: False
 ) -> tuple[Path, ...]:
-    """The jars of these artifacts and of all they need at run time, downloaded if need be.
+    """Return the jars of artifacts and of their run-time dependencies, downloaded if necessary.
 
     Args:
         wanted: Maven coordinates, ``group:artifact:version``.
-        present: says of an artifact's name whether its jar is there already and is to be left out.
+        present: Returns whether the jar of an artifact, by name, is there already and can be left
+            out.
 
     Raises:
-        JarsUnavailableError: one of them cannot be had.
+        JarsUnavailableError: One of them cannot be had.
     """
     try:
         maven: Any = importlib.import_module("jgo.maven")
@@ -87,19 +88,19 @@ def resolve_jars(
             return _resolve_somehow(maven, folder, wanted, present)
     except JarsUnavailableError:
         raise
-    except Exception as error:  # noqa: BLE001 - jgo lets through whatever its libraries raise
+    except Exception as error:  # noqa: BLE001 - jgo passes on whatever its libraries raise
         told = _in_one_line(error, folder)
-        # The address of a mirror may hold a password, and these errors show it.
+        # The address of a mirror may contain a password, and these errors show it.
         raise JarsUnavailableError(told) from (None if _mirror() else error)
 
 
 def _resolve_somehow(
     maven: Any, folder: Path, wanted: Sequence[str], present: Callable[[str], bool]
 ) -> tuple[Path, ...]:
-    """From our folder and the network; then without our broken files; then with Maven's help."""
+    """Resolve from our folder and the network, then without broken files, then from Maven's."""
     try:
         return _resolve(maven, folder, [], wanted, present)
-    except Exception as error:  # noqa: BLE001 - jgo lets through whatever its libraries raise
+    except Exception as error:  # noqa: BLE001 - jgo passes on whatever its libraries raise
         first = error
     if _remove_broken(folder):
         try:
@@ -108,7 +109,7 @@ def _resolve_somehow(
             first = error
     try:
         return _resolve(maven, folder, [_maven_repository()], wanted, present)
-    except Exception:  # noqa: BLE001 - why Maven Central was of no use is the reason to tell
+    except Exception:  # noqa: BLE001 - the reason to report is why Maven Central failed
         raise first from None
 
 
@@ -141,7 +142,7 @@ def _resolve(
 
 
 def _failures_of(resolver: Any) -> list[Exception]:
-    """Downloads that fail: of a POM that it cannot get jgo takes what it needs for nothing."""
+    """Collect failed downloads: jgo ignores that it cannot get the POM of a dependency."""
     failures: list[Exception] = []
     download = resolver.download
 
@@ -167,8 +168,10 @@ def _maven_repository() -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out: jgo fails if a file turns up that it is about to download, and a
-    file is there from its first byte on.
+    """Keep other processes out of the folder.
+
+    jgo fails if a file appears that it is about to download, and a file appears with its first
+    byte.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".aioidem.lock").open("w") as lock:
@@ -178,7 +181,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _remove_broken(folder: Path) -> int:
-    """Remove what a download that broke off left behind, and return how many files that were."""
+    """Remove what broken downloads left behind, and return how many files that were."""
     broken = [each for each in folder.rglob("*.jar") if not zipfile.is_zipfile(each)]
     broken += [each for each in folder.rglob("*.pom") if not _is_xml(each)]
     for each in broken:
@@ -195,11 +198,11 @@ def _is_xml(file: Path) -> bool:
 
 
 def _in_one_line(error: Exception, folder: Path) -> str:
-    """What is missing, why, and what to do."""
+    """Return what is missing, why, and what to do, in one line."""
     source = "the mirror that DEFAULT_ARTIFACT_REPOSITORY names" if _mirror() else "Maven Central"
     url = getattr(getattr(error, "request", None), "url", None)
     if url is not None:
-        # What was raised first says why; around it are the libraries' own words for it.
+        # The first exception of the chain says why; the others are the libraries' words for it.
         return (
             f"{url.rpartition('/')[2]} did not come from {source}"
             f" ({type(error).__name__}: {_root(error)}), and neither {folder} nor"

@@ -1,21 +1,23 @@
 """Makes a real broker remember N batches per producer and partition instead of five (KIP-1269).
 
-No release of Kafka has KIP-1269's broker side. What it would change most of all is one constant:
+No release of Kafka has the broker side of KIP-1269. What it would change first is one constant:
 ``ProducerStateEntry.addBatchMetadata`` in the jar kafka-storage drops the oldest of a producer's
-batches once five are there, ``if (batchMetadata.size() == 5)``, which javac writes as a push of the
-constant in front of ``if_icmpne``. `patched` puts another constant there. The changed class, in a
-directory ahead of the jars on the class path, makes the broker retain exactly N.
+batches once there are five, ``if (batchMetadata.size() == 5)``, which javac compiles to a push of
+the constant in front of ``if_icmpne``. `patched` puts another constant there. The changed class, in
+a directory ahead of the jars on the class path, makes the broker retain exactly N batches.
 
-A constant above 5 takes one or two bytes more than ``iconst_5``, so all that names a place in the
-code behind it moves: branches, exception handlers, line and variable tables, stack map frames.
+A constant above 5 takes one or two bytes more than ``iconst_5``, so every reference to a place in
+the code behind it moves: branches, exception handlers, line and variable tables, stack map frames.
 
-Invariants: the class is walked by the format's rules (JVM specification, chapter 4), never searched
-for byte patterns; what is not exactly as described above is refused with a `BrokerPatchError` that
-says what was found, because a broker patched wrongly would prove nothing; patching back to the
-former constant gives the former bytes.
+Invariants
+    The class is walked by the rules of the format (JVM specification, chapter 4), never searched
+    for byte patterns. A class that is not exactly as described above is refused with a
+    `BrokerPatchError` that says what was found, because a broker patched wrongly would prove
+    nothing. Patching back to the former constant gives the former bytes.
 
-Rejected: an instrumentation agent (Java to compile, for one constant); a library for class files
-(all that is needed of one is below).
+Rejected
+    An instrumentation agent (Java to compile, for one constant); a library for class files (all
+    that is needed of one is below).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from aioidem.errors import KafkaError
 __all__ = ["CLASS_NAME", "BrokerPatchError", "patched", "retained", "write_patch"]
 
 CLASS_NAME: Final = "org/apache/kafka/storage/internals/log/ProducerStateEntry"
-"""The class that holds what a broker remembers of one producer in one partition."""
+"""The class for what a broker remembers of one producer in one partition."""
 
 _METHOD: Final = b"addBatchMetadata"
 _MAGIC: Final = 0xCAFEBABE
@@ -42,7 +44,7 @@ _U2: Final = Struct(">H")
 _U4: Final = Struct(">I")
 _I2: Final = Struct(">h")
 
-# Bytes of each kind of constant behind its tag; Utf8 (1) has its own length.
+# Bytes of each kind of constant after its tag; Utf8 (1) has its own length.
 _CONSTANT_SIZES: Final = {
     **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 4),
     **dict.fromkeys((5, 6), 8),
@@ -63,17 +65,17 @@ _OPERAND_SIZES: Final = {
     0xC5: 3,
     **dict.fromkeys((0xB9, 0xBA), 4),
 }
-# tableswitch, lookupswitch, wide, goto_w, jsr_w: this method has no use for them.
+# tableswitch, lookupswitch, wide, goto_w and jsr_w do not occur in this method.
 _NOT_EXPECTED: Final = frozenset({0xAA, 0xAB, 0xC4, 0xC8, 0xC9})
 _LAST_OPCODE: Final = 0xC9
 _MOST: Final = 32767
 
 Moved = Callable[[int], int]
-"""Where an instruction is after the change, by where it was before."""
+"""Offset of an instruction after the change, by its offset before."""
 
 
 class BrokerPatchError(KafkaError):
-    """The class is not what the patch was made for, or the constant cannot be put there."""
+    """The class is not the one that the patch was made for, or the constant is out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,18 @@ class _Place:
     """Where in a class file the code and the constant are, as offsets into the file."""
 
     attribute: int
-    """Of the Code attribute's length."""
+    """Offset of the Code attribute's length."""
     code: int
     size: int
     end: int
     push: int
-    """Of the instruction that pushes the constant, from the start of the code."""
+    """Offset, from the start of the code, of the instruction that pushes the constant."""
     push_size: int
     value: int
 
 
 class _Cursor:
-    """Reads numbers off the class file."""
+    """Reads numbers from the class file."""
 
     __slots__ = ("at", "data")
 
@@ -122,18 +124,23 @@ class _Cursor:
 
 
 def retained(class_file: bytes) -> int:
-    """How many batches a broker with this class remembers.
+    """Return how many batches a broker with this class remembers.
 
-    :raises BrokerPatchError: it is not the class, or not as expected.
+    Raises:
+        BrokerPatchError: It is another class, or not as expected.
     """
     return _find(class_file).value
 
 
 def patched(class_file: bytes, retain: int) -> bytes:
-    """The class with another constant.
+    """Return the class with another constant.
 
-    :param retain: batches to remember per producer and partition, 1 to 32767.
-    :raises BrokerPatchError: it is not the class, or not as expected.
+    Args:
+        class_file: Bytes of the class file.
+        retain: Batches to remember per producer and partition, 1 to 32767.
+
+    Raises:
+        BrokerPatchError: It is another class, or not as expected.
     """
     if not 1 <= retain <= _MOST:
         raise BrokerPatchError(f"retain={retain}: 1 to {_MOST} are possible")
@@ -145,11 +152,18 @@ def patched(class_file: bytes, retain: int) -> bytes:
 
 
 def write_patch(jar: Path, directory: Path, retain: int) -> Path:
-    """Patch the class out of kafka-storage's jar into a directory for the class path.
+    """Patch the class of kafka-storage's jar into a directory for the class path.
 
-    :param directory: to be put ahead of the jars.
-    :returns: the class file.
-    :raises BrokerPatchError: the jar has no such class, or not as expected.
+    Args:
+        jar: The jar.
+        directory: Directory for the class file; to be put ahead of the jars.
+        retain: Batches to remember per producer and partition, 1 to 32767.
+
+    Returns:
+        The class file.
+
+    Raises:
+        BrokerPatchError: The jar has no such class, or the class is not as expected.
     """
     try:
         with zipfile.ZipFile(jar) as archive:
@@ -194,7 +208,7 @@ def _find_constant(cursor: _Cursor) -> _Place:
 
 
 def _constants(cursor: _Cursor) -> tuple[dict[int, bytes], dict[int, int]]:
-    """The texts and, by index, the names of classes as indices of texts."""
+    """Return the texts and, by index, the names of classes as indices of texts."""
     texts: dict[int, bytes] = {}
     classes: dict[int, int] = {}
     count, index = cursor.u2(), 1
@@ -220,7 +234,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Where the code of each method of the right name is."""
+    """Yield where the code of each method of the right name is."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())
@@ -255,7 +269,7 @@ def _with_push(data: bytes, place: _Place) -> _Place:
 
 
 def _instructions(code: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and opcode of each instruction."""
+    """Yield offset and opcode of each instruction."""
     at = 0
     while at < len(code):
         opcode = code[at]
@@ -281,7 +295,7 @@ def _pushed(code: bytes, at: int) -> int:
 
 
 def _push(value: int) -> bytes:
-    """The shortest instruction that pushes it, which is what javac writes."""
+    """Return the shortest instruction that pushes a constant, which is the one javac writes."""
     if value <= 5:
         return bytes([_ICONST_0 + value])
     if value <= 127:
@@ -363,7 +377,10 @@ def _moved_variables(cursor: _Cursor, moved: Moved) -> bytes:
 
 
 def _moved_frames(cursor: _Cursor, moved: Moved) -> bytes:
-    """Frames say how far they are from the one before: absolute places are moved instead."""
+    """Return the stack map frames with their offsets changed.
+
+    A frame has its distance from the frame before it; this moves the absolute offsets.
+    """
     count = cursor.u2()
     out = [_U2.pack(count)]
     was, now = -1, -1
@@ -378,7 +395,7 @@ def _moved_frames(cursor: _Cursor, moved: Moved) -> bytes:
 
 
 def _frame(tag: int, delta: int, rest: bytes) -> bytes:
-    """A frame in its shortest form."""
+    """Return a frame in its shortest form."""
     if tag >= 248 and tag != 251:
         return bytes([tag]) + _U2.pack(delta) + rest
     has_stack = 64 <= tag <= 127 or tag == 247
@@ -407,8 +424,10 @@ def _types(cursor: _Cursor, count: int, moved: Moved) -> bytes:
     for _ in range(count):
         kind = cursor.u1()
         out.append(bytes([kind]))
-        if kind == 7:  # an object, by its class
+        if kind == 7:  # an object of a class
             out.append(cursor.take(2))
-        elif kind == 8:  # an object not initialised yet, by the instruction that made it
+        elif (
+            kind == 8
+        ):  # an object that is not initialised yet, named by the instruction that made it
             out.append(_U2.pack(moved(cursor.u2())))
     return b"".join(out)

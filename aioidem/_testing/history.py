@@ -1,20 +1,24 @@
-"""The history checker: what a producer said of each record, held against what the log holds.
+"""The history checker: compares what a producer said of each record with what the log contains.
 
 A history is one `Row` per record. The log is a list of `LogRecord`, read once nothing can be
-appended any more, by whatever reader is at hand; one that is not ours is the better witness. The
-anomalies are those of Jepsen's Kafka workload as far as they concern a producer without
-transactions, with one difference: order is call order per producer and partition, because a
-pipelined producer has no other.
+appended any more, by any reader; a reader other than ours is the better witness. The anomalies are
+those of Jepsen's Kafka workload, as far as they concern a producer without transactions, with one
+difference: order is call order per producer and partition, because a pipelined producer has no
+other.
 
-Checked: acknowledged => present, at its offset where it has one; nothing twice, not even what was
-never acknowledged; NOT_WRITTEN => absent for ever; call order = log order; no torn and no foreign
-bytes; every outcome in time. `check_counters` adds that nothing is left behind.
+Checked: an acknowledged record is in the log, at its offset where it has one; no record is there
+twice, acknowledged or not; a record said to be NOT_WRITTEN is not there; records are in call order;
+values are neither torn nor foreign; every outcome came in time. `check_counters` adds that nothing
+is left over.
 
-Invariants: pure functions over plain data, linear in rows and records; a value says who sent it,
-where to and as which call, under a CRC, so that the log alone shows bytes on the wrong partition.
+Invariants
+    Pure functions over plain data, linear in rows and records. A value names its sender, its
+    destination and its call, under a CRC, so that the log alone shows a value on the wrong
+    partition.
 
-Rejected: comparing whole values. Two records with equal bytes cannot be told apart, and a reordered
-pair of them would pass.
+Rejected
+    Comparing whole values: two records with equal bytes cannot be told apart, and a reordered pair
+    of them would pass.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ _CHECKED_FROM = 8
 
 
 class ValueId(NamedTuple):
-    """What a value says of itself; `partition` is -1 where the producer chose it."""
+    """What a value says of itself; ``partition`` is -1 where the producer chose it."""
 
     producer: str
     topic: str
@@ -59,22 +63,22 @@ class ValueId(NamedTuple):
 
     def __str__(self) -> str:
         where = "*" if self.partition < 0 else self.partition
-        # Whoever wrote the record chose the names.
+        # The names may come from a foreign record.
         return f"{printable(self.producer)}/{printable(self.topic)}-{where}#{self.call}"
 
 
 def make_value(value: ValueId, size: int = 0) -> bytes:
-    """A record's value that carries its own identity and CRC32, padded to at least `size` bytes."""
+    """Return a value with its own identity and CRC32, padded to at least ``size`` bytes."""
     producer, topic = value.producer.encode(), value.topic.encode()
     head = _HEAD.pack(_MAGIC, 0, value.partition, value.call, len(producer), len(topic))
     body = head[_CHECKED_FROM:] + producer + topic
-    # The padding differs from call to call, so that a buffer used twice shows.
+    # The padding differs from call to call, so that a buffer that is used twice shows.
     body += bytes([value.call & 0xFF]) * (size - _CHECKED_FROM - len(body))
     return _MAGIC + struct.pack(">I", crc32(body)) + body
 
 
 def parse_value(data: bytes | memoryview | None) -> ValueId | None:
-    """What a value made by `make_value` says; None for anything else, torn values included."""
+    """Return what a value made by `make_value` says; None for other and for torn values."""
     if data is None or len(data) < _HEAD.size:
         return None
     data = bytes(data)
@@ -84,7 +88,7 @@ def parse_value(data: bytes | memoryview | None) -> ValueId | None:
         return None
     try:
         producer, topic = data[_HEAD.size : end].decode(), data[end : end + topic_size].decode()
-    except UnicodeDecodeError:  # a right CRC over what no producer is named
+    except UnicodeDecodeError:  # the CRC is right, and the name is no text
         return None
     return ValueId(producer, topic, partition, call)
 
@@ -100,10 +104,16 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Row:
-    """One record: who sent it where as which call, and what became of it.
+    """One record: who sent it where, as which call, and what became of it.
 
-    `partition` is -1 while the producer has not said; `offset` -1 where it named none. `started`
-    and `settled` are seconds on one clock, `settled` None while it is PENDING.
+    Attributes:
+        value: Identity of the value.
+        topic: Name of the topic.
+        partition: Index of the partition; -1 while the producer has not said it.
+        started: When it was sent, in seconds.
+        outcome: What the producer said of it.
+        offset: Offset that the producer said; -1 where it said none.
+        settled: When the producer said it, in seconds on the same clock; None while it is PENDING.
     """
 
     value: ValueId
@@ -116,26 +126,26 @@ class Row:
 
 
 class LogRecord(NamedTuple):
-    """One record as some reader found it. Give them in log order, partition by partition."""
+    """One record as some reader found it; to be given in log order, partition by partition."""
 
     topic: str
     partition: int
     offset: int
     value: bytes | None
     log: int = 0
-    """Which log it is in, where there were several of that topic's name and partition, one after
-    the other: the topic was deleted and recreated, or the producer moved to another cluster."""
+    """Number of the log, where a partition has had several: its topic was deleted and recreated, or
+    the producer moved to another cluster."""
 
 
 def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
-    """A partition's records from its batches."""
+    """Yield a partition's records from its batches."""
     for batch in batches:
         for record in batch.records():
             yield LogRecord(topic, partition, record.offset, record.value)
 
 
 class Anomaly(enum.Enum):
-    """What can be wrong."""
+    """The kinds of violations."""
 
     LOST = "acknowledged, and not in the log"
     WRONG_OFFSET = "acknowledged at an offset where it is not"
@@ -166,7 +176,7 @@ class Anomaly(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong."""
+    """One violation."""
 
     anomaly: Anomaly
     detail: str
@@ -177,15 +187,16 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What this history may show without being wrong.
+    """What a history may show without being wrong.
 
     Args:
-        deadline: seconds from a row's `started` within which it must be settled; None: any time.
-        lost: values of which the broker itself threw an acknowledged copy away (unclean election;
-            under acks=1 also a clean one, of a follower that had not copied them yet).
-        may_repeat: values that may be there twice: no idempotence, or `in_doubt="resend"`.
-        may_reorder: values that may be late: UNKNOWN, where nothing fences the request off.
-        unpromised: neither order nor uniqueness is promised anywhere.
+        deadline: Seconds from a row's ``started`` within which it must be settled; None: any time.
+        lost: Values of which the broker itself lost an acknowledged copy (by an unclean election;
+            under acks=1 also by a clean election of a follower that had not copied them yet).
+        may_repeat: Values that may be in the log twice: without idempotence, or with
+            ``in_doubt="resend"``.
+        may_reorder: Values that may come late: UNKNOWN ones, where nothing fences the request off.
+        unpromised: Neither order nor uniqueness is promised for any record.
     """
 
     deadline: float | None = None
@@ -196,7 +207,7 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """Where a value is: its partition, its place in that log's order, and which log."""
+    """Where a value is: its partition, its offset, and which log."""
 
     topic: str
     partition: int
@@ -207,12 +218,12 @@ class _Found(NamedTuple):
 def check_history(
     rows: Iterable[Row], log: Iterable[LogRecord], expect: Expectations | None = None
 ) -> list[Violation]:
-    """Everything that is wrong with a history, in no order that matters.
+    """Return everything that is wrong with a history, in no particular order.
 
     Args:
-        rows: one per record that was queued.
-        log: all records of all partitions, each partition in log order.
-        expect: what is allowed; None allows nothing.
+        rows: One row per record that was sent.
+        log: All records of all partitions, each partition in log order.
+        expect: What is allowed; None allows nothing.
     """
     expect = expect or Expectations()
     known = {row.value: row for row in rows}
@@ -270,14 +281,14 @@ def _at(places: Sequence[_Found]) -> str:
 def _check_order(
     found: Mapping[ValueId, Sequence[_Found]], expect: Expectations
 ) -> Iterator[Violation]:
-    # `found` is in log order partition by partition; a repeated value counts where it is first.
+    # `found` is in log order, partition by partition; a repeated value counts where it is first.
     latest: dict[tuple[str, str, int, int | None], ValueId] = {}
     for value, places in found.items():
         place = places[0]
         if value in expect.may_reorder:
             continue
-        # Whoever names a partition stays there from one log of it to the next. Other records may
-        # have been meant for another partition while the log before this one was written.
+        # A record that names its partition is in every log of that partition. Others may have
+        # been meant for another partition while the log before this one was written.
         logs = [place.log] if value.partition < 0 else [place.log, None]
         keys = [(value.producer, place.topic, place.partition, log) for log in logs]
         before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]
@@ -288,7 +299,7 @@ def _check_order(
 
 
 def check_counters(counters: Mapping[str, int]) -> list[Violation]:
-    """A violation for each counter that is not back at zero (bytes in use, requests in flight)."""
+    """Return a violation for each counter that is not zero (bytes in use, requests in flight)."""
     return [
         Violation(Anomaly.LEAK, f"{name} is {value}")
         for name, value in counters.items()

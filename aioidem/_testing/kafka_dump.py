@@ -1,10 +1,11 @@
-"""What Kafka's own DumpLogSegments says of a partition's log, as plain data.
+"""What Kafka's own DumpLogSegments prints of a partition's log, as plain data.
 
-A witness that is not ours: its text is parsed here, and none of its bytes are read by our reader.
+It is a witness other than ours: its text is parsed here, and our reader reads none of the bytes.
 
-Invariants: a line that is neither a batch, a record nor known chatter is not passed over in
-silence, so a new version that prints differently is noticed. Payloads are text, as the tool prints
-them; bytes that are not UTF-8 do not survive, so send what does (hexadecimal digits, for example).
+Invariants
+    A line that is neither a batch, a record nor a known message raises an error, so that a new
+    version that prints differently is noticed. Payloads are text, as the tool prints them. Bytes
+    that are not UTF-8 do not survive, so tests send text (hexadecimal digits, for example).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class LogDumpError(KafkaError):
 class DumpedRecord:
     """One record; ``key`` and ``payload`` are None where the tool printed none.
 
-    ``marker``: COMMIT or ABORT, of a record that ends a transaction.
+    ``marker`` is COMMIT or ABORT for a record that ends a transaction.
     """
 
     offset: int
@@ -67,9 +68,10 @@ class DumpedBatch:
 
 
 def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
-    """Read what ``DumpLogSegments --print-data-log`` printed.
+    """Parse what ``DumpLogSegments --print-data-log`` printed.
 
-    :raises LogDumpError: a line is unknown, or a batch's checksum is wrong.
+    Raises:
+        LogDumpError: A line is unknown, or a batch's checksum is wrong.
     """
     batches: list[tuple[re.Match[str], list[DumpedRecord]]] = []
     for line in lines:
@@ -87,9 +89,10 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
 
 
 def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    """What was printed of several partitions' files, by the names of their directories.
+    """Split what was printed of several partitions' files, by the names of their directories.
 
-    :raises LogDumpError: it does not begin by naming a file.
+    Raises:
+        LogDumpError: The text does not begin with the name of a file.
     """
     dumps: dict[str, list[str]] = {}
     current: list[str] | None = None

@@ -1,16 +1,19 @@
-"""Kafka frames seen in passing: what a proxy must know of each to decide about it. No IO.
+"""Kafka frames in a stream: what a proxy must know of each to decide about it. No IO.
 
-`FrameCutter` walks along a stream of frames. What nobody wants to touch comes out as slices of what
-was fed, however many frames they span, so the common case costs one look at each frame's first
-bytes and no copy. A frame that is to be touched comes out whole.
+`FrameCutter` walks along a stream of frames. Frames that need no change come out as slices of what
+was fed, however many frames they span, so that the common case costs one look at each frame's first
+bytes, and no copy. A frame that is to be changed comes out whole.
 
-Invariants: every byte fed comes out once and in order, in passing or inside a whole frame (but for
-bytes still waited for); where the stream stops being frames (a length no broker takes) everything
-from there on passes unread, because a proxy must not hide from a broker what a client sent.
+Invariants
+    Every byte fed comes out once and in order, in a slice or in a whole frame (except for bytes of
+    a frame that is not complete). If the stream stops being frames (a length that no broker
+    accepts), everything from there on is passed on unread: a proxy must not hide from a broker what
+    a client sent.
 
-Rejected: decoding every message (a decoded Fetch answer costs more than all else a proxy does); the
-client's `FrameSplitter` (it copies each frame, and holds it until its last byte is there, which
-would add a frame's transmission time to every hop).
+Rejected
+    Decoding every message (decoding a Fetch response costs more than all else a proxy does); the
+    client's `FrameSplitter` (it copies each frame, and holds it until its last byte is there, which
+    would add a frame's transmission time to every hop).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ __all__ = [
 H = TypeVar("H")
 
 MAX_FRAME_BYTES: Final = 100 << 20
-"""A broker's socket.request.max.bytes; longer announcements are taken for something else."""
+"""A broker's ``socket.request.max.bytes``; a larger length is not taken for a frame."""
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">hhih")
@@ -55,13 +58,13 @@ class RequestHead:
     correlation_id: int
     client_id: str | None
     size: int
-    """Bytes of the frame behind its length."""
+    """Bytes of the frame, without the four bytes of its length."""
     answered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Let the frame pass with some bytes of its head replaced; ``at`` counts from its length on."""
+    """Pass the frame on with some bytes replaced; ``at`` counts from the start of its length."""
 
     at: int
     data: bytes
@@ -78,10 +81,10 @@ class _Verdict:
 
 
 PASS: Final = _Verdict("PASS")
-"""Let the frame pass as it is."""
+"""Pass the frame on unchanged."""
 
 WHOLE: Final = _Verdict("WHOLE")
-"""Hand the frame out whole, once it is complete."""
+"""Yield the frame whole, once it is complete."""
 
 Verdict: TypeAlias = _Verdict | Patch
 
@@ -97,12 +100,11 @@ class WholeFrame(Generic[H]):
 Piece: TypeAlias = bytes | memoryview | WholeFrame[H]
 
 Parse: TypeAlias = Callable[[bytes, int, int], H | None]
-"""Reads the head of the frame whose payload begins at an offset and has this many bytes; None: more
-of it must be there first."""
+"""Reads a frame's head from (data, offset of the payload, size); None: it needs more bytes."""
 
 
 def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
-    """The head of a request; one that is malformed has API key -1."""
+    """Return the head of a request; a malformed request has API key -1."""
     have = min(len(data) - at, size)
     if have < 10 and have < size:
         return None
@@ -124,7 +126,7 @@ def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
 
 
 def _answered(body: bytes, version: int) -> bool | None:
-    """Whether acks, behind the transactional id, is not 0; None: it is not there yet."""
+    """Return whether the field acks is not 0; None: it has not arrived yet."""
     if version < _FIRST_FLEXIBLE_PRODUCE:
         at = 0
         if version >= 3:
@@ -132,7 +134,7 @@ def _answered(body: bytes, version: int) -> bool | None:
                 return None
             at = 2 + max(_INT16.unpack_from(body)[0], 0)
     else:
-        # Tagged fields in a header are none so far; with some, the request counts as answered.
+        # No header has tagged fields so far; if there are any, the request counts as answered.
         if len(body) < 3:
             return None
         if body[0] != 0:
@@ -148,7 +150,7 @@ def _answered(body: bytes, version: int) -> bool | None:
 
 
 def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
-    """Correlation id (-1 if there is no room for one) and size of a response."""
+    """Return correlation id (-1 if there is no room for one) and size of a response."""
     if size < 4:
         return -1, size
     if len(data) - at < 4:
@@ -159,8 +161,9 @@ def response_head(data: bytes, at: int, size: int) -> tuple[int, int] | None:
 class FrameCutter(Generic[H]):
     """Walks along one direction of a connection.
 
-    :param parse: reads a frame's head.
-    :param judge: is asked once per frame, in order, as soon as its head is there.
+    Args:
+        parse: Reads a frame's head.
+        judge: Decides about each frame, in order, as soon as its head has arrived.
     """
 
     __slots__ = ("_judge", "_left", "_opaque", "_parse", "_rest", "_wanted", "_whole")
@@ -180,13 +183,14 @@ class FrameCutter(Generic[H]):
 
     @property
     def opaque(self) -> bool:
-        """Whether the stream has stopped being frames."""
+        """Return whether the stream has stopped being frames."""
         return self._opaque
 
     def feed(self, data: bytes) -> Iterator[Piece[H]]:
-        """Take bytes of the stream; yields what they complete, in order. Run it to its end.
+        """Take bytes of the stream, and yield what they complete, in order.
 
-        A frame is judged after everything before it was yielded.
+        A frame is judged after everything before it was yielded. The caller must exhaust the
+        iterator.
         """
         if self._rest:
             data, self._rest = self._rest + data, b""
@@ -215,7 +219,7 @@ class FrameCutter(Generic[H]):
         self._rest = rest
 
     def _begin(self, data: bytes, at: int) -> Verdict | None:
-        """Judge the frame that begins here; None: its head is not there yet."""
+        """Judge the frame that begins here; None: its head has not arrived yet."""
         if len(data) - at < 4:
             return None
         size: int = _LENGTH.unpack_from(data, at)[0]
@@ -233,7 +237,7 @@ class FrameCutter(Generic[H]):
         return verdict
 
     def _patch(self, data: bytes, at: int, patch: Patch) -> Generator[Piece[H], None, int]:
-        """The head has been read, so what is patched in it is there."""
+        """Yield the frame's first bytes with the patch: its head was read, so they are there."""
         start = at + patch.at
         yield from _slice(data, at, start)
         yield patch.data
@@ -241,7 +245,7 @@ class FrameCutter(Generic[H]):
         return start + len(patch.data)
 
     def _gather(self, data: bytes, at: int) -> Generator[Piece[H], None, int]:
-        """Collect the frame that is wanted whole."""
+        """Collect a frame that is to be yielded whole."""
         if self._wanted is None:
             return at
         head, missing = self._wanted

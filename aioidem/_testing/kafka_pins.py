@@ -1,8 +1,8 @@
 """The SHA-256 of every jar of the versions of Kafka that the tests run, checked before they run.
 
-Jars come with a checksum from the server that they come from, which says nothing about the server.
-These were taken when a version was added, and are read in reviews. One file for each version, in
-the format of ``sha256sum``: ``python -m tests.kafka.new_pins VERSION`` prints a new one.
+A server sends a checksum with each jar, which says nothing about the server. These checksums were
+taken when a version was added, and are reviewed. There is one file per version, in the format of
+``sha256sum``: ``python -m tests.kafka.new_pins VERSION`` prints a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["pinned_jars", "sha256_of", "unlike_pins"]
 
 
 def pinned_jars(version: str) -> Mapping[str, str] | None:
-    """The SHA-256 of each jar of a version of Kafka, by file name; None if it is not pinned."""
+    """Return the SHA-256 of each jar of a Kafka version by file name; None if it is not pinned."""
     file = importlib.resources.files("aioidem._testing") / f"kafka-{version}.sha256"
     if not file.is_file():
         return None
@@ -25,7 +25,7 @@ def pinned_jars(version: str) -> Mapping[str, str] | None:
 
 
 def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
-    """Say of each jar that is not the pinned one what is wrong with it."""
+    """Return, for each jar that is not the pinned one, what is wrong with it."""
     wrong = []
     for jar in jars:
         expected = pins.get(jar.name)
@@ -37,6 +37,6 @@ def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

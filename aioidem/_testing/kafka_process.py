@@ -1,18 +1,20 @@
-"""Broker processes that end with the one that started them, however it ends.
+"""Broker processes that end with the process that started them, however it ends.
 
-A `ProcessGuard` is a small process of its own that reads a pipe from us. It learns of each process
-group and directory; when the pipe closes, because we closed it or because we are gone (an
-exception, ``os._exit``, SIGKILL), it kills the groups, removes the directories and ends. There is
-one way of cleaning up, and every end of a test takes it.
+A `ProcessGuard` is a small process that reads a pipe from this one, and so learns of each process
+group and directory. When the pipe closes, because the guard was closed or this process has ended
+(by an exception, ``os._exit`` or SIGKILL), it kills the groups, removes the directories and ends.
+There is one way of cleaning up, and every end of a test takes it.
 
-Invariants: a child is its own session and process group, so no Ctrl-C of a terminal reaches it and
-all it may have started dies with it; a group is forgotten once its process has been waited for,
-because its number may be taken again. Methods block for a moment (fork, files, a pipe): call
-them from a thread where an event loop runs. POSIX only.
+Invariants
+    A child has its own session and process group, so no Ctrl-C of a terminal reaches it, and all
+    processes that it started are killed with it. A group is forgotten once its process has been
+    waited for, because its number may be reused. Methods block for a moment (fork, files, a pipe):
+    call them from a thread where an event loop runs. POSIX only.
 
-Rejected: atexit alone (it does not run after a signal or ``os._exit``); PR_SET_PDEATHSIG (it fires
-when the starting *thread* ends, and ours are pooled); supervising in the JVM (no hook survives
-SIGKILL either).
+Rejected
+    atexit alone (it does not run after a signal or ``os._exit``); PR_SET_PDEATHSIG (it fires when
+    the starting *thread* ends, and ours are pooled); supervising in the JVM (no hook survives
+    SIGKILL either).
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ for folder in folders:
 """
 
 
-# Says to the guard, by the pipe it has as its stdin, who it is, and becomes what it was given.
-# While it has that pipe the guard reads on: there is no moment at which nobody would end it.
+# Reports itself to the guard through the pipe that is its stdin, then becomes the command.
+# While it holds the pipe the guard keeps reading, so at every moment something would end it.
 _ENROL: Final = ("/bin/sh", "-c", 'echo "group $$" >&0 && exec "$@" </dev/null', "enrol")
 
 
 class ProcessGuard:
-    """Ends what it was told of when it is closed, or when this process is gone."""
+    """Kills groups and removes directories when it is closed, or when this process ends."""
 
     __slots__ = ("_process",)
 
@@ -81,11 +83,11 @@ class ProcessGuard:
         )
 
     def watch_folder(self, folder: Path) -> None:
-        """Remove it in the end."""
+        """Have a directory removed in the end."""
         self._tell(f"folder {folder}")
 
     def watch_group(self, group: int) -> None:
-        """Kill it in the end."""
+        """Have a process group killed in the end."""
         self._tell(f"group {group}")
 
     def start(
@@ -96,13 +98,16 @@ class ProcessGuard:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Run it in a group of its own, which is watched before it runs; its output goes there.
+        """Start a command in a process group that is watched before the command runs.
 
-        :raises KafkaError: the guard was closed.
+        Its output is appended to the log.
+
+        Raises:
+            KafkaError: The guard was closed.
         """
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
-            raise KafkaError("nobody would end it: the guard was closed")
+            raise KafkaError("the guard was closed, and nothing would end the process")
         return subprocess.Popen(  # noqa: S603 - made by KafkaCluster
             [*_ENROL, *command],
             stdin=pipe,
@@ -114,13 +119,14 @@ class ProcessGuard:
         )
 
     def forget_group(self, group: int) -> None:
-        """It is gone."""
+        """Stop watching a group, which has ended."""
         self._tell(f"forget {group}")
 
     def close(self) -> None:
         """Clean up, and return when that is done.
 
-        :raises KafkaError: it took too long; something is left behind.
+        Raises:
+            KafkaError: It took too long; something may be left behind.
         """
         if self._process.stdin is not None:
             with suppress(OSError):
@@ -133,17 +139,18 @@ class ProcessGuard:
     def _tell(self, line: str) -> None:
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
-            # One write, which a pipe does not split: threads may tell at the same time.
+            # One write, which a pipe does not split: several threads may write.
             os.write(pipe.fileno(), f"{line}\n".encode())
 
 
 class KafkaProcess:
     """One Java process that may be started again.
 
-    :param command: what to run.
-    :param log: gets its output, appended.
-    :param guard: ends it if nobody else does.
-    :param env: its environment; None: this process's own.
+    Args:
+        command: The command.
+        log: File that its output is appended to.
+        guard: Ends it if nothing else does.
+        env: Its environment; None: this process's own.
     """
 
     __slots__ = ("_command", "_env", "_guard", "_process", "_stopped", "log")
@@ -168,17 +175,17 @@ class KafkaProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, which is also its group's; None before the first start."""
+        """Return the id of the process and of its group; None before the first start."""
         return None if self._process is None else self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return whether it was started and has not ended."""
         return self._process is not None and self.exit_code() is None
 
     @property
     def paused(self) -> bool:
-        """Whether it runs, and was sent SIGSTOP and no SIGCONT since."""
+        """Return whether it runs, and was sent SIGSTOP and no SIGCONT since."""
         return self._stopped and self.running
 
     def start(self) -> None:
@@ -191,13 +198,14 @@ class KafkaProcess:
             self._process = self._guard.start(self._command, log, env=self._env)
 
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs or before it was started. Does not block."""
+        """Return its exit code; None while it runs or before it was started. Does not block."""
         return None if self._process is None else self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To its whole group, if it runs; returns from SIGSTOP when all its threads stand still.
+        """Send a signal to its whole group, if it runs; after SIGSTOP, wait until it has stopped.
 
-        :raises KafkaError: they do not.
+        Raises:
+            KafkaError: It does not stop.
         """
         if self._process is not None and self.running:
             with suppress(ProcessLookupError):
@@ -208,9 +216,10 @@ class KafkaProcess:
                 _wait_until_stopped(self._process.pid)
 
     def wait(self, timeout: float) -> None:
-        """Return when it has ended.
+        """Wait until it has ended.
 
-        :raises KafkaError: it has not after so many seconds.
+        Raises:
+            KafkaError: It has not ended within ``timeout`` seconds.
         """
         if self._process is None:
             return
@@ -225,17 +234,17 @@ class KafkaProcess:
             self._guard.forget_group(self._process.pid)
 
     def tail(self, lines: int = 30) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         with suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Return when a child has stopped or ended, without taking that from who waits for its end.
+    """Return when a child has stopped or ended, without reaping it.
 
-    kill(2) returns when the signal is pending: one thread takes it, when it is next scheduled, and
-    the others run on until it does. The parent is told when the last one has stopped.
+    kill(2) returns when the signal is pending: one thread takes it when it is next scheduled, and
+    the others run on until then. The parent is notified when the last one has stopped.
     """
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return
@@ -249,16 +258,16 @@ def _wait_until_stopped(pid: int) -> None:
 
 
 def reserve_port(host: str = "127.0.0.1") -> int:
-    """A free TCP port that the kernel gives to nobody who asks for any port, for a minute.
+    """Return a free TCP port that the kernel assigns to no other socket for about a minute.
 
-    A connection of it is left in TIME_WAIT: a server that sets SO_REUSEADDR, as Java's do, may
-    listen there nevertheless.
+    This leaves a connection of the port in TIME_WAIT. A server that sets SO_REUSEADDR, as Java's
+    do, can still bind it.
     """
     with socket.create_server((host, 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection((host, port)) as client:
             accepted, _ = server.accept()
-            # The side that closes first is the one that waits.
+            # The side that closes first is the one in TIME_WAIT.
             accepted.close()
             client.recv(1)
     return port

@@ -1,17 +1,19 @@
-"""Gives a broker of today KIP-1269's face: what a proxy changes in the messages between. No IO.
+"""Makes a broker of today seem to implement KIP-1269: what a proxy changes in messages. No IO.
 
 A broker that is patched to remember more batches (`broker_patch`) does not say so. `RetentionFace`
-says it for the broker, as KIP-1269 will: ApiVersions offers Produce v14, requests in v14 go on as
-v13 (the bodies are the same), their answers come back with the tagged field, and DescribeConfigs of
-a topic names ``producer.state.batches.to.retain``.
+says it for the broker, as KIP-1269 specifies: ApiVersions offers Produce v14, requests in v14 are
+passed on as v13 (the bodies are the same), their responses get the tagged field, and
+DescribeConfigs of a topic contains ``producer.state.batches.to.retain``.
 
-Invariants: a broker without Produce v13 is never given v14; a message that cannot be read is passed
-on as it is; a value of 5 is not written into answers, as Kafka leaves out what equals the default;
-a topic without a value of its own gets the default one, and one whose name is not known yet (no
-Metadata answer has named it) nothing.
+Invariants
+    A broker without Produce v13 is never sent v14. A message that cannot be read is passed on as it
+    is. A value of 5 is not written into responses, as Kafka leaves out what equals the default. A
+    topic without a value of its own has the default; a topic whose name is not known yet, because
+    no Metadata response has named it, gets no field.
 
-Rejected: answering DescribeConfigs without the broker (its other values, errors and authorisation
-would have to be made up).
+Rejected
+    Answering DescribeConfigs without the broker (its other values, errors and authorisation would
+    have to be made up).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from aioidem.errors import ConfigError, ProtocolError
 __all__ = ["OFFERED_PRODUCE", "RetentionFace"]
 
 OFFERED_PRODUCE: Final = 14
-"""The version of Produce that KIP-1269 adds."""
+"""The Produce version that KIP-1269 adds."""
 
 _FORWARDED: Final = OFFERED_PRODUCE - 1
 _UNSUPPORTED_VERSION: Final = 35
@@ -54,15 +56,18 @@ _FROM_DEFAULT: Final = 5
 _ANSWERS: Final = frozenset({ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS})
 
 Asked = frozenset[str]
-"""The topics of a DescribeConfigs request that asked for the config, or for all of them."""
+"""Topics for which a DescribeConfigs request asks for this config, or for all configs."""
 
 
 class RetentionFace:
-    """What the brokers of one cluster say of their memory. Share it between their proxies.
+    """What the brokers of one cluster say about the batches they retain; proxies share it.
 
-    :param default: batches that a topic without an own value is said to have retained.
-    :param topics: own values by topic.
-    :raises ConfigError: a value is below 1.
+    Args:
+        default: Batches retained for a topic without a value of its own.
+        topics: Batches retained, by topic.
+
+    Raises:
+        ConfigError: A value is below 1.
     """
 
     def __init__(
@@ -79,9 +84,12 @@ class RetentionFace:
         return f"<RetentionFace default={self._default} topics={self._own}>"
 
     def set(self, topic: str | None, batches: int) -> None:
-        """Change what is said of a topic, or (None) of all without an own value, from now on.
+        """Change the value of a topic, or (None) of all topics without one of their own.
 
-        :raises ConfigError: less than 1. (A broker refuses less than 5; a client must bear it.)
+        A broker refuses values below 5; a client must cope with them.
+
+        Raises:
+            ConfigError: The value is below 1.
         """
         if not 1 <= batches < 1 << 31:
             raise ConfigError(f"{RETAIN_CONFIG}={batches}: 1 or more is possible")
@@ -91,26 +99,26 @@ class RetentionFace:
             self._own[topic] = batches
 
     def retained(self, topic: str) -> int:
-        """What is said of this topic."""
+        """Return the value of a topic, in batches."""
         return self._own.get(topic, self._default)
 
     def learn(self, topic: str, topic_id: uuid.UUID) -> None:
-        """Tell a topic's id, by which answers name it; Metadata answers tell it, too."""
+        """Take in a topic's id, by which responses name it; Metadata responses have it, too."""
         self._names[topic_id] = topic
 
     # -- requests ----------------------------------------------------------------------------------
 
     def forwarded_version(self, api_key: int, version: int) -> int:
-        """The version in which a client's request goes on to the broker."""
+        """Return the version in which a client's request is passed on to the broker."""
         v14 = (api_key, version) == (ApiKey.PRODUCE, OFFERED_PRODUCE)
         return _FORWARDED if v14 else version
 
     def reads_request(self, api_key: int) -> bool:
-        """Whether `request` must see the requests of this API."""
+        """Return whether `request` must see the requests of this API."""
         return api_key == ApiKey.DESCRIBE_CONFIGS
 
     def request(self, payload: bytes) -> Asked:
-        """Remember of a request what its answer will need."""
+        """Return what the response to this DescribeConfigs request will need."""
         try:
             _, request = decode_request(payload)
         except ProtocolError:
@@ -120,21 +128,24 @@ class RetentionFace:
             each.resource_name
             for each in resources
             if each.resource_type == _TOPIC
-            # None or an empty list asks for all of them.
+            # None or an empty list asks for all configs.
             and (not each.configuration_keys or RETAIN_CONFIG in each.configuration_keys)
         )
 
     # -- answers -----------------------------------------------------------------------------------
 
     def reads_response(self, api_key: int, version: int) -> bool:
-        """Whether `response` must see the answers to these requests; version: the client's."""
+        """Return whether `response` must see the responses to requests of this API and version."""
         return api_key in _ANSWERS or (api_key, version) == (ApiKey.PRODUCE, OFFERED_PRODUCE)
 
     def response(self, api_key: int, version: int, payload: bytes, asked: Asked) -> bytes:
-        """What the client gets instead of this answer.
+        """Return what the client gets instead of a response.
 
-        :param version: the client's.
-        :param asked: what `request` returned, for DescribeConfigs.
+        Args:
+            api_key: API of the request.
+            version: Version in which the client sent the request.
+            payload: The response, without its length.
+            asked: What `request` returned for a DescribeConfigs request.
         """
         try:
             return self._response(api_key, version, payload, asked)
@@ -222,7 +233,7 @@ def _tagged_partition(partition: Any, batches: int) -> PartitionProduceResponseV
 
 
 def _offering(answer: Any) -> Any:
-    """ApiVersions with Produce v14, if the broker has v13."""
+    """Return an ApiVersions response that offers Produce v14, if the broker has v13."""
     keys = tuple(
         dataclasses.replace(each, max_version=OFFERED_PRODUCE)
         if each.api_key == ApiKey.PRODUCE and each.max_version == _FORWARDED
@@ -233,7 +244,7 @@ def _offering(answer: Any) -> Any:
 
 
 def _values(entity: Any) -> dict[str, Any]:
-    """An entity's own fields; what is nested in them stays as it is."""
+    """Return an entity's own fields; nested entities stay as they are."""
     return {each.name: getattr(entity, each.name) for each in dataclasses.fields(entity)}
 
 

@@ -1,11 +1,11 @@
-"""What makes a `KafkaCluster` ask for certificates, passwords and permissions.
+"""Certificates, passwords and permissions of a `KafkaCluster`.
 
-Besides the listeners it always has, each broker gets two more, on ``localhost`` and past its proxy:
-``TLS`` (protocol SSL, clients need a certificate) and ``SASL`` (SASL_SSL, every mechanism Kafka
-has but GSSAPI). The one behind the proxy, which reads frames and so cannot be encrypted, may be
-made SASL_PLAINTEXT.
+Besides its usual listeners each broker gets two more, on ``localhost`` and past its proxy: ``TLS``
+(protocol SSL, clients need a certificate) and ``SASL`` (SASL_SSL, every mechanism Kafka has but
+GSSAPI). The listener behind the proxy cannot be encrypted, because the proxy reads frames, but it
+can be made SASL_PLAINTEXT.
 
-OAUTHBEARER is validated as Kafka does out of the box: unsigned tokens with ``sub`` and ``exp``.
+OAUTHBEARER is validated as Kafka does by default: unsigned tokens with ``sub`` and ``exp``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _MECHANISMS: Final = ("PLAIN", *_HASHES, "OAUTHBEARER")
 class KafkaSecurity:
     """Certificates and users of a cluster.
 
-    :param identity: the brokers' private key and certificate chain, PEM.
-    :param authorities: whose client certificates are taken, PEM.
-    :param users: passwords by name, for PLAIN and SCRAM alike.
-    :param max_session: seconds until clients have to authenticate again; 0: never. By mechanism,
-        or one for all.
-    :param authorize: who is authenticated may do only what was allowed to him (`KafkaCluster.ask`
-        creates such rules); who comes in without authentication may do everything.
-    :param proxied: the protocol of the listener behind the proxy.
+    Args:
+        identity: The brokers' private key and certificate chain, in PEM.
+        authorities: Certificates of the authorities whose client certificates are accepted, in PEM.
+        users: Passwords by user name, for PLAIN and SCRAM.
+        max_session: Seconds until clients have to authenticate again; 0: never. One value, or one
+            per mechanism.
+        authorize: An authenticated client may do only what an ACL allows (`KafkaCluster.ask` can
+            create ACLs); a client without authentication may do everything.
+        proxied: Protocol of the listener behind the proxy.
     """
 
     identity: str = field(repr=False)
@@ -44,10 +45,10 @@ class KafkaSecurity:
     proxied: str = "PLAINTEXT"
 
     listeners: ClassVar[tuple[str, ...]] = ("TLS", "SASL")
-    """Names of the listeners it adds, in the order of their ports."""
+    """Names of the additional listeners, in the order of their ports."""
 
     def settings(self, folder: Path) -> dict[str, str]:
-        """Server properties; writes the PEM files they name into ``folder``."""
+        """Return server properties, and write the PEM files that they name into ``folder``."""
         identity, authorities = folder / "identity.pem", folder / "authorities.pem"
         identity.write_text(self.identity)
         authorities.write_text(self.authorities)
@@ -77,12 +78,12 @@ class KafkaSecurity:
         return settings
 
     def added(self, ports: Sequence[int]) -> str:
-        """The listeners, as properties list them."""
+        """Return the additional listeners, as properties list them."""
         pairs = zip(self.listeners, ports, strict=True)
         return "".join(f",{name}://localhost:{port}" for name, port in pairs)
 
     def format_arguments(self) -> list[str]:
-        """Of the tool that formats the storage: the users' SCRAM keys."""
+        """Return arguments for the tool that formats the storage: the users' SCRAM keys."""
         return [
             argument
             for name, password in self.users.items()

@@ -1,4 +1,4 @@
-"""A member of a group that says exactly what it is told to, for tests of the brokers."""
+"""A group member whose every request is made by the test."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["MemberClient", "subscription"]
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says to its leader: a ConsumerProtocolSubscription, v0."""
+    """Return the metadata of a consumer for its leader: a ConsumerProtocolSubscription, v0."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 class MemberClient:
-    """A connection to the group's coordinator; it keeps what it was given."""
+    """A connection to the group's coordinator, which keeps the member's id and generation."""
 
     def __init__(
         self, cluster: VirtualCluster, instance: str | None = None, group: str = "g"
@@ -75,7 +75,7 @@ class MemberClient:
         self.join_id = self.client.send(11, version, request)
 
     def joined(self) -> ErrorCode | None:
-        """What was said so far; what it gives is taken."""
+        """Return the answer to JoinGroup, if there is one, and keep the id and generation in it."""
         answer = self.client.answer(self.join_id)
         if answer is None:
             return None
@@ -87,7 +87,7 @@ class MemberClient:
         return answer.error_code  # type: ignore[no-any-return]
 
     def begin(self, version: int = 9) -> ErrorCode | None:
-        """Join as a new member does: a dynamic one asks twice."""
+        """Join as a new member does; a dynamic member asks twice (KIP-394)."""
         self.ask_to_join(version)
         if self.joined() is ErrorCode.member_id_required:
             self.ask_to_join(version)
@@ -96,7 +96,7 @@ class MemberClient:
     # -- syncing -----------------------------------------------------------------------------------
 
     def ask_to_sync(self, *assigned: MemberClient, version: int = 5, **changes: Any) -> None:
-        """Send a SyncGroup; the leader's assigns its number to each."""
+        """Send a SyncGroup; the leader assigns its own number to each member."""
         request = self.place | {
             "protocol_type": self.protocol_type,
             "protocol_name": next(iter(self.protocols)),
@@ -109,7 +109,7 @@ class MemberClient:
         self.sync_id = self.client.send(14, version, request)
 
     def synced(self) -> tuple[ErrorCode, bytes] | None:
-        """What was said so far."""
+        """Return the answer to SyncGroup, if there is one."""
         answer = self.client.answer(self.sync_id)
         return None if answer is None else (answer.error_code, bytes(answer.assignment))
 

@@ -37,7 +37,7 @@ def describe(
 
 
 def value(client: VirtualClient, config: str, kind: int = TOPIC, name: str = "t") -> Any:
-    """(value, source) of one config, or None if it is not named."""
+    """Return (value, source) of one config; None if the answer does not name it."""
     found = describe(client, kind, name, [config])
     assert found.error_code == ErrorCode.none
     return (found.configs[0].value, found.configs[0].config_source) if found.configs else None
@@ -60,7 +60,7 @@ def alter(
 
 
 def test_kip_1269_default_and_minimum_of_the_config() -> None:
-    """The KIP's test plan: the default is 5, and less than 5 is INVALID_CONFIG."""
+    """The default of KIP-1269's config is 5, and a value below 5 is INVALID_CONFIG."""
     _, client = make()
     (config,) = describe(client, keys=[RETAIN]).configs
     assert (config.value, config.config_type) == ("5", 3)
@@ -163,7 +163,10 @@ def test_what_cannot_be_described() -> None:
 
 
 def test_a_broker_config_nobody_knows_is_taken_and_described_with_null() -> None:
-    """As Kafka 4.3.1 does: a client must not take the name for the feature (KIP-758)."""
+    """An unknown broker config is accepted and described with null, as by Kafka 4.3.1.
+
+    So a client must not take the name of KIP-758's config for the feature.
+    """
     _, client = make()
     assert value(client, UNKNOWN_TO_BROKERS, BROKER, "0") is None
     assert alter(client, (UNKNOWN_TO_BROKERS, SET, "7"), kind=BROKER, name="").error_code == 0

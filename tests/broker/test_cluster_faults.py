@@ -1,4 +1,4 @@
-"""The faults of real brokers: each as it was seen on Kafka 4.3.1, on a virtual clock."""
+"""The faults of real brokers, each as it was seen on Kafka 4.3.1, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def end(partition: Partition, broker_id: int | None = None) -> int:
 
 
 def last_sequence(client: VirtualClient) -> int | None:
-    """What DescribeProducers says of producer 7."""
+    """Return the last sequence of producer 7, from DescribeProducers."""
     values = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     ((part,),) = [t.partitions for t in client.ask(61, 0, values).topics]
     assert part.error_code == ErrorCode.none
@@ -135,7 +135,7 @@ def test_describe_producers_says_the_log_end_and_not_the_high_watermark() -> Non
 
 
 def test_a_request_waiting_for_the_high_watermark_keeps_what_is_behind_it_waiting() -> None:
-    """One connection is served in order, one request at a time."""
+    """A connection is served in order, so a request behind one that waits is not served."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     client.send_produce(idempotent_batch(0), timeout_ms=5000)
@@ -302,7 +302,11 @@ def test_a_clean_restart_remembers_one_batch_per_producer() -> None:
 
 
 def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
-    """7 of 12 batches stored: 11..8 refused, 7 is next and appended, 6 gets its old offset."""
+    """After a clean restart, resending newest first finds which batches were stored.
+
+    7 of 12 batches were stored: 11 to 8 are refused, 7 is next and is appended, and 6 gets its old
+    offset.
+    """
     cluster, _, client = make(retain=20)
     fill(client, 7)
     again = restart(cluster, 0, clean=True)
@@ -324,7 +328,7 @@ def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
 
 
 def test_a_kill_leaves_one_batch_too_because_recovery_goes_through_a_snapshot() -> None:
-    """As on Kafka 4.3.1 and 3.9.1: tests/producer/on_kafka/test_recovery.py."""
+    """A killed broker remembers one batch per producer after recovery (Kafka 4.3.1 and 3.9.1)."""
     cluster, _, client = make(retain=20)
     fill(client, 25)
     again = restart(cluster, 0, clean=False)
@@ -477,7 +481,7 @@ def test_expiry_goes_by_the_clock_of_each_broker_and_its_configs() -> None:
 
 
 def test_a_late_caller_does_not_shift_the_checks() -> None:
-    """Two clusters, one advanced second by second, one in a single step, end up the same."""
+    """A cluster advanced second by second and one advanced in a single step end up the same."""
     ends = []
     for steps in (1, 2000):
         cluster, _, client = make(configs={"producer.id.expiration.ms": "900000"})
@@ -502,7 +506,7 @@ def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
 
 
 def once(action: Any, *, api_key: int = 0) -> Any:
-    """A hook that acts on the first request of that API only."""
+    """Return a hook that acts on the first request of one API."""
     seen: list[RequestSeen] = []
 
     def hook(request: RequestSeen) -> Any:

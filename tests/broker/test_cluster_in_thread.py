@@ -1,4 +1,4 @@
-"""`EmbeddedCluster.in_thread`, a cluster for callers that block, and `records`, what it holds."""
+"""`EmbeddedCluster.in_thread`, a cluster for callers that block, and `records`, its contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
 
-# What an EmbeddedCluster has for its own loop, or to look into it: `call` is for that.
+# Members for the cluster's own loop, or to inspect it: callers reach them through `call`.
 OF_THE_LOOP = {"connector", "in_thread", "state"}
 
 

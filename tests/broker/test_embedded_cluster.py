@@ -1,4 +1,4 @@
-"""The shell: real connections, on every event loop, over TCP and in memory."""
+"""The embedded cluster on real connections, on every event loop, over TCP and in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """A wall clock at which the test's batches are new: a snapshot is loaded without old ones."""
+    """Return a wall clock at which the batches are new: loading a snapshot drops old ones."""
     return START_MS / 1000
 
 
@@ -505,6 +505,6 @@ async def test_closing_wakes_whoever_waits_on_a_memory_stream() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until the cluster is there; the caller bounds it."""
+    """Let other tasks run until the condition is true; the caller bounds the wait."""
     while not condition():
         await anyio.lowlevel.checkpoint()

@@ -1,8 +1,8 @@
 """Consumers of other projects subscribe to the embedded cluster: they join, rebalance and resume.
 
-Each client goes through the same life: a first member reads everything and commits, a second one
-joins and takes over part of the partitions, leaves, and the first has all of them again; a new
-member goes on where the group committed.
+Each client goes through the same steps: a first member reads everything and commits; a second one
+joins, takes over part of the partitions and leaves, and the first has all of them again; a new
+member resumes where the group committed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BOUND = 30.0
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """aiokafka knows no trio."""
+    """Run on asyncio only: aiokafka does not support trio."""
     return "asyncio"
 
 
@@ -65,7 +65,7 @@ async def read(consumer: aiokafka.AIOKafkaConsumer, count: int) -> set[int]:
 
 
 async def owns(consumer: aiokafka.AIOKafkaConsumer, count: int) -> None:
-    while len(consumer.assignment()) != count:  # noqa: ASYNC110 - aiokafka tells nobody
+    while len(consumer.assignment()) != count:  # noqa: ASYNC110 - aiokafka has no event for it
         await anyio.sleep(0.02)
 
 
@@ -93,7 +93,7 @@ async def test_aiokafka_subscribes_rebalances_commits_and_resumes() -> None:
 
 
 class Member(ABC):
-    """A consumer that blocks, polled by a thread of its own: what it owns, and what it has read."""
+    """A consumer that blocks, polled by a thread of its own, with what it owns and has read."""
 
     def __init__(self, servers: str, instance: str | None = None) -> None:
         self.read: list[int] = []
@@ -120,7 +120,7 @@ class Member(ABC):
         assert self.failed is None
 
     def commit(self) -> None:
-        """Let it commit what it has read, and wait until it has."""
+        """Commit what the member has read, and wait until that is done."""
         done = threading.Event()
         self._wanted.append(done.set)
         assert done.wait(BOUND)
@@ -170,7 +170,7 @@ class KafkaPythonMember(Member):
         )
 
     def _poll(self) -> list[int]:
-        # Not shorter: a poll that ends while it joins can lose the answer, and joins no more.
+        # Not shorter: a poll that ends during a join can lose the answer, and does not join again.
         found = self.consumer.poll(timeout_ms=1000)
         return [int(record.value) for records in found.values() for record in records]
 
@@ -212,7 +212,7 @@ class ConfluentMember(Member):
 
 
 class ConfluentCooperativeMember(ConfluentMember):
-    """It gives up partitions only when somebody else is to have them (KIP-429)."""
+    """A member that gives up only the partitions that another member gets (KIP-429)."""
 
     def _start(self) -> None:
         self.consumer = confluent_kafka.Consumer(
@@ -229,7 +229,7 @@ class ConfluentCooperativeMember(ConfluentMember):
 
 
 def until(holds: Callable[[], bool], *members: Member) -> None:
-    """Wait until it holds; what a member fails of ends the wait."""
+    """Wait until the condition is true, or raise what a member failed with."""
     deadline = time.monotonic() + BOUND
     while not holds():
         for each in members:
@@ -263,7 +263,7 @@ def test_a_blocking_client_subscribes_rebalances_commits_and_resumes(kind: type[
 
 @pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember])
 def test_a_static_member_is_started_again_and_nobody_has_to_move(kind: type[Member]) -> None:
-    """KIP-345: no generation ends when it goes and comes."""
+    """No generation ends when a static member stops and starts again (KIP-345)."""
     with EmbeddedCluster.in_thread() as cluster, ExitStack() as members:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         servers = cluster.bootstrap_servers

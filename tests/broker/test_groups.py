@@ -1,6 +1,6 @@
-"""The classic group protocol on a virtual clock: rounds, sessions, fencing, what is told of groups.
+"""The classic group protocol on a virtual clock: rounds, sessions, fencing, descriptions of groups.
 
-The differential test holds the same against real Kafka; here time passes at no cost.
+The differential test compares the same with real Kafka; here time passes at no cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OK = ErrorCode.none
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers, topic ``t``."""
+    """Two brokers and topic ``t``."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     made.state.create_topic("u", partitions=1, replication=1)
@@ -28,7 +28,7 @@ def cluster() -> VirtualCluster:
 
 
 def members(cluster: VirtualCluster, *instances: str | None) -> list[MemberClient]:
-    """A stable group of these members, the first of which leads."""
+    """Return a stable group of these members, the first of which leads."""
     made = [MemberClient(cluster, instance) for instance in instances]
     for number, each in enumerate(made):
         each.begin()
@@ -54,7 +54,7 @@ def state(cluster: VirtualCluster) -> GroupState:
 
 
 def pass_time(cluster: VirtualCluster, seconds: float, *alive: MemberClient) -> None:
-    """Let time pass; these send a heartbeat each second."""
+    """Let time pass, in which these members send a heartbeat each second."""
     until = cluster.now + seconds
     while cluster.now < until:
         cluster.run_until(min(cluster.now + 1, until))
@@ -120,7 +120,7 @@ def test_a_commit_is_a_heartbeat(cluster: VirtualCluster) -> None:
 
 
 def test_who_does_not_join_again_in_time_is_out(cluster: VirtualCluster) -> None:
-    """The most patient member decides how long is waited: sixty seconds."""
+    """After the longest rebalance timeout, 60 s, members that have not joined are removed."""
     one, two = members(cluster, None, None)
     three = MemberClient(cluster)
     three.begin()
@@ -186,7 +186,7 @@ def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
     assert one.begin() is None
     pass_time(cluster, 2.0)
     assert two.begin() is None
-    # One more came, so three seconds more.
+    # Another member has joined, so the wait is three seconds longer.
     pass_time(cluster, 3.5)
     assert one.joined() is None
     pass_time(cluster, 1.0)
@@ -334,7 +334,7 @@ def test_who_may_commit_for_a_group_with_members(
 def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> None:
     one, two = members(cluster, None, None)
     one.ask_to_join()
-    assert two.commit(7) is OK  # of the old generation, which is not over
+    assert two.commit(7) is OK  # of the old generation, which has not ended
     two.ask_to_join()
     assert (one.joined(), two.joined()) == (OK, OK)
     assert one.commit() is ErrorCode.rebalance_in_progress
@@ -363,7 +363,7 @@ def test_a_static_member_that_comes_back_takes_its_place_and_nobody_moves(
 def test_a_static_leader_that_comes_back_assigns_nothing(
     cluster: VirtualCluster, version: int, *, told: bool
 ) -> None:
-    """Only v9 can say so; before, it is not told that it leads."""
+    """A static leader that returns skips the assignment: v9 is told so, older ones do not lead."""
     one, _ = members(cluster, "a", "b")
     again = MemberClient(cluster, "a")
     assert again.begin(version) is OK
@@ -437,7 +437,7 @@ def test_a_group_is_described(cluster: VirtualCluster) -> None:
     assert told.members[1].group_instance_id == "b"
     assert told.members[0].client_host == "/127.0.0.1"
     one.ask_to_join()
-    told = two.describe()  # on the other connection, of a client that waits, nothing is read
+    told = two.describe()  # the broker does not read the connection of a client whose request waits
     assert (told.group_state, told.protocol_data) == ("PreparingRebalance", "")
 
 
@@ -532,7 +532,10 @@ def test_a_coordinator_that_stops_forgets_who_waited_and_no_member(
 
 
 def test_a_member_that_hangs_up_while_it_waits_is_out_in_the_end(cluster: VirtualCluster) -> None:
-    """A broker cannot see that: it does not read from whom it serves."""
+    """A member that closes its connection while it waits is removed when its session ends.
+
+    The broker cannot see it before: it does not read a connection while it serves a request on it.
+    """
     [one] = members(cluster, None)
     gone = MemberClient(cluster)
     gone.begin()

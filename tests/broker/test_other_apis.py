@@ -1,4 +1,4 @@
-"""Every API but Produce: in every version, and what it refuses."""
+"""Every API but Produce, in every version, and what each refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FETCH_VERSIONS = range(4, 19)
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers; topic ``t`` with partition 0 on broker 0 and 1 on broker 1, 3 records in 0."""
+    """Two brokers; topic ``t`` with partition 0 on broker 0, 1 on broker 1, and 3 records in 0."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     client = made.client()
@@ -144,7 +144,7 @@ def creation(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
-    """Who has a transaction open that group g takes part in, all coordinated by broker 0."""
+    """Open a transaction that includes group g; broker 0 coordinates both."""
     cluster.state.coordinators |= {"tx": 0, "g": 0}
     client = cluster.client()
     given = client.ask(
@@ -160,7 +160,7 @@ def in_transaction(cluster: VirtualCluster) -> dict[str, Any]:
 
 
 def member(cluster: VirtualCluster) -> dict[str, Any]:
-    """The one member of group g, which is stable and coordinated by broker 0."""
+    """Return the one member of group g, which is stable and coordinated by broker 0."""
     cluster.state.coordinators["g"] = 0
     client = cluster.client()
     joined = client.ask(11, 3, join_request(""))
@@ -181,7 +181,7 @@ def join_request(member_id: str) -> dict[str, Any]:
 
 
 def empty_group(cluster: VirtualCluster) -> str:
-    """A group that has committed an offset, coordinated by broker 0."""
+    """Return a group that has committed an offset, coordinated by broker 0."""
     cluster.state.coordinators["g"] = 0
     cluster.client().ask(8, 2, commit_request(cluster, 2))
     return "g"
@@ -299,7 +299,7 @@ EVERY_VERSION = [
 
 
 def errors_in(entity: Any) -> list[int]:
-    """Every error code of an answer, at any depth."""
+    """Return every error code of an answer, at any depth."""
     if isinstance(entity, tuple):
         return [code for item in entity for code in errors_in(item)]
     if not hasattr(entity, "__dataclass_fields__"):
@@ -845,8 +845,9 @@ def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_one_may_do_is_told_to_those_who_ask(client: VirtualClient, asked: bool) -> None:
-    """KIP-430, as kafka-python's administration client asks: the bits that a broker without an
-    authorizer sends (the differential test holds them against real Kafka).
+    """Authorized operations (KIP-430) are the bits that a broker without an authorizer sends.
+
+    The request is the one of kafka-python's admin client.
     """
     create(client, creation("t"))
     values = {"include_cluster_authorized_operations": asked}
@@ -909,7 +910,10 @@ def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
 def test_who_wrote_what_was_deleted_is_remembered_but_not_with_the_whole_log_after_a_restart(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """As measured on 4.3.1 and 3.9.1."""
+    """A producer is remembered after its records are deleted, unless a restart finds an empty log.
+
+    This was measured on Kafka 4.3.1 and 3.9.1.
+    """
     partition = cluster.state.topics["t"].partitions[0]
     producers = partition.replicas[0].producers
     client.produce(idempotent_batch(0, producer_id=8))

@@ -1,4 +1,4 @@
-"""Produce against one broker: every check in Kafka's order, and what the answers say."""
+"""Produce against one broker: every check in Kafka's order, and the answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def offset_of(part: Entity) -> int:
 
 
 def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any]]) -> list[Entity]:
-    """The answers to all entries of one request for one topic."""
+    """Return the answers to all entries of one request for one topic."""
     values = {
         "transactional_id": None,
         "acks": -1,
@@ -65,13 +65,13 @@ def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any
 def answers_of(
     cluster: VirtualCluster, client: VirtualClient, records: dict[int, bytes]
 ) -> list[Entity]:
-    """The answers to records by partition."""
+    """Return the answers to records by partition."""
     parts = [{"index": index, "records": data} for index, data in records.items()]
     return produce_all(client, cluster.state.topics["t"].id, parts)
 
 
 def resealed(data: bytes, at: int, layout: str, value: int) -> bytes:
-    """``data`` with one header field changed and the checksum made right again."""
+    """Return ``data`` with one header field changed and the checksum corrected."""
     changed = bytearray(data)
     struct.pack_into(layout, changed, at, value)
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -217,14 +217,14 @@ def test_no_more_replicas_are_wanted_in_sync_than_there_are(
 @pytest.mark.parametrize(
     ("at", "layout", "value", "code"),
     [
-        (0, ">q", 5, ErrorCode.invalid_record),  # a base offset, which is the broker's to give
+        (0, ">q", 5, ErrorCode.invalid_record),  # a base offset, which only the broker assigns
         (16, ">b", 1, ErrorCode.invalid_record),  # another format
-        (8, ">i", -5, ErrorCode.corrupt_message),  # a length that cannot be
-        (23, ">i", 7, ErrorCode.invalid_record),  # offsets that are not the count
+        (8, ">i", -5, ErrorCode.corrupt_message),  # an impossible length
+        (23, ">i", 7, ErrorCode.invalid_record),  # offsets that do not match the count
         (57, ">i", 0, ErrorCode.invalid_record),  # no records
         (53, ">i", -1, ErrorCode.invalid_record),  # a producer id without a sequence
         (21, ">h", 0x20, ErrorCode.invalid_record),  # a control batch
-        # A transaction, of nobody.
+        # A transactional batch without a transactional id.
         (21, ">h", 0x10, ErrorCode.transactional_id_authorization_failed),
         (21, ">h", 0x05, ErrorCode.unknown_server_error),  # no such codec
     ],

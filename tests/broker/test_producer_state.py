@@ -1,4 +1,4 @@
-"""The sequence check and the memory of the last N batches, as Kafka 4.3.1 does them."""
+"""The sequence check and the memory of the last N batches, as in Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 class Partition:
-    """Appends what passes the check."""
+    """Appends the batches that pass the check."""
 
     def __init__(self, retain: int = 5) -> None:
         self.states = ProducerStates()
@@ -71,7 +71,10 @@ def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
 
 
 def test_it_must_not_if_it_first_spoke_v1() -> None:
-    """Differential, seed 3: Kafka notes what a producer speaks when it is first asked about."""
+    """A producer whose first request was v1 may begin at any sequence, as in Kafka 4.3.1.
+
+    Kafka notes which protocol a producer speaks when it is first verified.
+    """
     partition = Partition()
     partition.states.verifying(partition.header(7), zero_first=False)
     partition.states.verifying(partition.header(5), zero_first=True)

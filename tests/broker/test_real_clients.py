@@ -1,9 +1,8 @@
 """Clients of other projects produce to the embedded cluster and read back from it.
 
-aiokafka, kafka-python and confluent-kafka (librdkafka) are witnesses that have never heard of this
-broker. Each writes keys, headers, tombstones and empty values in every codec, and each is read by
-another one, so that a shared misunderstanding would need three authors. What aioidem writes is read
-by all three.
+aiokafka, kafka-python and confluent-kafka (librdkafka) are independent witnesses. Each writes keys,
+headers, tombstones and empty values in every codec, and each is read by another one, so that a
+shared misunderstanding would need three authors. All three read what aioidem writes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 class Record(NamedTuple):
-    """What is written and must come back."""
+    """A record that is written and must be read back."""
 
     key: bytes | None
     value: bytes | None
@@ -58,12 +57,12 @@ RECORDS = [
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """aiokafka knows no trio."""
+    """Run on asyncio only: aiokafka does not support trio."""
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking client next to the broker's loop."""
+    """Run a blocking client in a thread beside the broker's loop."""
     return await anyio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
 
 
@@ -224,7 +223,7 @@ async def test_what_one_client_writes_another_reads_back_byte_for_byte(
 
 
 def confluent_administers(servers: str) -> None:
-    """Topics and configs through librdkafka's admin client."""
+    """Change topics and configs through librdkafka's admin client."""
     api: Any = confluent_admin
     admin: Any = api.AdminClient({"bootstrap.servers": servers})
     wait = BOUND / 4
@@ -264,7 +263,7 @@ async def test_a_stock_admin_client_makes_configures_and_deletes_topics() -> Non
 
 
 async def test_stock_producers_and_consumers_follow_a_leader_that_moves() -> None:
-    """One producer and one consumer, not restarted, over two brokers."""
+    """A producer and a consumer of each project follow a moving leader without a restart."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, replication=2)

@@ -11,7 +11,7 @@ STORED, REFUSED, UNSURE = Verdict.STORED, Verdict.REFUSED, Verdict.UNSURE
 
 
 class Spans(PartitionSpans):
-    """Of producer 1 at epoch 0."""
+    """The spans of producer 1 at epoch 0."""
 
     def seen(self, *sequences: int) -> None:
         for sequence in sequences:
@@ -114,7 +114,7 @@ def test_an_answer_to_something_never_read_changes_nothing() -> None:
 def test_the_span_is_newest_minus_oldest_open_for_any_history(
     history: list[tuple[int, Verdict | None]],
 ) -> None:
-    """Against a model that keeps everything: batches 0.. are read in order, then again at will."""
+    """In any history the span is that of a model that keeps every batch."""
     spans = Spans()
     newest, open_, doubted = -1, set[int](), set[int]()
     for choice, verdict in history:

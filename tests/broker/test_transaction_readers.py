@@ -1,4 +1,4 @@
-"""What readers see of transactions, what brokers remember of their producers, groups' offsets."""
+"""What readers see of transactions, what brokers remember of producers, and groups' offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """One broker, topic ``t``."""
+    """One broker and topic ``t``."""
     made = VirtualCluster()
     made.state.create_topic("t", partitions=1, replication=1)
     return made
@@ -308,7 +308,7 @@ def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster)
             {"generation_id": 4, "member_id": "m", "group_instance_id": "x"},
             ErrorCode.unknown_member_id,
         ),
-        # Without a place in the group nobody is fenced: as before KIP-447.
+        # A client that names no member is not fenced, as before KIP-447.
         ({}, OK),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_group_is_asked_for_at_its_coordinator() -> None:
 
 
 def listed(cluster: VirtualCluster, *states: str, **filters: Any) -> dict[str, str]:
-    """Transactional ids and their states, as one broker lists them."""
+    """Return transactional ids and their states, as one broker lists them."""
     request = {"state_filters": states, "producer_id_filters": [], **filters}
     answer = cluster.client().ask(66, 2, {"duration_filter": -1, **request})
     assert answer.error_code is OK

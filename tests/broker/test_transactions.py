@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers, topic ``t`` with a partition on each."""
+    """Two brokers and topic ``t`` with a partition on each."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     return made
@@ -36,7 +36,7 @@ def ready(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") ->
 
 
 def begun(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") -> Transactor:
-    """With one record in partition 0."""
+    """Return a transactional producer with one record in partition 0."""
     producer = ready(cluster, speech, name)
     if speech is not MODERN:
         assert producer.add() == {("t", 0): OK}
@@ -103,7 +103,7 @@ def test_in_v2_a_late_batch_of_the_last_transaction_takes_no_part_in_the_next(
 
 
 def test_an_older_epoch_holds_up_nothing_of_the_present_one(cluster: VirtualCluster) -> None:
-    """As Kafka 4.3.1: such a batch is refused before its sequence counts as the lowest seen."""
+    """A batch of an older epoch does not count as the lowest sequence seen, as in Kafka 4.3.1."""
     producer = begun(cluster)
     late = Transactor(cluster)
     late.producer_id, late.epoch = producer.producer_id, producer.epoch
@@ -123,7 +123,7 @@ def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) ->
     assert producer.end(commit=True) is OK
     assert producer.producer_id != old
     assert producer.epoch == 0
-    # Asked once more by who has not heard the answer.
+    # Repeated, as by a client that did not get the answer.
     again = Transactor(cluster)
     again.producer_id, again.epoch = old, 32766
     assert again.end(commit=True) is OK
@@ -403,7 +403,7 @@ def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: Virtual
     deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
     assert producer.init(claim=True) is OK
     assert producer.epoch == 1
-    # The same question again: the first answer was lost.
+    # The same request again, as if the first answer was lost.
     assert deaf.init(claim=True) is OK
     assert deaf.epoch == 1
     assert producer.init(claim=True) is OK
@@ -455,7 +455,7 @@ def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
         assert producer.end(commit=True) is FENCED
         assert producer.init(claim=True) is FENCED
     else:
-        # It never was given another epoch, so it may find out, and go on.
+        # It was never given another epoch, so it may ask again, and go on.
         assert producer.end(commit=True) is WRONG
         assert producer.end(commit=False) is OK
         assert producer.produce(b"on time") is OK
@@ -503,7 +503,7 @@ def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: Error
     assert producer.commit_offset(1) is code
     assert Transactor(cluster).init() is code
     assert producer.produce(partition=1) is ErrorCode.not_enough_replicas
-    assert producer.produce() is OK  # where the transaction is open nobody is asked
+    assert producer.produce() is OK  # where the transaction is open the coordinator is not asked
     cluster.state.coordinator_faults.clear()
     assert producer.end(commit=True) is OK
 
@@ -568,7 +568,10 @@ def test_the_finalised_feature_says_which_protocol(
 
 @pytest.mark.parametrize("interval", [0.1, 0.3, 0.7, 1.1, 10.0])
 def test_a_look_at_what_timed_out_is_never_at_the_same_instant_again(interval: float) -> None:
-    """On a virtual clock it would be so for ever: 3 x 0.1 is not 0.3."""
+    """The next check for timed-out transactions is always later than now, despite rounding.
+
+    With 3 x 0.1 == 0.30000000000000004 it would otherwise recur at one time of a virtual clock.
+    """
     for number in range(20_000):
         now = number * interval
         assert now + interval / 2 < next_look(now, 0.0, interval) < now + interval * 1.5

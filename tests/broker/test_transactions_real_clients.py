@@ -1,6 +1,6 @@
 """Transactional clients of other projects at the embedded cluster, and readers of what they wrote.
 
-They speak transactions v1, whatever the cluster's feature says: it must serve them either way.
+They speak transactions v1, whatever the cluster's feature level is, and are served either way.
 Each writes three transactions, the second of them aborted, with the offsets of a group in each.
 """
 
@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """aiokafka knows no trio."""
+    """Run on asyncio only: aiokafka does not support trio."""
     return "asyncio"
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking client next to the broker's loop."""
+    """Run a blocking client in a thread beside the broker's loop."""
     return await anyio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
 
 
@@ -74,7 +74,7 @@ def _confluent_writes(servers: str) -> None:
             producer.begin_transaction()
             for n in range(EACH):
                 producer.produce(TOPIC, b"%s %d" % (name, n), partition=0)
-            # What an abort finds unsent is dropped, and proves nothing.
+            # An abort drops records that were not sent, which would prove nothing.
             assert producer.flush(BOUND / 3) == 0
             offsets = [confluent_kafka.TopicPartition(TOPIC, 0, number + 1)]
             producer.send_offsets_to_transaction(
@@ -172,7 +172,7 @@ async def test_what_a_client_commits_another_reads_and_nothing_else(
 
 @pytest.mark.parametrize("reader", READERS)
 async def test_an_open_transaction_holds_readers_back(reader: str) -> None:
-    """Until its id is taken by somebody else."""
+    """Readers of committed records wait at an open transaction until its id is fenced."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster() as cluster:
             cluster.create_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""A transactional client that says exactly what it is told to, for tests of the brokers."""
+"""A transactional client whose every request is made by the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMITTED: Final = 1
 
 
 class Speech:
-    """The versions a client speaks."""
+    """The versions that a client speaks."""
 
     def __init__(self, produce: int, end: int, commit: int) -> None:
         self.produce = produce
@@ -56,7 +56,7 @@ def batch(
     transactional: bool = True,
     stamp_ms: int = START_MS,
 ) -> bytes:
-    """One record."""
+    """Return a batch of one record."""
     return build_batch(
         [PlainRecord(value, timestamp_ms=stamp_ms)],
         producer_id=producer_id,
@@ -67,7 +67,7 @@ def batch(
 
 
 class Transactor:
-    """A transactional id's producer: it keeps what it was given and counts sequences."""
+    """A transactional id's producer, which keeps its identity and counts sequences."""
 
     def __init__(self, cluster: VirtualCluster, name: str = "tx", speech: Speech = MODERN) -> None:
         self.cluster = cluster
@@ -86,13 +86,13 @@ class Transactor:
         }
 
     def client(self, key: str | None = None) -> VirtualClient:
-        """A connection to the coordinator of the id, or of a group."""
+        """Return a connection to the coordinator of the id, or of a group."""
         broker = self.cluster.state.coordinator_of(self.name if key is None else key)
         assert broker is not None
         return self.cluster.client(broker.id)
 
     def init(self, version: int = 5, *, claim: bool = False, timeout_ms: int = 60_000) -> ErrorCode:
-        """Take the identity that is given, if it is."""
+        """Ask for an identity, and keep it if one is given."""
         request = {
             "transactional_id": self.name,
             "transaction_timeout": timedelta(milliseconds=timeout_ms),
@@ -119,7 +119,7 @@ class Transactor:
         return answer.error_code  # type: ignore[no-any-return]
 
     def produce(self, value: bytes = b"v", partition: int = 0, topic: str = "t") -> ErrorCode:
-        """The next record; only one that was taken counts."""
+        """Produce the next record; its sequence counts only if it was accepted."""
         sequence = self.sequences.get((topic, partition), 0)
         code = self.produce_at(sequence, value, partition, topic)
         if code is ErrorCode.none:
@@ -177,7 +177,7 @@ def fetch(
     partition: int = 0,
     max_bytes: int = 1 << 20,
 ) -> Entity:
-    """What a reader gets of topic ``t`` now."""
+    """Return what a reader of topic ``t`` gets now."""
     topic = cluster.state.topics["t"]
     request = {
         "replica_id": -1,
@@ -205,12 +205,12 @@ def fetch(
 
 
 def values(part: Entity) -> list[bytes | None]:
-    """The records a reader of committed transactions keeps, by the rules of KIP-98."""
+    """Return the records that a reader of committed transactions keeps, by the rules of KIP-98."""
     aborted = {each.producer_id: each.first_offset for each in part.aborted_transactions or ()}
     kept = []
     for found in read_batches(bytes(part.records or b"")):
         if found.control:
-            # The key's kind: 0 aborts, and ends what was aborted.
+            # Kind 0 of the key is an abort: it ends the aborted transaction.
             if (found.records()[0].key or b"")[3] == 0:
                 aborted.pop(found.producer_id, None)
         elif not (

@@ -1,6 +1,6 @@
-"""The class patch, on a class of our own that has the shape it looks for (golden/, with source).
+"""The class patch, on a class of our own with the expected shape (golden/, with its source).
 
-`on_kafka` runs what comes out in a JVM, and patches the real class.
+`on_kafka` runs the patched class in a JVM, and patches Kafka's class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_patching_back_gives_the_former_bytes() -> None:
     """Patching back to the former count gives the former bytes."""
     assert retained(CLASS) == 5
     assert patched(patched(CLASS, 20), 5) == CLASS
-    # One push is one byte longer, the other two.
+    # One push is one byte longer, the other is two bytes longer.
     assert [len(patched(CLASS, n)) - len(CLASS) for n in (1, 20, 127, 128)] == [0, 1, 1, 2]
 
 

@@ -1,7 +1,7 @@
-"""Each thing the fault proxy can do, done to our producer before the embedded broker, on each loop.
+"""Each fault of the proxy between our producer and the embedded broker, on each event loop.
 
-The brokers advertise themselves, so the clients here connect through a connector that knows the way
-past: the proxy.
+The brokers advertise themselves, so the clients here connect through a connector that leads to the
+proxy instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUICK: dict[str, Any] = {
 
 
 class Through:
-    """Connects to the proxy, whatever the broker's address."""
+    """Connects to the proxy, whatever the broker's address is."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy
@@ -59,7 +59,7 @@ class Through:
 
 
 class World:
-    """A broker with topic t, its proxy, and producers that reach it through that."""
+    """A broker with topic t, its proxy, and producers that reach it through the proxy."""
 
     def __init__(self, cluster: EmbeddedCluster, proxy: FaultProxy) -> None:
         self.cluster = cluster
@@ -89,15 +89,16 @@ async def world(broker: dict[str, Any] | None = None, **proxy: Any) -> AsyncIter
 def once(
     api_key: int, action: Action, when: Callable[[], bool] = lambda: True
 ) -> Callable[[FrameSeen], Action | None]:
-    """A hook that does it to the first frame of an API."""
+    """Return a hook that applies the action to the first frame of an API."""
     left = [action]
     return lambda seen: left.pop() if left and seen.api_key == api_key and when() else None
 
 
 @asynccontextmanager
 async def between(**proxy: Any) -> AsyncIterator[tuple[FaultProxy, socket.socket, socket.socket]]:
-    """A proxy, and a plain socket on either side of it: the client's and the broker's. Threads may
-    wait for them.
+    """Yield a proxy, and a plain socket on either side of it: the client's and the broker's.
+
+    Threads may wait for the sockets.
     """
     in_thread = anyio.to_thread.run_sync
     with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
@@ -113,7 +114,7 @@ async def between(**proxy: Any) -> AsyncIterator[tuple[FaultProxy, socket.socket
 
 
 def _until_its_end(stream: socket.socket) -> tuple[bytes, bool]:
-    """What arrives until the connection ends, and whether it ends with RST."""
+    """Return what arrives until the connection ends, and whether it ends with RST."""
     arrived = b""
     try:
         while data := stream.recv(1000):
@@ -124,17 +125,17 @@ def _until_its_end(stream: socket.socket) -> tuple[bytes, bool]:
 
 
 def _request(number: int) -> bytes:
-    """A frame of an ApiVersions request."""
+    """Return a frame of an ApiVersions request."""
     return struct.pack(">ihhih", 10, 18, 0, number, -1)
 
 
 def _answer(number: int) -> bytes:
-    """A frame of the broker's answer to that, for a proxy: not more than its head."""
+    """Return a frame of the response to that, as far as a proxy reads it."""
     return struct.pack(">ii", 4 + 30, number) + bytes(range(30))
 
 
 def at(number: int, action: Action) -> Callable[[FrameSeen], Action | None]:
-    """A hook that does it to the frame of that number."""
+    """Return a hook that applies the action to the frame with this correlation id."""
     return lambda seen: action if seen.correlation_id == number else None
 
 
@@ -300,7 +301,7 @@ async def test_requests_and_answers_can_be_rewritten() -> None:
 
 
 def _with_code(payload: bytes, code: bytes) -> bytes:
-    """A Produce answer (v13 or v14, one topic, one partition) with another error code."""
+    """Return a Produce response (v13 or v14, one topic, one partition) with another error code."""
     at = 4 + 1 + 1 + 16 + 1 + 4
     return payload[:at] + code + payload[at + 2 :]
 
@@ -392,7 +393,7 @@ async def test_strangers_pass_and_hurt_nobody() -> None:
 
 
 async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, set[int]]:
-    """The window a producer ends up with, and the Produce versions it spoke."""
+    """Return the window that a producer ends up with, and the Produce versions it spoke."""
     async with w.producer(max_in_flight_requests_per_connection=30, **options) as producer:
         for number in range(12):
             await producer.send(topic, b"%d" % number, partition=0)
@@ -427,7 +428,7 @@ async def test_without_a_face_v14_is_not_offered() -> None:
 
 
 async def test_faults_and_the_face_go_together() -> None:
-    """Hooks see frames as the client does: in v14, in both directions."""
+    """Hooks see the frames of the client's version, v14, in both directions."""
     async with (
         world({"produce_versions": 13}, retention=RetentionFace(20)) as w,
         w.producer(window_discovery="on") as producer,

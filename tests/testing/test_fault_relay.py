@@ -1,6 +1,4 @@
-"""A `Relay` between two streams in memory, on a virtual clock: when bytes arrive, and in how many
-writes.
-"""
+"""A `Relay` between two streams in memory, on a virtual clock: when bytes arrive."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ pytestmark = [
 
 
 class Owner:
-    """A `RelayOwner` that is not frozen and that nobody waits for."""
+    """A `RelayOwner` that is never frozen and wakes no tasks."""
 
     def __init__(
         self, *, rtt: float = 0.0, jitter: float = 0.0, bandwidth: float | None = None
@@ -60,7 +58,7 @@ async def relayed(owner: Owner) -> AsyncIterator[tuple[MemoryStream, MemoryStrea
 
 
 def request(number: int, size: int = 10) -> bytes:
-    """A frame of an ApiVersions request, ``size`` bytes without its length."""
+    """Return a frame of an ApiVersions request with ``size`` bytes after its length."""
     return struct.pack(">ihhih", size, 18, 0, number, -1) + bytes(size - 10)
 
 

@@ -1,4 +1,4 @@
-"""The checker must see what it is for: each kind of anomaly planted, and none where none is."""
+"""The history checker finds each kind of planted anomaly, and none where there is none."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_planted_strangers(stranger: bytes | None) -> None:
 
 
 def test_a_strangers_value_with_a_name_that_is_no_text_is_torn() -> None:
-    """Whoever knows the format can write a right CRC over anything."""
+    """A value with a right CRC over a name that is no text counts as torn."""
     body = struct.pack(">iQHH", -1, 3, 2, 1) + b"\xff\xfet"
     stranger = b"aiv1" + struct.pack(">I", crc32(body)) + body
     assert found([], [LogRecord("t", 0, 0, stranger)]) == [Anomaly.TORN]
@@ -139,7 +139,7 @@ def test_a_strangers_name_is_shown_escaped_and_cut() -> None:
 
 
 def test_planted_bytes_on_the_wrong_partition() -> None:
-    """KAFKA-19012: a buffer used again while it was being written."""
+    """A value on a partition that it does not name is FOREIGN (KAFKA-19012)."""
     assert found([row(0, Outcome.UNKNOWN)], logged(0, partition=1)) == [Anomaly.FOREIGN]
 
 

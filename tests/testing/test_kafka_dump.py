@@ -1,4 +1,4 @@
-"""Reading what Kafka's DumpLogSegments prints; the tool itself runs in on_kafka."""
+"""Parsing what Kafka's DumpLogSegments prints; `on_kafka` runs the tool itself."""
 
 from __future__ import annotations
 

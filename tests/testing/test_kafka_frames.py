@@ -1,4 +1,4 @@
-"""Frames seen in passing: whatever is cut, the bytes come out as they went in."""
+"""However a stream of frames is cut into pieces, its bytes come out as they went in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's jars are run only if they are those whose SHA-256 is kept in the tree."""
+"""Kafka's jars are run only if they are those whose SHA-256 is in the tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)
 
 @pytest.fixture(autouse=True)
 def _java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A Java that only tells its version, so that none is needed."""
+    """Return a Java that only prints its version, so that none is needed."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")

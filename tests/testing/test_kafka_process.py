@@ -1,4 +1,4 @@
-"""A process that is started under a guard: it dies with us, and stands still when it is to."""
+"""A process under a guard ends when this process ends, and stops when it is told to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aioidem._testing.kafka_process import KafkaProcess, ProcessGuard
 
-# The first thing that happens once the child has been started is that we are killed.
+# Once the child has been started, this process is killed at once.
 PROGRAM = """
 import os, signal, subprocess, sys
 from pathlib import Path
@@ -31,7 +31,7 @@ KafkaProcess(["sleep", "200"], Path(sys.argv[1]), guard).start()
 def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None:
     log = tmp_path / "log"
     os.mkfifo(log)
-    # Of a pipe the end comes when the last one who might write to it is gone.
+    # A pipe ends when the last process that could write to it has ended.
     reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
     try:
         done = subprocess.run([sys.executable, "-c", PROGRAM, log], check=False, timeout=60)
@@ -42,7 +42,7 @@ def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None
         os.close(reader)
 
 
-# Its threads are always about to run: something to wait for.
+# Its threads are always runnable, so that stopping them takes a moment.
 BUSY = """
 import os, threading
 for _ in range(8):

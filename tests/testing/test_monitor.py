@@ -1,4 +1,4 @@
-"""The wire monitor must see what it is for: one planted misdeed per rule, and none without one."""
+"""The wire monitor finds one planted violation of each rule, and none where there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Record:
 
 
 class Wire:
-    """A producer of which each move is made by the test."""
+    """A producer whose every step is made by the test."""
 
     def __init__(self, **options: Any) -> None:
         self.monitor = WireMonitor(**options)
@@ -72,7 +72,7 @@ class Wire:
         self.monitor.answered(connection, request, [told])
 
     def opened(self, retained: int | None = None) -> None:
-        """The first batch, acknowledged."""
+        """Send and acknowledge the first batch."""
         self.answer(self.send(0), retained=retained)
 
     @property
@@ -108,7 +108,10 @@ def test_a_window_of_twenty_is_used_and_not_overrun() -> None:
 
 
 def test_planted_count_instead_of_span() -> None:
-    """b1 in doubt, b2 to b5 outstanding and answered otherwise: b6 is six ahead of it."""
+    """A batch six ahead of one in doubt exceeds a window of 5, though fewer are outstanding.
+
+    b1 is in doubt, b2 to b5 are outstanding or answered, and b6 is sent.
+    """
     wire = Wire()
     wire.opened()
     requests = [wire.send(n) for n in range(1, 6)]
@@ -168,7 +171,7 @@ def test_a_resend_is_not_bound_by_the_window() -> None:
 
 
 def test_planted_company_before_the_first_acknowledgement() -> None:
-    """KAFKA-15591."""
+    """A second batch before the first acknowledgement is reported (KAFKA-15591)."""
     wire = Wire()
     wire.send(0)
     wire.send(1)
@@ -187,7 +190,7 @@ def test_planted_company_after_an_error(code: int) -> None:
 
 @pytest.mark.parametrize("code", [999, 7, -1])
 def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
-    """What may come after the append, and a code nobody knows, do not show that it knows us."""
+    """A code that is unknown, or can follow the append, shows no state of the leader's."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
@@ -268,7 +271,7 @@ def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
 
 @pytest.mark.parametrize("code", [14, 15, 16, 51, 120])
 def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
-    """The leader asks it before it appends (KIP-890). Seed 7987 of the simulated transactions."""
+    """A coordinator's error leaves no doubt: the leader asks it before the append (KIP-890)."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), code)
@@ -314,7 +317,7 @@ def test_planted_new_epoch_while_outstanding() -> None:
 
 
 def test_planted_new_epoch_while_in_doubt() -> None:
-    """librdkafka #4953."""
+    """Writing under a new epoch while a batch is in doubt is reported (librdkafka #4953)."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.answer(wire.send(1, tag=9), 7)
@@ -332,7 +335,7 @@ def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ACKED, Outcome.UNKNOWN])
 def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outcome) -> None:
-    """KIP-854's read-back acknowledges; giving up would have needed another epoch."""
+    """A batch that was found by reading the log (KIP-854) no longer counts in the span."""
     wire = Wire(outcome=lambda _value: outcome)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:
@@ -357,7 +360,7 @@ def test_planted_epoch_that_goes_back() -> None:
 
 
 def test_planted_second_route() -> None:
-    """aiokafka #228: a leader change reorders."""
+    """A batch outstanding on two connections is reported: it can reorder (aiokafka #228)."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -409,7 +412,7 @@ def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
 
 
 class Watched(Wire):
-    """Every record is PENDING until the test says otherwise."""
+    """A producer whose records are PENDING until the test says otherwise."""
 
     def __init__(self, **options: Any) -> None:
         self.outcomes: dict[ValueId, Outcome] = {}
@@ -420,7 +423,7 @@ class Watched(Wire):
             self.outcomes[ValueId("p", "t", 0, tag)] = outcome
 
     def acked(self, count: int) -> None:
-        """Sequences 0 to count - 1, each a record with that tag, acknowledged in turn."""
+        """Send and acknowledge batches 0 to count - 1, each of one record with this tag."""
         for n in range(count):
             self.answer(self.send(n, tag=n), offset=n)
             self.end(Outcome.ACKED, n)
@@ -518,7 +521,7 @@ def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
 def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
     code: int, refused_first: bool
 ) -> None:
-    """INVALID_PRODUCER_EPOCH says so of the id; UNKNOWN_PRODUCER_ID is about one partition."""
+    """INVALID_PRODUCER_EPOCH explains gaps everywhere, UNKNOWN_PRODUCER_ID in its partition."""
     wire = Watched()
     wire.acked(2)
     elsewhere, here = wire.send(0, tag=0, partition=1), wire.send(2, tag=2)
