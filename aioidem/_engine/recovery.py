@@ -1,6 +1,6 @@
 """Resolving doubt: which batch of a partition goes next when something must be sent again.
 
-The ladder (design.md section 5, "Resolving doubt"), as rungs:
+The rungs of the ladder:
 
 CLEAR    resend oldest first; alone while the first-ack gate is closed. NONE = acknowledged, with
 its own offset.

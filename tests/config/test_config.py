@@ -652,3 +652,12 @@ def test_a_topic_name_passes_exactly_by_kafkas_rules(name: str) -> None:
     else:
         with pytest.raises(RecordError):
             validate_topic(name)
+
+
+def test_idempotence_and_all_acknowledgements_are_the_default() -> None:
+    """Five requests in flight are the default, and more are allowed."""
+    config = ProducerConfig.build("h:1")
+    assert (config.acks, config.enable_idempotence) == (-1, True)
+    assert config.max_in_flight_requests_per_connection == 5
+    wide = ProducerConfig.build("h:1", max_in_flight_requests_per_connection=20)
+    assert wide.enable_idempotence

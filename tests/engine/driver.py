@@ -810,7 +810,7 @@ class Rig:
         return [outcome.status for outcome in self.outcomes]
 
     def assert_drained(self) -> None:
-        """Every record has its outcome and every counter is back at nothing (C7)."""
+        """Assert that every record has its outcome and every counter is back at nothing."""
         core = self.core
         assert core.unsettled == 0
         assert core.budget.used == 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +46,7 @@ def test_a_batch_takes_records_in_order_until_it_is_full() -> None:
 
 
 def test_a_record_larger_than_the_batch_goes_alone() -> None:
-    """C-J14: never an empty batch, never a loop."""
+    """A record larger than a batch makes a batch of its own: none is empty, nothing loops."""
     queue = filled(5000, 10)
     assert len(queue.cut(1, 1000)) == 1
     assert len(queue.cut(1, 1000)) == 1
@@ -86,7 +87,7 @@ def test_small_records_fill_a_batch_closely() -> None:
 
 
 def test_ready_when_full_when_lingered_and_when_flushed() -> None:
-    """A9.75."""
+    """A batch is ready when it is full, when its linger is over, and when it is flushed."""
     queue = filled(100, now=10.0)
     assert not queue.ready(10.5, linger=1.0, batch_size=1000)
     assert queue.ready(11.0, linger=1.0, batch_size=1000)
@@ -164,7 +165,7 @@ def test_room_is_taken_and_given_back() -> None:
 
 
 def test_waiters_are_served_first_come_first_served() -> None:
-    """A9.74, F38: a small one behind a large one does not overtake it."""
+    """A small record behind a large one does not overtake it in the wait for memory."""
     budget = ByteBudget(100)
     budget.try_take(100)
     waiters = Waiters(budget)
@@ -208,15 +209,44 @@ def test_nobody_overtakes_one_who_was_granted_room_and_has_not_had_its_turn() ->
     assert budget.try_take(90)
 
 
+def lines_that_serve(count: int) -> int:
+    """Count the lines of Python that run while so many waiters get their memory."""
+    budget = ByteBudget(1000)
+    budget.try_take(1000)
+    waiters = Waiters(budget)
+    for _ in range(count):
+        waiters.wait(100)
+    ran = 0
+
+    def on_line(_frame: object, event: str, _argument: object) -> Any:
+        nonlocal ran
+        ran += event == "line"
+        return on_line
+
+    before = sys.gettrace()
+    sys.settrace(on_line)
+    try:
+        for waiter in waiters.all:
+            budget.release(100)
+            budget.claim(waiter)
+    finally:
+        sys.settrace(before)
+    return ran
+
+
+def test_a_waiter_costs_as_much_among_many_as_among_few() -> None:
+    """Serving waiters is never quadratic, as it is in aiokafka."""
+    assert lines_that_serve(2000) < 2.1 * lines_that_serve(1000)
+
+
 def test_ten_thousand_waiters_cost_one_wake_up_each() -> None:
-    """Never quadratic, as aiokafka's is: a release touches the one it serves and no other."""
+    """A release wakes the waiter that it serves and no other."""
     count = 10_000
     budget = ByteBudget(1000)
     budget.try_take(1000)
     waiters = Waiters(budget)
     for _ in range(count):
         waiters.wait(100)
-    began = time.process_time()
     for waiter in waiters.all:
         before = len(waiters.woken)
         budget.release(100)
@@ -224,7 +254,6 @@ def test_ten_thousand_waiters_cost_one_wake_up_each() -> None:
         budget.claim(waiter)
     assert waiters.woken == waiters.all
     assert (budget.used, budget.waiting) == (1000, 0)
-    assert time.process_time() - began < 2.0
 
 
 def test_ten_thousand_waiters_may_all_leave() -> None:
@@ -243,7 +272,7 @@ def test_ten_thousand_waiters_may_all_leave() -> None:
 
 
 def test_leaving_before_the_grant_lets_the_next_one_in() -> None:
-    """A9.74: timeout or cancellation at the head."""
+    """A waiter that times out or is cancelled at the head lets the next one in."""
     budget = ByteBudget(100)
     budget.try_take(50)
     waiters = Waiters(budget)
@@ -291,7 +320,7 @@ def test_a_record_larger_than_the_budget_passes_when_it_is_alone() -> None:
 
 
 def test_closing_wakes_everyone_and_grants_nothing() -> None:
-    """A9.74, A10.80."""
+    """Closing wakes all who wait for memory, and grants none of it."""
     budget = ByteBudget(10)
     budget.try_take(10)
     waiters = Waiters(budget)

@@ -93,7 +93,7 @@ def test_each_code_has_its_action(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(_TABLE) - {ErrorCode.none}))
 def test_each_code_precedes_the_append_or_leaves_doubt(code: int) -> None:
-    """attack.md finding 1 and addendum b."""
+    """Every code precedes the append or leaves doubt; a base offset decides for some."""
     assert classify(code, -1).precedes_append is (code not in ALWAYS_IN_DOUBT)
 
 

@@ -43,7 +43,7 @@ def test_a_newer_leader_epoch_moves_the_partition() -> None:
 
 
 def test_a_stale_leader_epoch_never_moves_it_back() -> None:
-    """A7.58, rd-0146, KIP-320."""
+    """An older leader epoch never moves a partition back (KIP-320)."""
     cluster, _ = view(update((0, 1, 5)), update((0, 2, 6)), update((0, 1, 5)))
     assert leader(cluster) == PartitionView(2, 6)
 
@@ -76,7 +76,7 @@ def test_a_partition_without_a_leader_is_reported() -> None:
 
 
 def test_a_topic_that_vanishes_keeps_its_view() -> None:
-    """A7.59, rd#3672: sequence state must survive."""
+    """A topic that one answer lacks keeps its view and sequences (librdkafka #3672)."""
     gone = MetadataUpdate("c", BROKERS, ())
     cluster, _ = view(update((0, 1, 5)), gone)
     assert leader(cluster) == PartitionView(1, 5)
@@ -90,7 +90,7 @@ def test_a_topic_answered_with_an_error_keeps_its_view_and_is_reported() -> None
 
 
 def test_an_unknown_topic_is_not_a_topic_without_partitions() -> None:
-    """A7.62."""
+    """A topic that the cluster does not know is not taken for one without partitions."""
     cluster, result = view(update(error=3))
     assert cluster.partitions("t") is None
     assert result.failed == {"t": 3}
@@ -99,7 +99,7 @@ def test_an_unknown_topic_is_not_a_topic_without_partitions() -> None:
 
 
 def test_another_topic_id_replaces_the_view() -> None:
-    """A7.60, F20."""
+    """Another topic id means another topic: its view replaces the former."""
     cluster, result = view(update((0, 1, 50), (1, 1, 50)), update((0, 2, 0), topic_id=OTHER_ID))
     assert result.recreated == ["t"]
     assert leader(cluster) == PartitionView(2, 0)
@@ -116,7 +116,7 @@ def test_an_id_learned_late_is_not_a_recreation() -> None:
 
 
 def test_partitions_only_grow() -> None:
-    """A7.65."""
+    """A topic's partitions can be added, and none goes away."""
     cluster, _ = view(update((0, 1, 5), (1, 1, 5)), update((0, 1, 5)))
     partitions = cluster.partitions("t")
     assert partitions is not None
@@ -135,7 +135,7 @@ def test_brokers_that_are_gone_are_forgotten() -> None:
 
 
 def test_a_leader_hint_counts_when_it_is_newer_and_known() -> None:
-    """KIP-951; A7.57."""
+    """A leader named in a Produce answer counts if its epoch is newer (KIP-951)."""
     cluster, _ = view(update((0, 1, 5)))
     assert not cluster.hint("t", 0, 2, 5)
     assert not cluster.hint("t", 0, 2, 4)

@@ -1,8 +1,4 @@
-"""Batches in doubt: when they arise, and every rung of the ladder that resolves them.
-
-design.md section 5, "In doubt is a state" and "Resolving doubt"; attack.md findings 1 to 4, 9 to
-12 and 23; reliability.md findings 3, 5 to 8.
-"""
+"""Batches in doubt: when they arise, and every rung of the ladder that resolves them."""
 
 from __future__ import annotations
 
@@ -57,7 +53,10 @@ def probing(count: int = 5, **options: object) -> tuple[Rig, list[Request]]:
 
 
 def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes() -> None:
-    """A1.3, A3.22, F1, librdkafka #4736. The rig compares the bytes."""
+    """After a lost connection the oldest batch goes first, alone (librdkafka #4736).
+
+    The rig compares its bytes with those of the first attempt.
+    """
     rig = doubted()
     assert len(rig.outstanding()) == 1
     rig.ack(rig.outstanding()[0])
@@ -69,7 +68,7 @@ def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes(
 
 
 def test_a_resent_batch_keeps_its_own_original_offset() -> None:
-    """A2.12, A2.14: the deduplicated answer names the offset of the first copy."""
+    """The answer to a deduplicated resend names the offset of the first copy."""
     rig, requests = pipelined(2)
     first, second = requests
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -81,7 +80,7 @@ def test_a_resent_batch_keeps_its_own_original_offset() -> None:
 
 @pytest.mark.parametrize("code", AMBIGUOUS)
 def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
-    """Finding 5; A3.26."""
+    """A code that may come after the append puts the batch in doubt."""
     rig, (only,) = pipelined(1)
     rig.fail(only, code)
     assert rig.state().in_doubt == 1
@@ -91,7 +90,7 @@ def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
     "code", [NOT_LEADER, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id]
 )
 def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(code: int) -> None:
-    """attack.md finding 1: the leader appended, then lost leadership."""
+    """A base offset beside NOT_LEADER shows that the leader appended before it answered."""
     rig, (only,) = pipelined(1)
     rig.fail(only, code, 10)
     assert rig.state().in_doubt == 1
@@ -101,7 +100,7 @@ def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(
 
 
 def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
-    """`trust_base_offset=False`; 2nd attack, b: attack.md, addendum b."""
+    """With `trust_base_offset=False` a two-faced code leaves doubt without a base offset too."""
     rig, (only,) = pipelined(1, trust_base_offset=False)
     rig.fail(only, NOT_LEADER, -1)
     assert rig.state().in_doubt == 1
@@ -111,7 +110,7 @@ def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
     "refusal", [NOT_LEADER, NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE, OUT_OF_ORDER, MESSAGE_TOO_LARGE]
 )
 def test_no_later_refusal_clears_doubt(refusal: int) -> None:
-    """Sticky; finding 5, attack.md finding 12, franz-go #1217."""
+    """No refusal takes a batch out of doubt (franz-go #1217)."""
     rig, (only,) = pipelined(1)
     rig.fail(only, REQUEST_TIMED_OUT)
     rig.tick(1.0)
@@ -123,7 +122,10 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
 
 
 def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
-    """Rule 2; A2.15, C-J2, KAFKA-9199, fluss-rust #448. Offset unknown, not -1 + i (A2.13)."""
+    """Error NONE sent through the open gate proves all below it (KAFKA-9199).
+
+    Their offsets are unknown: -1, and not -1 + i (fluss-rust #448).
+    """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, NOT_ENOUGH_REPLICAS_AFTER_APPEND, poll=False)
@@ -135,7 +137,7 @@ def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() 
 
 
 def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
-    """Rule 2's condition. The gate lets only one out, so nothing can be below it: b2 waits."""
+    """The closed gate lets one batch out, so nothing can be below it: b2 waits."""
     rig = Rig().start()
     rig.send(3)
     (first,) = rig.outstanding()
@@ -147,7 +149,7 @@ def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
 
 
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
-    """Rule 2, attack.md finding 10, S9, KAFKA-15591: never an implicit ack of a rejected batch."""
+    """A rejected batch is never acknowledged by a later success (KAFKA-15591)."""
     rig, (first, second) = pipelined(2)
     rig.fail(first, NOT_LEADER, -1, poll=False)
     rig.ack(second, 9)
@@ -161,7 +163,7 @@ def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
 
 
 def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
-    """Rule 2; 2nd attack, a: each is resent by itself, newest first; NONE = ACKED, else UNKNOWN."""
+    """Above a rejected batch a success proves nothing: each in doubt is resent by itself."""
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)
@@ -202,13 +204,13 @@ def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> N
 
 
 def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> None:
-    """Rule 3; reliability finding 3 (a clean restart leaves a cache of one), F8, A4.37, D2.3."""
+    """OUT_OF_ORDER on the oldest starts the probes: a restart leaves a cache of one."""
     _, probes = probing()
     assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
 
 
 def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_order() -> None:
-    """attack.md finding 11: b5, b4 refused, b3 stored, then b4 and b5 are appended."""
+    """b5 and b4 are refused, b3 is stored; then b4 and b5 are appended."""
     rig, probes = probing()
     fifth, fourth, third, second, first = probes
     assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
@@ -228,7 +230,7 @@ def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_ord
 
 
 def test_probes_are_not_bound_by_the_span() -> None:
-    """Section 5: 20 in doubt at limit 5 must move (attack.md finding 9); D2.1, D2.9."""
+    """Twenty in doubt are probed although the window is five."""
     rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
     assert rig.state().window.limit == 5
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
@@ -238,7 +240,7 @@ def test_probes_are_not_bound_by_the_span() -> None:
 
 
 def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
-    """attack.md finding 9, D2.1: the span never blocks a resend."""
+    """The span never blocks a resend."""
     rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
     rig.ack(rig.outstanding()[0])
     assert rig.sequences == [2, 3, 4, 5, 6]
@@ -248,7 +250,7 @@ def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
 
 
 def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None:
-    """Rule 5; the second pass begins a request timeout after the first (attack.md finding 3)."""
+    """Two refused passes, a request timeout apart, end in UNKNOWN and one bump."""
     rig, probes = probing(3, request_timeout=10.0)
     began = rig.now
     for probe in probes:
@@ -273,9 +275,7 @@ def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None
 
 
 def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
-    """2nd attack, a: "all refused" is false when a queued request of a closed connection is
-    appended meanwhile.
-    """
+    """A queued copy may be appended between two probes, so one refused pass proves nothing."""
     rig, probes = probing(3, request_timeout=10.0)
     for probe in probes:
         rig.fail(probe, OUT_OF_ORDER)
@@ -289,7 +289,7 @@ def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
 
 @pytest.mark.parametrize("when", ["first pass", "second pass"])
 def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
-    """Rule 3: the evidence holds for this connection only; rule 5 counts refusals."""
+    """A lost probe is no refusal; what was learned holds for its connection only."""
     rig, probes = probing(3, request_timeout=10.0)
     if when == "second pass":
         for probe in probes:
@@ -306,8 +306,10 @@ def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
 
 @pytest.mark.parametrize("code", [REQUEST_TIMED_OUT, NOT_LEADER, DUPLICATE])
 def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal(code: int) -> None:
-    """Rule 6. With followers down the newest stored batch answers REQUEST_TIMED_OUT (ran, attack.md
-    finding 2): it is in the log, so two such passes must not end in UNKNOWN.
+    """A retriable answer to a probe is no refusal.
+
+    With followers down the newest stored batch is answered REQUEST_TIMED_OUT: it is in the log, so
+    two such passes must not end in UNKNOWN.
     """
     rig, _ = probing(3, request_timeout=10.0)
     for _ in range(6):
@@ -322,7 +324,7 @@ def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal
 
 
 def test_a_new_leader_epoch_ends_the_probing() -> None:
-    """Rule 3: "if either changes, start again at 1". Redpanda #12712: a stale leader said it."""
+    """A new leader epoch starts the ladder again: the old leader was stale (Redpanda #12712)."""
     rig, probes = probing(3)
     rig.move_leader(1, 1, seconds=0.5)
     for probe in probes:
@@ -332,7 +334,7 @@ def test_a_new_leader_epoch_ends_the_probing() -> None:
 
 
 def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_under_it() -> None:
-    """Rule 3; 2nd attack, a: state of an older epoch accepts sequence 0 with nothing below it."""
+    """State of an older epoch accepts sequence 0 with nothing below it."""
     rig = Rig().start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -424,7 +426,7 @@ def test_a_loss_that_offsets_show_is_reported_once() -> None:
 
 @pytest.mark.parametrize("order", ["refused, accepted", "accepted, refused"])
 def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> None:
-    """F20 without topic ids: the new topic takes a batch that comes after one that it refused."""
+    """Without topic ids a new topic takes a batch above one that it refused: one event."""
     rig, (first, second, third, fourth) = pipelined(4)
     rig.ack(first, 100)
     if order == "accepted, refused":
@@ -441,7 +443,7 @@ def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> N
 
 
 def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unknown() -> None:
-    """Rule 4; attack.md finding 12: never NOT_WRITTEN."""
+    """A batch in doubt that is refused for good is UNKNOWN, never NOT_WRITTEN."""
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
     assert rig.outcomes[1].status is UNKNOWN
@@ -449,7 +451,7 @@ def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unkn
 
 
 def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
-    """Rule 4: the refusal says nothing of the first copy; the newer ones are asked."""
+    """The refusal says nothing of the first copy; the newer ones are probed."""
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, REQUEST_TIMED_OUT)
@@ -489,7 +491,7 @@ def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
 
 
 def test_too_large_never_splits_a_batch_in_doubt() -> None:
-    """attack.md finding 12: splitting is renumbering, and the first copy may be stored."""
+    """Splitting gives other bytes to the same numbers, and the first copy may be stored."""
     rig = Rig(batch_size=1000).start()
     rig.send()
     rig.ack_all()
@@ -505,7 +507,7 @@ def test_too_large_never_splits_a_batch_in_doubt() -> None:
 
 @pytest.mark.parametrize("code", [UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
 def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int) -> None:
-    """A6.49 to A6.52: a resend under another identity could be a duplicate."""
+    """A resend under another identity could be a duplicate, so the batch ends UNKNOWN."""
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], code)
     assert rig.outcomes[1].status is UNKNOWN
@@ -519,7 +521,7 @@ def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int)
 
 
 def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
-    """attack.md finding 2: it does not wait for replication. NONE at or above it acknowledges."""
+    """DUPLICATE comes before replication; NONE at or above that batch acknowledges it."""
     rig, (first, second) = pipelined(2)
     rig.fail(first, DUPLICATE, poll=False)
     assert rig.outcomes[1].status is PENDING
@@ -529,7 +531,7 @@ def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
 
 
 def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
-    """attack.md finding 13: "within the range" and yet refused every time."""
+    """DUPLICATE of a batch that was always refused shows that something replaced it."""
     rig, (only,) = pipelined(1)
     rig.fail(only, NOT_LEADER, -1)
     rig.tick(1.0)
@@ -543,7 +545,7 @@ def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
 def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> None:
-    """C-J17, attack.md finding 11: every round backs off; epochs are not burnt by the thousand."""
+    """Every round backs off, and epochs are not used up by the thousand."""
     rig = Rig().start()
     rig.send(3)
     rounds = 0
@@ -559,8 +561,9 @@ def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> N
 
 
 def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadline() -> None:
-    """Section 5, "Epoch", attack.md finding 23: what is in doubt is resolved or given up before the
-    partition adopts the next epoch. Schedule: b1 refused for good, b2 OUT_OF_ORDER, b3 lost.
+    """What is in doubt is resolved or given up before a new epoch is adopted.
+
+    Schedule: b1 is refused for good, b2 is OUT_OF_ORDER, b3 is lost.
     """
     rig, (first, second, _third) = pipelined(3, request_timeout=10.0)
     rig.fail(first, INVALID_RECORD, poll=False)
@@ -583,3 +586,30 @@ def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadli
     assert rig.statuses == [ACKED, NOT_WRITTEN, ACKED, UNKNOWN]
     assert rig.core.epoch_bumps == 1
     rig.assert_drained()
+
+
+def test_what_the_broker_never_got_is_appended_by_the_retry() -> None:
+    """A request that is lost on its way is appended by its retry."""
+    rig, requests = pipelined(3)
+    rig.lose()
+    rig.tick(2.0)
+    again = []
+    for offset in (1, 2, 3):
+        again.append(rig.outstanding()[0])
+        rig.ack(again[-1], offset)
+    assert [r.only.data for r in again] == [r.only.data for r in requests]
+    assert [(o.status, o.offset) for o in rig.outcomes[1:]] == [(ACKED, n) for n in (1, 2, 3)]
+
+
+def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offset() -> None:
+    """An answer that is lost on its way comes again with the first copy's offset."""
+    rig, (first, *_) = pipelined(1)
+    rig.lose()
+    rig.tick(2.0)
+    (again,) = rig.outstanding()
+    assert again.only.data == first.only.data
+    rig.ack(again, 1)
+    rig.send()
+    rig.ack(rig.outstanding()[0], 90)
+    assert [o.offset for o in rig.outcomes] == [0, 1, 90]
+    assert rig.core.epoch_bumps == 0

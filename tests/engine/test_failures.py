@@ -25,6 +25,7 @@ from .driver import (
     INVALID_RECORD,
     MESSAGE_TOO_LARGE,
     NONE,
+    NOT_ENOUGH_REPLICAS,
     NOT_LEADER,
     NOT_WRITTEN,
     OUT_OF_ORDER,
@@ -32,6 +33,7 @@ from .driver import (
     REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN,
+    UNSUPPORTED_VERSION,
     Outcome,
     Rig,
     T,
@@ -48,7 +50,7 @@ from .driver import (
 def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
     failing: int, code: int
 ) -> None:
-    """S4-14, A4.36, F15, KAFKA-14034: the rest is renumbered under one bump."""
+    """The batches behind a failed one are renumbered under one bump (KAFKA-14034)."""
     rig, requests = pipelined(5)
     for number, request in enumerate(requests):
         if number < failing:
@@ -67,7 +69,7 @@ def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
 
 
 def test_a_permanent_error_below_a_doubtful_batch_does_not_renumber_the_doubtful() -> None:
-    """C-J3, KAFKA-14034: k-1 is in doubt, k fails: k-1 keeps its numbers until it is resolved."""
+    """A batch in doubt keeps its numbers when another one fails (KAFKA-14034)."""
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, INVALID_RECORD, poll=False)
@@ -82,7 +84,7 @@ def test_a_permanent_error_below_a_doubtful_batch_does_not_renumber_the_doubtful
 
 
 def test_one_incident_is_one_bump_however_many_siblings_fail() -> None:
-    """A4.34."""
+    """However many batches fail of one incident, the epoch is bumped once."""
     rig, requests = pipelined(5)
     for request in requests:
         rig.fail(request, INVALID_RECORD, poll=False)
@@ -106,7 +108,7 @@ def test_two_partitions_with_an_incident_under_the_same_epoch_share_one_bump() -
 
 
 def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() -> None:
-    """A2.17, KIP-467."""
+    """The error names the records that the broker refused (KIP-467)."""
     rig = Rig().start()
     rig.send()
     rig.fail(
@@ -124,8 +126,9 @@ def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() ->
 
 
 def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() -> None:
-    """S4-12, A4.31, A4.32, S4, C-J7, KAFKA-12152, librdkafka #4953, franz-go v0.6.3,
-    Dekaf #3342.
+    """A partition adopts a new epoch when nothing of it is outstanding (KAFKA-12152).
+
+    Also librdkafka #4953, franz-go v0.6.3, Dekaf #3342.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
@@ -148,8 +151,10 @@ def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() ->
 
 
 def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
-    """A4.33, attack.md finding 23, librdkafka #4953: the first append under e+1 would fence its
-    resend, and a resend under e+1 would be a second copy.
+    """No partition adopts a new epoch while a batch of it is in doubt (librdkafka #4953).
+
+    The first append under e+1 would fence its resend, and a resend under e+1 would be a second
+    copy.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
@@ -167,7 +172,7 @@ def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
 
 
 def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
-    """S4-20, A4.35, rd#3720, Dekaf #3341: queued records still drain."""
+    """After epoch 32767 comes a new producer id (librdkafka #3720, Dekaf #3341)."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -190,7 +195,7 @@ def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
 
 
 def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
-    """A11.88."""
+    """A fatal error settles every record, and later sends raise it."""
     rig, requests = pipelined(3)
     rig.send(4)
     rig.fail(requests[0], CLUSTER_AUTHORIZATION_FAILED)
@@ -205,7 +210,7 @@ def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
 
 
 def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> None:
-    """KAFKA-13668, KAFKA-14417, C-J13: not fatal."""
+    """A refused producer id is not fatal (KAFKA-13668, KAFKA-14417)."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -228,7 +233,7 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> N
 
 
 def test_close_settles_everything_and_closes_every_connection() -> None:
-    """A10.78."""
+    """Closing settles every record and closes every connection."""
     rig, _ = pipelined(2)
     rig.send(3, partition=0)
     rig.send(topic="nowhere")
@@ -265,7 +270,7 @@ def serve(rig: Rig, largest: int) -> None:
 
 
 def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
-    """A8.68: same numbers, same order, futures keep their records; re-split works."""
+    """Parts keep numbers, order and futures, and are split again where they do not fit."""
     rig = Rig(batch_size=10_000).start()
     rig.send(8, poll=False)
     rig.poll()
@@ -291,7 +296,7 @@ def test_the_topics_ceiling_is_remembered_after_a_split() -> None:
 
 
 def test_a_single_record_that_is_too_large_fails_alone() -> None:
-    """A8.70."""
+    """A record that is too large by itself fails alone."""
     rig, requests = pipelined(3)
     rig.fail(requests[0], MESSAGE_TOO_LARGE, poll=False)
     rig.fail(requests[1], OUT_OF_ORDER, poll=False)
@@ -302,8 +307,9 @@ def test_a_single_record_that_is_too_large_fails_alone() -> None:
 
 
 def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
-    """F35, D2.8: the parts exceed the window; what was sent before is resent within it. The
-    connection would take more.
+    """Parts may exceed the window; what was sent before is resent within it.
+
+    The connection would take more.
     """
     rig = Rig(batch_size=1000, max_in_flight_requests_per_connection=20).start()
     rig.send()
@@ -344,7 +350,7 @@ def test_a_part_of_a_split_that_fails_leaves_the_others_in_order() -> None:
 
 
 def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
-    """S14, F29, A11.91, aiokafka's handle_response: never a future that hangs."""
+    """A partition that its answer lacks is in doubt; no future hangs."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition, poll=False)
@@ -359,7 +365,7 @@ def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("odd", ["doubled", "invented partition", "invented topic"])
 def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
-    """A11.91, C-J16, KAFKA-4966: what it said rightly counts; what it owed besides is in doubt."""
+    """What an odd answer says rightly counts; what it owes is in doubt (KAFKA-4966)."""
     rig, (first, _second) = pipelined(2)
     entry = rig.entry(first, first.only, NONE, 7)
     strange = {
@@ -378,7 +384,7 @@ def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
 
 
 def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> None:
-    """E6, C-J9: nor for another request that is."""
+    """An answer without its request changes nothing, nor for another request."""
     rig, (first, second) = pipelined(2)
     rig.ack(first)
     first.done = False
@@ -390,7 +396,7 @@ def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> Non
 
 
 def test_an_answer_is_matched_by_what_the_request_carried() -> None:
-    """C-J15, KAFKA-19397: metadata may have changed meanwhile."""
+    """Answers go by their request: metadata may have changed meanwhile (KAFKA-19397)."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]
@@ -402,8 +408,9 @@ def test_an_answer_is_matched_by_what_the_request_carried() -> None:
 
 
 def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
-    """C-J15, KAFKA-19397: the id was looked up in today's metadata. It has done its duty: nothing
-    is settled twice, no counter is left behind, and the connection lives.
+    """An answer may name a topic id that metadata no longer has (KAFKA-19397).
+
+    Nothing is settled twice, no counter is left behind, and the connection lives.
     """
     rig, (first, second) = pipelined(2)
     rig.ids[T] = topic_id(T, 1)
@@ -419,7 +426,7 @@ def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
 
 
 def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:
-    """E13, franz-go v1.18.1."""
+    """Error NONE with offset -1 is ACKED without an offset (franz-go v1.18.1)."""
     rig = Rig().start()
     rig.send()
     rig.ack(rig.outstanding()[0], -1)
@@ -427,7 +434,7 @@ def test_a_success_without_an_offset_is_acknowledged_with_none() -> None:
 
 
 def test_offsets_count_from_the_base_offset() -> None:
-    """S4-18, A2.16."""
+    """The records of a batch have consecutive offsets from its base offset on."""
     rig = Rig(batch_size=10_000).start()
     rig.send(4, poll=False)
     rig.poll()
@@ -439,7 +446,10 @@ def test_offsets_count_from_the_base_offset() -> None:
 
 
 def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
-    """A7.59, rd#3672: counters that restart at 0 are deduplicated away: acknowledged and lost."""
+    """Sequences go on where a topic was unknown for a while (librdkafka #3672).
+
+    Were they to begin at 0 again, records would be deduplicated away: acknowledged and lost.
+    """
     rig, requests = pipelined(2)
     for request in requests:
         rig.ack(request)
@@ -452,7 +462,7 @@ def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
 
 
 def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch() -> None:
-    """A7.60, attack.md finding 21, F20, librdkafka #4898: the old id is never asked about."""
+    """No batch of the former topic id is asked about (librdkafka #4898)."""
     rig, (first, *_) = pipelined(3)
     rig.send(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -508,7 +518,7 @@ def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -
 
 
 def test_partitions_that_are_added_take_records() -> None:
-    """A7.65."""
+    """Records go to partitions that were added."""
     rig = Rig().start()
     rig.leaders[T, 1] = (1, 0)
     rig.refresh()
@@ -521,7 +531,7 @@ def test_partitions_that_are_added_take_records() -> None:
 
 
 def test_without_acknowledgements_a_written_record_is_unknown_without_an_error() -> None:
-    """attack.md finding 25: never ACKED."""
+    """With acks=0 a record is never ACKED."""
     rig = Rig(enable_idempotence=False, acks=0).start()
     rig.send(3)
     for request in rig.outstanding():
@@ -577,7 +587,7 @@ def test_without_idempotence_a_doubtful_record_expires_as_unknown() -> None:
 
 
 def test_memory_is_given_back_by_every_way_to_end() -> None:
-    """A9.73, C7."""
+    """Every way to end gives the memory of a record back, once."""
     rig, requests = pipelined(4, delivery_timeout=20.0, request_timeout=5.0)
     rig.send(3)
     used = rig.core.budget.used
@@ -604,3 +614,42 @@ def test_a_flush_does_not_count_what_was_queued_after_it() -> None:
     assert rig.core.outcomes.flushed(count.generation)
     assert count.counts == DeliveryCounts(acked=2, not_written=1, unknown=0)
     assert len(rig.statuses) == 5  # one before the three, and the one after the flush
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("success", ACKED),
+        ("retriable", ACKED),
+        ("not retriable", NOT_WRITTEN),
+        ("version mismatch", NOT_WRITTEN),
+        ("disconnect", ACKED),
+        ("time-out", ACKED),
+        ("time-outs until the deadline", UNKNOWN),
+    ],
+)
+def test_every_way_a_request_can_end_reaches_its_record(end: str, status: object) -> None:
+    """The record is settled, and the next one is delivered in each case."""
+    rig = Rig(request_timeout=5.0, delivery_timeout=20.0).start()
+    (outcome,) = rig.send()
+    (request,) = rig.outstanding()
+    match end:
+        case "retriable":
+            rig.fail(request, NOT_ENOUGH_REPLICAS)
+            assert outcome.status is PENDING
+        case "not retriable":
+            rig.fail(request, TOPIC_AUTHORIZATION_FAILED)
+        case "version mismatch":
+            rig.fail(request, UNSUPPORTED_VERSION)
+        case "disconnect":
+            rig.lose()
+        case "time-out":
+            rig.tick(6.0)
+        case "time-outs until the deadline":
+            rig.tick(30.0)
+    rig.settle_down(5.0)
+    assert outcome.status is status
+    (after,) = rig.send()
+    rig.settle_down(5.0)
+    assert after.status is ACKED
+    rig.assert_drained()

@@ -1,9 +1,9 @@
-"""Brokers that know a retry by a range of sequences (KIP-758): rows S1-1 to S1-8, S1-12 to S1-14.
+"""Brokers that know a retry by a range of sequences: `broker_dedup="range"` (KIP-758).
 
-`broker_dedup="range"`. Such a broker remembers the last batch only: DUPLICATE_SEQUENCE_NUMBER, and
-no offset, for what is inside the range; OUT_OF_ORDER_SEQUENCE_NUMBER outside of it; the offset for
-a duplicate of the newest batch. What a broker of that kind does is tested in
-`tests/producer/test_kip_758.py`; here the answers are said by the test.
+Such a broker remembers the last batch only: DUPLICATE_SEQUENCE_NUMBER, and no offset, for what is
+inside the range; OUT_OF_ORDER_SEQUENCE_NUMBER outside of it; the offset for a duplicate of the
+newest batch. What a broker of that kind does is tested in `tests/producer/test_kip_758.py`; here
+the test gives the answers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .driver import (
     Request,
     Rig,
     Sent,
+    pipelined,
     refuse_until,
     wait_until,
 )
@@ -94,14 +95,14 @@ def probes_of(rig: Rig) -> dict[int, Request]:
 
 
 def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
-    """S1-14, S1-12: five would be the window of a broker that knows a retry by its batches."""
+    """Five is the window of a broker that knows a retry by its batches, not by a range."""
     rig = running()
     rig.send(60)
     assert rig.sequences == list(range(1, 51))
 
 
 def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
-    """S1-5: and goes on as the oldest of them is acknowledged."""
+    """Sending stops at the range, and goes on when the oldest batch is acknowledged."""
     rig = running(told=10)
     rig.send(30)
     assert rig.sequences == list(range(1, 11))
@@ -116,7 +117,7 @@ def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
 
 @pytest.mark.parametrize("told", [1, 7, 10, 11])
 def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
-    """S1-5: a broker takes what lies further below its newest for a sequence of the future."""
+    """A broker takes what lies below its range for a sequence of the future."""
     rig = running(told=told, batch_size=1000)
     rig.send(40, size=150)
     rig.ack_all()
@@ -126,7 +127,7 @@ def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
 
 
 def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
-    """S1-6, S1-7: learned from DescribeConfigs, 10,000,000 before."""
+    """The range is 10,000,000 until DescribeConfigs tells the broker's."""
     assert running().cap == DEFAULT_RANGE
     assert running(told=12_345).cap == 12_345
     assert running(told=50_000_000).cap == 50_000_000, "wider than the default"
@@ -134,12 +135,12 @@ def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
 
 @pytest.mark.parametrize("told", [SEQUENCE_CAP, SEQUENCE_CAP + 1, 10**18 - 1])
 def test_no_broker_widens_the_range_past_half_of_all_sequences(told: int) -> None:
-    """S1-7: 2^30, so that before and after stay distinct."""
+    """The range is 2^30 at most, so that before and after stay distinct."""
     assert running(told=told).cap == SEQUENCE_CAP == 1 << 30
 
 
 def test_the_narrowest_range_of_all_brokers_counts() -> None:
-    """S1-6: a leader can move to any of them."""
+    """The narrowest range counts, for a leader can move to any broker."""
     rig = RangeRig({1: 900, 2: 300}, brokers=2, partitions=2)
     rig.leaders["t", 1] = (2, 0)
     rig.start()
@@ -150,7 +151,7 @@ def test_the_narrowest_range_of_all_brokers_counts() -> None:
 
 
 def test_a_config_name_alone_never_enters_the_mode() -> None:
-    """S1-12: brokers of today name it once somebody has set it (attack.md 13)."""
+    """A name is no proof: brokers of today return any config that somebody has set."""
     rig = RangeRig(10, broker_dedup="window")
     rig.start()
     rig.send()
@@ -158,7 +159,7 @@ def test_a_config_name_alone_never_enters_the_mode() -> None:
 
 
 def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:
-    """S1-6: the option for the one answer does not silence the other question."""
+    """The option for one answer does not silence the other question."""
     assert running(told=77, producer_id_expiration=3600).cap == 77
 
 
@@ -166,10 +167,10 @@ def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> N
 
 
 def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
-    """S1-1, S1-2, S1-3: DUPLICATE tells no offset, and that of the newest batch does.
+    """DUPLICATE has no offset and is no success; error NONE of the newest proves all.
 
-    It is not success by itself: it comes before the batch is replicated. Error NONE of the newest
-    proves all below.
+    It comes before the batch is replicated. A duplicate of the newest batch is answered with its
+    offset.
     """
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)
@@ -188,7 +189,7 @@ def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
 
 
 def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -> None:
-    """S1-10: 1 to 3 arrived, 4 and 5 did not: 5 is of the future, 4 is the next."""
+    """b1 to b3 arrived, b4 and b5 did not: b5 is of the future, b4 is the next."""
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)
     rig.tick(1.0)
@@ -206,7 +207,7 @@ def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -
 
 
 def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up() -> None:
-    """S1-1: attack.md 2; two passes of DUPLICATE are no refusal."""
+    """Two passes of DUPLICATE are no refusal."""
     rig = doubted(2)
     refuse_until(rig, lambda: rig.polls > 200, DUPLICATE)
     assert rig.state().in_doubt == 2
@@ -216,7 +217,7 @@ def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up
 
 
 def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
-    """S1-1, attack.md 13: in the range although it was refused: something was accepted over it."""
+    """In the range although it was refused: something was accepted over it."""
     rig = running()
     rig.send()
     rig.fail(rig.outstanding()[0], NOT_LEADER)
@@ -229,7 +230,7 @@ def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
-    """S1-4: "retry as before" would go on for ever on a true gap."""
+    """Retrying as before would go on for ever on a true gap."""
     rig = doubted(3)
     while rig.state().unresolved:
         wait_until(rig, lambda: bool(rig.outstanding()))
@@ -249,7 +250,7 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
 
 
 def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
-    """S1-8, S1-13: after 2147483647 comes 0; a bump there would abort transactions."""
+    """After 2147483647 comes 0; a bump there would abort transactions."""
     rig = running()
     rig.jump(SEQUENCE_MODULUS - 3)
     rig.send(6)
@@ -270,3 +271,17 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
     assert set(rig.statuses) == {ACKED}
     assert rig.core.epoch_bumps == 0
     assert rig.core.identity.current == ProducerIdentity(4001, 0)
+
+
+def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
+    """With nothing unresolved one batch may always go (KIP-758)."""
+    rig, requests = pipelined(2, version=14)
+    state = rig.state()
+    state.ledger.next = state.unresolved[0].base + 2**29
+    rig.send(2)
+    assert len(rig.outstanding()) == 2
+    for request in requests:
+        rig.ack(request)
+    assert len(rig.outstanding()) >= 1
+    rig.ack_all()
+    rig.assert_drained()

@@ -1,9 +1,8 @@
-"""A broker may forget us (KIP-854): rows S2-1 to S2-5 and S2-7, and the suspect state.
+"""A broker may forget a producer (KIP-854), and a partition where it may have is suspect.
 
 First what the embedded broker forgets, and when; then what the engine does where a broker may have
 forgotten: no implicit acknowledgement, no probing, no resend, but reading the log back; and
-`in_doubt="resend"`, which gives the promise of no duplicates up. attack.md 5 is the schedule behind
-it.
+`in_doubt="resend"`, which gives the promise of no duplicates up.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def known(replica: Replica) -> set[int]:
 
 
 def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() -> None:
-    """S2-1."""
+    """producer.id.expiration.ms is a day by default, and at least 1."""
     assert BROKER_CONFIGS[EXPIRATION].default == "86400000"
     BROKER_CONFIGS[EXPIRATION].check("1")
     with pytest.raises(ValueError, match="at least 1"):
@@ -72,7 +71,7 @@ def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() ->
 
 
 def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
-    """S2-1: "dynamic", of the whole cluster or of one broker; the next check goes by it."""
+    """It can be set for the cluster or for one broker; the next check goes by it."""
     cluster, client, replica = broker()
     client.produce(idempotent_batch(0))
     cluster.run_until(60.0)
@@ -89,7 +88,7 @@ def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
 
 
 def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
-    """S2-4: as in Kafka, since KIP-360; the KIP says that it does."""
+    """As in Kafka since KIP-360, although KIP-854 says that it does."""
     room = str(3 * len(idempotent_batch(0)))
     _, client, replica = broker(**{"log.retention.bytes": room})
     client.produce(idempotent_batch(0, producer_id=1))
@@ -102,7 +101,7 @@ def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
 
 
 def test_who_was_forgotten_is_not_told() -> None:
-    """S2-2: any sequence is accepted, the same bytes a second time too."""
+    """A broker without state takes any sequence, and the same bytes a second time."""
     cluster, client, _ = broker(**{EXPIRATION: "5000"})
     answers = []
     for _ in range(2):
@@ -113,7 +112,7 @@ def test_who_was_forgotten_is_not_told() -> None:
 
 
 def test_the_last_batch_counts_by_its_newest_record() -> None:
-    """S2-1 as measured: not the newest batch, and not idleness."""
+    """Age counts from the batch appended last, not from the newest one nor from idleness."""
     cluster, client, replica = broker()
     old = START_MS - int(25 * HOUR * 1000)
     client.produce(idempotent_batch(0))
@@ -208,7 +207,7 @@ def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Reques
 def test_records_older_than_half_the_expiration_make_a_partition_suspect(
     age: float, suspect: bool
 ) -> None:
-    """S2-5: the other half is for clock skew and delivery."""
+    """The other half of the expiration is for clock skew and delivery."""
     rig, _ = dated(age=age)
     rig.poll()
     assert rig.state().suspicion.suspect is suspect
@@ -227,7 +226,7 @@ def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
 
 
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
-    """S2-1, attack.md finding 5: b1 now and b2 old."""
+    """With b1 of now and b2 of yesterday, b2 decides."""
     rig = DatedRig(age=0.0)
     rig.start()
     rig.send()
@@ -244,7 +243,7 @@ def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
 
 
 def test_log_append_time_cures_what_old_records_spoiled() -> None:
-    """S2-5: the broker remembers by its own stamp, which its answer names."""
+    """With LogAppendTime the broker remembers by its own time, which its answer names."""
     for told, suspect in [(True, False), (False, True)]:
         rig, requests = dated(1)
         rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() if told else -1)
@@ -255,7 +254,7 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
 
 
 def test_log_append_time_vouches_for_what_is_unresolved() -> None:
-    """S2-5: it is appended after what was acknowledged, by whose stamp the broker remembers."""
+    """It is appended after what was acknowledged, by whose time the broker remembers."""
     rig, requests = dated(1)
     rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())
     rig.send()
@@ -287,7 +286,7 @@ def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> No
 
 
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
-    """S2-2, attack.md finding 5: without state the leader accepts any sequence."""
+    """Without state a leader accepts any sequence, so a success proves nothing below it."""
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
         rig, (first, second, third) = dated(age=age)
         rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -298,9 +297,7 @@ def test_a_later_success_acknowledges_nothing_below_it() -> None:
 
 
 def test_what_is_in_doubt_is_read_and_not_resent() -> None:
-    """S2-2, attack.md finding 5: from behind the last acknowledged offset on; found is acknowledged
-    with its offset.
-    """
+    """The log is read from behind the last acknowledged offset; what is found is ACKED."""
     rig, requests = doubted()
     assert not rig.outstanding(), "a resend could be appended a second time"
     (step,) = rig.held
@@ -312,7 +309,7 @@ def test_what_is_in_doubt_is_read_and_not_resent() -> None:
 
 
 def test_what_is_not_found_in_the_log_is_unknown_and_a_bump() -> None:
-    """Not found proves nothing: a request may still wait in the broker (attack.md 3)."""
+    """Not found proves nothing: a request may still wait in the broker."""
     rig, requests = doubted()
     rig.page((requests[0], 1))
     assert rig.statuses[1:] == [ACKED, UNKNOWN, UNKNOWN]
@@ -445,7 +442,7 @@ def test_a_suspect_partition_is_not_probed() -> None:
 
 
 def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
-    """2nd attack, d. And it stays open for a second after error NONE (DESIGN.md)."""
+    """The gate stays open for one second after error NONE (docs/decisions.md)."""
     for age, together in [(0.0, 3), (13 * HOUR, 1)]:
         rig, requests = dated(1, age=age)
         rig.ack(requests[0], 1)
@@ -490,7 +487,7 @@ def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_ackn
 
 
 def test_another_identity_leaves_suspicion_behind() -> None:
-    """S2-7: a new epoch begins at 0 wherever the old one stood."""
+    """A new epoch begins at 0 wherever the old one stood."""
     rig, _ = doubted(1)
     rig.page()
     rig.core.stamp_ms = rig.now_stamp()
@@ -501,7 +498,7 @@ def test_another_identity_leaves_suspicion_behind() -> None:
 
 
 def test_every_start_takes_a_new_producer_id() -> None:
-    """S2-7: a producer without a transactional id has nothing to take up."""
+    """A producer without a transactional id has nothing to take up."""
     asked = []
     for _ in range(2):
         rig = DatedRig(age=0.0)
@@ -528,7 +525,7 @@ def test_the_cures_are_named_once() -> None:
 def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
     expiration: float, warned: bool
 ) -> None:
-    """S2-5: whether a broker told or the option did."""
+    """One warning is logged, whether a broker or the option named the expiration."""
     told = DatedRig(age=0.0, brokers=2, partitions=2, delivery_timeout=120.0)
     told.told = {1: expiration, 2: expiration}
     told.leaders["t", 1] = (2, 0)
@@ -542,7 +539,7 @@ def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
 
 
 def test_the_shortest_memory_of_all_brokers_counts() -> None:
-    """S2-1: it is each broker's own config."""
+    """The expiration is each broker's own config; the shortest counts."""
     rig = DatedRig(age=0.0, brokers=2, partitions=2)
     rig.told = {1: 5000.0, 2: 1000.0}
     rig.leaders["t", 1] = (2, 0)

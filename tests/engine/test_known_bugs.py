@@ -1,9 +1,6 @@
-"""Bugs that other producers had, and schedules that broke earlier drafts of this one.
+"""Bugs that other producers had: each test would have caught one, and names its issue.
 
-Each test names the bug it would have caught, as the research did that collected them: A (behaviours
-worth a test), C-J (cases of the Java client), D2 (hazards of KIP-1269), attack.md (attacks on this
-design), and the trackers of the other clients. Those that another file guards better are named
-there.
+Bugs that are about one part of the engine are tested with that part.
 """
 
 from __future__ import annotations
@@ -62,7 +59,7 @@ def value_of(request: Request) -> bytes | None:
 def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_zero(
     idle: float,
 ) -> None:
-    """A4.30; Redpanda #22670: a broker that answers so after ten minutes of nothing."""
+    """A broker may answer so after ten minutes of nothing (Redpanda #22670)."""
     rig, (only,) = pipelined(1)
     rig.ack(only)
     rig.tick(idle)
@@ -104,10 +101,10 @@ def test_out_of_order_for_a_batch_in_doubt_never_gets_it_another_identity() -> N
 
 
 def test_an_expiry_after_request_timed_out_renumbers_no_later_batch_in_flight() -> None:
-    """C-J4, KAFKA-14397: that reset the sequences of the later ones, and they were written twice.
+    """An expiry renumbers no batch in doubt behind it (KAFKA-14397).
 
-    Schedule: b1 is answered REQUEST_TIMED_OUT again and again until it expires; b2 and b3 were in
-    flight and are in doubt with it.
+    b1 is answered REQUEST_TIMED_OUT until it expires; b2 and b3 were in flight. Java reset their
+    sequences, and they were written twice.
     """
     rig = Rig(**SHORT).start()
     rig.send()
@@ -131,7 +128,7 @@ def test_an_expiry_after_request_timed_out_renumbers_no_later_batch_in_flight() 
 
 @given(st.lists(st.sampled_from([NONE, INVALID_RECORD, OUT_OF_ORDER]), min_size=2, max_size=5))
 def test_renumbering_keeps_the_order(codes: list[int]) -> None:
-    """C-J8, KAFKA-8483, KAFKA-8484: the batches were renumbered in the order of a heap."""
+    """Renumbered batches keep their order; Java took that of a heap (KAFKA-8483, KAFKA-8484)."""
     rig, requests = pipelined(len(codes))
     refused = False
     for request, code in zip(requests, codes, strict=True):
@@ -153,7 +150,10 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
 
 
 def test_a_late_answer_settles_its_own_batch_and_not_one_of_the_same_number() -> None:
-    """C-J9, KAFKA-13794: in flight was a set ordered by sequence, and the wrong one was removed."""
+    """An answer settles the batch of its request (KAFKA-13794).
+
+    Java kept batches in flight in a set ordered by sequence, and removed another one.
+    """
     rig = Rig(**SHORT).start()
     (first,) = rig.send()
     old = rig.outstanding()[0]
@@ -207,10 +207,10 @@ def test_a_leader_that_moves_while_the_epoch_is_bumped_gets_each_record_once() -
 
 @pytest.mark.parametrize("appended", [True, False])
 def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> None:
-    """librdkafka dotnet#704 (#2163), A5.39, A5.40: a gap at message 2 was fatal.
+    """An expired batch is no fatal gap (librdkafka dotnet#704, #2163).
 
-    Schedule: b1 is acknowledged, b2 expires unanswered, b3 and b4 are in flight behind it; the
-    broker has b2, or it never came and b3 and b4 are refused.
+    b1 is acknowledged, b2 expires unanswered, b3 and b4 are in flight behind it. The broker has b2;
+    or it never came, and b3 and b4 are refused.
     """
     rig = Rig(**SHORT).start()
     rig.send()
@@ -249,7 +249,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
 
 
 def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_request() -> None:
-    """C-J5: followers of an expired first attempt spun in OUT_OF_ORDER until they expired too."""
+    """Batches behind an expired first attempt do not wait in OUT_OF_ORDER until they expire."""
     rig = Rig(delivery_timeout=10.0, request_timeout=5.0).start()
     rig.send()
     rig.ack_all()
@@ -269,7 +269,7 @@ def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_r
 
 
 def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest_ones() -> None:
-    """attack.md finding 31: old and young records leave in one late-sealed batch."""
+    """Old and young records may leave in one late-sealed batch."""
     rig = Rig(late_sealing=True, batch_size=10_000, **SHORT).start()
     rig.down = {1}
     rig.lose()
@@ -313,8 +313,9 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     st.booleans(),
 )
 def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], abort: bool) -> None:
-    """C-J11: KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709, 7311. The rig checks that every
-    record is settled once, and that memory comes back once.
+    """Every record is settled once, and its memory comes back once, in any order of events.
+
+    KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709 and 7311 were such orders.
     """
     rig = Rig(batch_size=700, delivery_timeout=4.0, request_timeout=3.0).start()
     rig.send(3)
@@ -360,7 +361,7 @@ def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], ab
 
 @pytest.mark.parametrize("in_doubt", ["fail", "resend"])
 def test_only_under_resend_a_batch_in_doubt_ever_gets_another_identity(in_doubt: str) -> None:
-    """attack.md finding 26: the one exception, and it gives up the promise of no duplicates."""
+    """Only `in_doubt="resend"` gives a batch in doubt another identity."""
     rig, requests = pipelined(3, in_doubt=in_doubt)
     values = [value_of(request) for request in requests]
     rig.lose()
@@ -378,7 +379,7 @@ def test_only_under_resend_a_batch_in_doubt_ever_gets_another_identity(in_doubt:
 
 
 def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstanding() -> None:
-    """attack.md finding 28: one connection is served in order, so nothing of ours comes later."""
+    """A connection is served in order, so nothing of ours comes after the question."""
     rig, requests = pipelined(5)
     rig.hold = (steps.AskProducers,)
     rig.lose()
@@ -393,7 +394,7 @@ def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstand
 
 
 def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
-    """attack.md finding 28: what is on its way would be appended after the leader has told."""
+    """What is on its way would be appended after the leader has answered."""
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
     rig.lose()
@@ -411,8 +412,9 @@ def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
 
 
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
-    """attack.md finding 28: over the frame cap. Asked again it would be for ever; probes need no
-    permission.
+    """An answer larger than a frame may be is not requested for ever.
+
+    Probes need no permission, and go on without it.
     """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
@@ -443,9 +445,7 @@ def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> N
 def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
     epoch: int, last: int, begins: list[int]
 ) -> None:
-    """attack.md findings 2, 3 and 4, D2.3: with the batch's own epoch only, and it acknowledges
-    nothing.
-    """
+    """DescribeProducers acknowledges nothing, and counts with the batch's own epoch only."""
     rig, _ = pipelined(5)
     rig.producers = ProducersAnswer(0, {rig.next_pid: (epoch, last)})
     rig.lose()
@@ -467,7 +467,7 @@ def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
 def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next_epoch(
     code: int,
 ) -> None:
-    """A6.49, KAFKA-14920, KAFKA-9144, platformatic #309: nothing of it is in doubt."""
+    """Nothing of it is in doubt (KAFKA-14920, KAFKA-9144, platformatic #309)."""
     rig, (only,) = pipelined(1)
     rig.fail(only, code)
     for _ in range(100):
@@ -483,7 +483,7 @@ def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next
 
 
 def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
-    """librdkafka #4736, Dekaf #3342; 2nd attack, c: its siblings go on, and so does it later."""
+    """The other partitions go on, and so does this one later (librdkafka #4736, Dekaf #3342)."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -506,7 +506,7 @@ def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
 
 
 def test_a_batch_called_a_duplicate_gives_none_of_its_records_an_offset() -> None:
-    """A2.13; aiokafka's DUPLICATE_SEQUENCE_NUMBER: offsets were -1 + i."""
+    """A record without a known offset has -1; aiokafka reports -1 + i."""
     rig = Rig(batch_size=10_000).start()
     rig.send()
     rig.ack_all()

@@ -64,7 +64,7 @@ class Bench:
 
 
 def test_numbers_are_taken_when_a_batch_is_sealed() -> None:
-    """A1.2, A1.5, KafkaJS #598."""
+    """A batch takes its sequence when it is sealed (KafkaJS #598)."""
     bench = Bench(batch_size=1000)
     bench.fill(20)
     assert bench.state.ledger.next == 0
@@ -104,7 +104,7 @@ def test_late_sealing_can_be_turned_off() -> None:
 
 
 def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
-    """attack.md finding 18: what is in flight moves in under a quarter of the request timeout."""
+    """What is in flight takes less than a quarter of the request timeout."""
     bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
     bench.state.queue.blocked = True
     bench.told(1 << 30)
@@ -215,7 +215,7 @@ def split(bench: Bench, batch: Batch) -> list[Batch]:
 def test_split_parts_carry_the_same_numbers_and_records_between_them(
     codec: str, count: int, size: int, batch_size: int
 ) -> None:
-    """A8.68, A8.69, C-J12."""
+    """The parts of a batch have its records and its sequences, in order."""
     bench = Bench(batch_size=1_000_000, compression_type=codec)
     bench.fill(count, size)
     whole = bench.seal()

@@ -172,7 +172,7 @@ def test_every_state_is_reached_and_every_input_is_used(name: str) -> None:
 
 
 def test_a_final_batch_state_is_final() -> None:
-    """A9.72: a batch completes exactly once."""
+    """A batch completes exactly once."""
     assert not [pair for pair in BATCH_TRANSITIONS if pair[0] in FINAL]
     for state in BatchState:
         batch = make_batch()
@@ -188,7 +188,7 @@ def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it()
 
 
 def test_doubt_is_sticky_and_only_a_proof_clears_it() -> None:
-    """Finding 5, attack.md finding 12."""
+    """Only a proof leads out of IN_DOUBT."""
     for (known, evidence), after in PERSISTENCE_TRANSITIONS.items():
         if known is Persistence.IN_DOUBT:
             expected = Persistence.STORED if evidence is Evidence.PROVED else Persistence.IN_DOUBT
@@ -196,7 +196,7 @@ def test_doubt_is_sticky_and_only_a_proof_clears_it() -> None:
 
 
 def test_a_batch_in_doubt_has_no_way_to_new_numbers() -> None:
-    """Finding 6."""
+    """The table has no renumbering of a batch in doubt."""
     assert (Persistence.IN_DOUBT, Evidence.RENUMBERED) not in PERSISTENCE_TRANSITIONS
 
 
@@ -211,7 +211,7 @@ def test_ambiguous_evidence_always_ends_in_doubt() -> None:
 
 
 def test_renumbering_a_batch_in_doubt_raises_and_changes_nothing() -> None:
-    """S3, finding 6."""
+    """Renumbering a batch in doubt is an InternalError."""
     batch = make_batch()
     batch.state, batch.persistence = BatchState.WAITING, Persistence.IN_DOUBT
     with pytest.raises(InternalError):
@@ -222,7 +222,7 @@ def test_renumbering_a_batch_in_doubt_raises_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("state", [*UNTOUCHABLE])
 def test_renumbering_a_settled_or_outstanding_batch_raises(state: BatchState) -> None:
-    """A4.33."""
+    """Only a batch that is sealed or waits can get other numbers."""
     batch = make_batch()
     batch.state, batch.persistence = state, Persistence.REJECTED
     with pytest.raises(InternalError):
@@ -250,7 +250,7 @@ def test_the_first_moment_of_doubt_is_kept() -> None:
 
 
 def test_a_new_connection_ends_every_rung_but_salvage() -> None:
-    """Rule 3: the evidence dies with the route; a loss of state is a fact of the past."""
+    """Refusals count for one connection; a loss of state is a fact of the past."""
     for rung in Rung:
         expected = Rung.SALVAGE if rung is Rung.SALVAGE else Rung.CLEAR
         assert RECOVERY_TRANSITIONS[rung, RecoveryEvent.RESTART] is expected

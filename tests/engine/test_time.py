@@ -1,7 +1,4 @@
-"""Expiry, linger, timeouts, throttling and lost connections: what happens because time passes.
-
-design.md section 5, "Expiry" and "Throttling"; links.py on request timeouts.
-"""
+"""Expiry, linger, timeouts, throttling and lost connections: what happens because time passes."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 
 def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> None:
-    """S4-13, A1.2, A5.38, aiokafka #1017."""
+    """A record that was never sealed expires NOT_WRITTEN (aiokafka #1017)."""
     rig = Rig(**SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -56,7 +53,7 @@ def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> Non
 
 
 def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() -> None:
-    """A5.40: every attempt was refused before the append."""
+    """Every attempt was refused before the append, so nothing is stored."""
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
     refuse_until(rig, lambda: rig.outcomes[1].status is NOT_WRITTEN, NOT_ENOUGH_REPLICAS)
@@ -68,9 +65,7 @@ def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() 
 
 
 def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() -> None:
-    """S4-8, S4-9, A5.39, A5.41, A5.42, C-J5: no new batch until the connection tells or dies, then
-    a bump.
-    """
+    """Nothing new goes until the connection answers or ends, and then a bump."""
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
@@ -91,7 +86,7 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
     "end", [NONE, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, INVALID_RECORD, OUT_OF_ORDER, None]
 )
 def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int | None) -> None:
-    """A9.72, C-J11: it completes once. `None`: its connection is lost."""
+    """A batch completes once. `None`: its connection is lost."""
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
@@ -111,7 +106,7 @@ def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int
 
 
 def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
-    """2nd attack, e: its deadline plus one request timeout, then UNKNOWN."""
+    """It ends UNKNOWN one request timeout after its deadline at the latest."""
     rig, (only,) = pipelined(1, **SHORT)
     sent_at = only.sent_at
     rig.fail(only, REQUEST_TIMED_OUT)
@@ -139,7 +134,7 @@ def test_a_success_within_the_grace_still_acknowledges() -> None:
 
 
 def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None:
-    """A5.44, C6, aiokafka #1101, #512 and #176."""
+    """No record waits longer (aiokafka #1101, #512 and #176)."""
     rig, _ = pipelined(5, **SHORT)
     rig.send(10)
     sent_at = rig.now
@@ -154,7 +149,7 @@ def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None
 
 
 def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
-    """C6: the wake-up of the one must not hide that of the others."""
+    """The wake-up for one batch must not hide that of the others."""
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, REQUEST_TIMED_OUT)
     deadline = rig.state().unresolved[0].deadline
@@ -171,7 +166,7 @@ def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
 
 
 def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None:
-    """A5.38, A5.48, A4.36: they are renumbered under the next epoch."""
+    """The batches behind it are renumbered under the next epoch."""
     rig = Rig(**SHORT).start()
     rig.send()
     rig.ack_all()
@@ -186,7 +181,7 @@ def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None
 
 
 def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
-    """A5.44."""
+    """One poll settles what has expired in every partition."""
     rig = Rig(partitions=4, **SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -199,7 +194,7 @@ def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
 
 
 def test_idle_costs_nothing() -> None:
-    """A5.44: no busy loop; an hour of nothing is a few metadata refreshes."""
+    """An hour of nothing is a few metadata refreshes, and no busy loop."""
     rig = Rig().start()
     rig.send()
     rig.ack_all()
@@ -212,7 +207,7 @@ def test_idle_costs_nothing() -> None:
 
 
 def test_a_record_waits_for_its_linger_and_no_longer() -> None:
-    """A9.75."""
+    """A batch that is not full is sent when its linger is over."""
     rig = Rig(linger=0.5, batch_size=10_000).start()
     rig.send(3)
     rig.tick(0.4)
@@ -275,14 +270,12 @@ def test_flush_ends_linger() -> None:
     assert not rig.core.outcomes.flushed(generation)
     rig.send(1)
     rig.ack_all()
-    assert rig.core.outcomes.flushed(generation), (
-        "flush does not wait for what came after it (A10.77)"
-    )
+    assert rig.core.outcomes.flushed(generation), "flush does not wait for what came after it"
     assert rig.core.unsettled == 1
 
 
 def test_flush_waits_for_failures_too() -> None:
-    """A10.77."""
+    """A flush ends when every record has its outcome, whatever that is."""
     rig, requests = pipelined(2)
     generation = rig.core.accumulator.begin_flush()
     rig.fail(requests[0], 87)
@@ -295,7 +288,7 @@ def test_flush_waits_for_failures_too() -> None:
 
 
 def test_an_unknown_topic_is_waited_for_and_then_not_written() -> None:
-    """A7.63: max.block."""
+    """A record waits for its topic until max_block is over."""
     rig = Rig(max_block=10.0).start()
     rig.send(2, topic="nowhere")
     sent_at = rig.now
@@ -330,7 +323,7 @@ def test_a_topic_that_appears_takes_the_records_in_call_order() -> None:
 
 
 def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> None:
-    """A7.63, A7.65. One that has been added since is found by the same answer."""
+    """A partition that was added since is found by the same answer."""
     rig = Rig(max_block=10.0).start()
     rig.leaders[T, 1] = (1, 0)
     (soon,) = rig.send(partition=1, poll=False)
@@ -403,7 +396,7 @@ def test_a_topic_refused_for_good_fails_its_records_at_once() -> None:
 
 
 def test_requests_lost_before_they_were_written_are_not_in_doubt() -> None:
-    """F3."""
+    """A request of which no byte was written cannot have been appended."""
     rig, requests = pipelined(3)
     rig.lose(unwritten=requests[1:])
     state = rig.state()
@@ -422,7 +415,7 @@ def test_a_request_that_never_left_expires_as_not_written() -> None:
 
 
 def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
-    """A11.84, F5: all it owed is in doubt, oldest first."""
+    """All that it owed is in doubt, oldest first."""
     rig, _ = pipelined(3, request_timeout=5.0)
     began = rig.now
     end = rig.produce_link()
@@ -435,7 +428,7 @@ def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
 
 
 def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
-    """F2, S12."""
+    """An answer that comes after its connection was closed changes nothing."""
     rig, requests = pipelined(2, request_timeout=5.0)
     old = requests[0]
     rig.tick(5.1)
@@ -449,7 +442,7 @@ def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
 
 
 def test_moving_bytes_put_the_request_timeout_off() -> None:
-    """Late sealing; F6."""
+    """A large batch on a thin link is not closed while its bytes move."""
     rig, _ = pipelined(1, request_timeout=5.0)
     end = rig.produce_link()
     for _ in range(8):
@@ -463,7 +456,7 @@ def test_moving_bytes_put_the_request_timeout_off() -> None:
 
 @pytest.mark.parametrize("throttle", [10.0, 90.0])
 def test_throttle_time_extends_the_timeout_of_all_that_is_outstanding(throttle: float) -> None:
-    """attack.md finding 19, A11.86, KIP-219: 90 s of throttling was seen on a stock broker."""
+    """A stock broker was seen to throttle for 90 s (KIP-219)."""
     rig, (first, second) = pipelined(2, request_timeout=5.0, delivery_timeout=200.0)
     end = first.link
     rig.answer(first, [rig.entry(first, first.only, 0, 1)], throttle=throttle)
@@ -487,7 +480,7 @@ def test_a_throttled_connection_times_out_in_the_end() -> None:
 
 
 def test_a_dead_broker_is_tried_again_with_back_off() -> None:
-    """A11.87."""
+    """The delays between attempts to connect grow."""
     rig = Rig().start()
     rig.down = {1}
     rig.send()
@@ -522,7 +515,7 @@ def test_the_bootstrap_connection_is_closed_once_a_broker_is_connected() -> None
 
 
 def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leader() -> None:
-    """A7.56, F10, C-J15."""
+    """What was in doubt goes to the new leader first, in order."""
     rig, _ = pipelined(4, brokers=2, request_timeout=5.0)
     rig.lose(poll=False)
     rig.move_leader(2, 1)
@@ -535,7 +528,7 @@ def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leade
 
 
 def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
-    """A4.37, rd-0144, librdkafka #3584: possibly persisted batches, then OUT_OF_ORDER for all."""
+    """Batches that may be stored, then OUT_OF_ORDER for all (librdkafka #3584)."""
     rig, _ = pipelined(5, **SHORT)
     rig.lose()
     until = rig.now + 60.0

@@ -396,7 +396,7 @@ def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
 
 @BOTH
 def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
-    """A12.93, KIP-588: INVALID_PRODUCER_EPOCH may be a transaction that timed out."""
+    """INVALID_PRODUCER_EPOCH may mean that the transaction timed out (KIP-588)."""
     rig = opened(version, 1)
     (record,) = rig.send()
     rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
@@ -414,7 +414,7 @@ def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
 
 @BOTH
 def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
-    """A12.93."""
+    """PRODUCER_FENCED ends the producer."""
     rig = opened(version, 1)
     rig.send(2)
     rig.fail(rig.outstanding()[0], PRODUCER_FENCED)
@@ -429,7 +429,7 @@ def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END, INIT])
 def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> None:
-    """A12.94: whatever the old one asks, and it does not ask again."""
+    """Every call of the old one fails with PRODUCER_FENCED, and it asks no more."""
     if kind in (ADD, ADD_GROUP, INIT) and version == V2:
         kind = END
     rig = opened(version)
@@ -467,7 +467,7 @@ def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> Non
 def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
     version: int, kind: type[Any], trouble: int | str
 ) -> None:
-    """A12.95: it is sought again, unless it is only loading; nothing else is asked meanwhile."""
+    """It is looked up again, unless it is only loading; nothing else is asked meanwhile."""
     if kind in (ADD, ADD_GROUP) and version == V2:
         kind = COMMIT_OFFSETS
     rig = starting(version, kind, brokers=2, coordinator=2)
@@ -508,7 +508,7 @@ def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
 
 @BOTH
 def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
-    """A12.95."""
+    """FindCoordinator is repeated until it names a coordinator."""
     rig = starting(version, FIND)
     for code in (
         COORDINATOR_NOT_AVAILABLE,
@@ -528,7 +528,7 @@ def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
 
 @BOTH
 def test_the_end_waits_for_what_is_in_flight(version: int) -> None:
-    """A12.96."""
+    """EndTxn goes when every batch of the transaction is settled."""
     rig = opened(version, 1)
     rig.send(3)
     outcome = rig.commit()
@@ -542,7 +542,7 @@ def test_the_end_waits_for_what_is_in_flight(version: int) -> None:
 
 @BOTH
 def test_a_commit_waits_for_a_batch_in_doubt(version: int) -> None:
-    """A12.96: also for its resends, and for the answer to a resend that proved to be needless."""
+    """It waits for resends too, and for the answer to a resend that was not needed."""
     rig = opened(version, 1)
     rig.send(2)
     rig.hold = (END,)
@@ -557,7 +557,7 @@ def test_a_commit_waits_for_a_batch_in_doubt(version: int) -> None:
 
 @BOTH
 def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
-    """A12.96: it ends the lingering."""
+    """A commit ends the linger of its records."""
     rig = opened(version, linger=60.0)
     (record,) = rig.send(size=10)
     rig.leaders["new", 0] = (1, 0)
@@ -573,7 +573,7 @@ def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
 
 @BOTH
 def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
-    """A12.96, KIP-654: a batch that arrives after the markers would begin another transaction."""
+    """A batch that came after the markers would begin another transaction (KIP-654)."""
     rig = opened(version, 1)
     rig.send(2)
     (first, *_) = rig.outstanding()
@@ -595,7 +595,7 @@ def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
 def test_a_record_that_expires_makes_the_transaction_abortable_and_drops_the_commit(
     version: int, *, sent: bool
 ) -> None:
-    """A12.97."""
+    """A transaction without one of its records is not committed."""
     rig = opened(version, 1, **SHORT)
     if not sent:
         rig.leaders[T, 0] = (-1, 1)
@@ -621,8 +621,10 @@ def test_a_record_that_expires_makes_the_transaction_abortable_and_drops_the_com
 def test_out_of_order_in_a_transaction_is_abortable_and_bumps_nothing_before_its_end(
     version: int,
 ) -> None:
-    """A12.98, librdkafka #3575: the rest under another epoch would be another transaction, whose
-    commit succeeds without its beginning.
+    """A bump inside a transaction would split it (librdkafka #3575).
+
+    The rest under another epoch would be another transaction, whose commit succeeds without its
+    beginning.
     """
     rig = opened(version, 1)
     (first, second) = rig.send(2)
@@ -667,7 +669,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
     version: int, trouble: int | str
 ) -> None:
-    """A12.99: it is asked again, by the same producer, until it is known."""
+    """The same producer asks again until the outcome is known."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     for _ in range(3):
@@ -728,7 +730,7 @@ def test_a_coordinator_refused_by_a_code_nobody_knows_is_told_at_once(
 
 @BOTH
 def test_an_abort_nobody_knows_of_is_asked_again(version: int) -> None:
-    """A12.99."""
+    """An abort whose answer is lost is sent again."""
     rig = opened(version, 1)
     rig.hold = (END,)
     outcome = rig.abort()
@@ -743,7 +745,7 @@ def test_an_abort_nobody_knows_of_is_asked_again(version: int) -> None:
 
 @BOTH
 def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
-    """A12.99: after a timeout of its caller, and though it has happened meanwhile."""
+    """A call after its caller's timeout continues that end, though it has happened meanwhile."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     assert rig.commit() is outcome
@@ -1031,8 +1033,10 @@ def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> 
 
 @pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) -> None:
-    """C-J18, KAFKA-17754, KAFKA-12671: what was written may be carried out after its retry, so the
-    transaction ends with a new epoch (KIP-360). No such thing if it was not written.
+    """A lost call of v1 ends the transaction with a new epoch (KAFKA-17754, KAFKA-12671).
+
+    What was written may be carried out after its retry; InitProducerId fences it (KIP-360). A call
+    that was not written needs no new epoch.
     """
     for written in (True, False):
         rig = opened(V1)
@@ -1062,7 +1066,7 @@ def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) ->
 
 @pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
-    """C-J18, KAFKA-17754: the epoch of the next transaction fences it."""
+    """The epoch of the next transaction fences a late call (KAFKA-17754)."""
     rig = opened(V2, 1)
     rig.hold = (kind,)
     rig.offsets()
@@ -1274,8 +1278,9 @@ def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, c
 
 
 def test_there_is_no_first_ack_gate_in_v2() -> None:
-    """attack.md finding 20: a leader without state refuses a first sequence other than 0, and each
-    transaction would pay a round trip otherwise.
+    """A leader without state refuses a first sequence other than 0 in v2.
+
+    A gate would cost each transaction a round trip.
     """
     rig = transactional(V2)
     for epoch in range(3):
@@ -1287,7 +1292,7 @@ def test_there_is_no_first_ack_gate_in_v2() -> None:
 
 
 def test_there_is_one_in_each_transaction_of_v1() -> None:
-    """attack.md finding 20: the epoch stays, and the leader may have forgotten it meanwhile."""
+    """The epoch stays in v1, and the leader may have forgotten it meanwhile."""
     rig = transactional(V1)
     for first in (0, 5, 10):
         rig.begin().send(5)

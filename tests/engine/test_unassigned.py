@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from aioidem._engine import steps
 from aioidem._engine.assigning import SLICE
+from aioidem._engine.record import PendingRecord, Settlement
+from aioidem._engine.unassigned import UnassignedRecords
 from aioidem.errors import ProducerClosed
 from aioidem.partitioner import murmur2
 
@@ -179,3 +181,29 @@ def test_the_missing_partitions_of_a_later_slice_are_asked_for_and_refused() -> 
     rig.tick(3.0)
     assert rig.statuses[-1] is NOT_WRITTEN
     assert "there is no partition 7" in str(rig.outcomes[-1].error)
+
+
+class Nobody:
+    def settle(self, settlement: Settlement, index: int) -> None:
+        raise AssertionError((settlement, index))
+
+
+def record(size: int = 10) -> PendingRecord:
+    return PendingRecord(None, b"", (), 0, None, size, Nobody())
+
+
+def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
+    """Each record expires at its own time, in call order among equals."""
+    unassigned = UnassignedRecords()
+    first, second = record(), record()
+    third = record()
+    assert unassigned.next_end() is None
+    unassigned.wait(10.0, 0, first)
+    unassigned.wait(11.0, 0, second)
+    unassigned.wait(9.5, 0, third)  # its caller had waited for room before
+    assert unassigned.next_end() == 9.5
+    assert unassigned.expire(9.4) == []
+    assert unassigned.expire(9.5) == [third]
+    assert unassigned.expire(10.0) == [first]
+    assert unassigned.expire(99.0) == [second]
+    assert unassigned.next_end() is None

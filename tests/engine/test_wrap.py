@@ -1,7 +1,7 @@
-"""Where numbers end: sequences that wrap to 0 with twenty in flight, and the last epoch of an id.
+"""Where numbers end: sequences that wrap to 0, and the last epoch of a producer id.
 
-design.md section 5, "Sequences" and "Epoch". The broker here appends by Kafka's rules
-(`test_schedules.Broker`), so what it stores is what a log would hold.
+The broker here appends by Kafka's rules (`test_schedules.Broker`), so what it stores is what a log
+would hold.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def twenty(start: int) -> tuple[Rig, Broker, list[Request]]:
 def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
     incident: str, place: int, spans: bool
 ) -> None:
-    """S4-21, A1.4, F34, C-J10, finding 9: the batch at this place begins at 0, or has it inside."""
+    """The batch at this place begins at sequence 0, or has it inside."""
     rig, broker, requests = twenty(WRAP - 2 * place - spans)
     if incident in {"refused", "one in the middle refused"}:
         refused = 0 if incident == "refused" else place - 1
@@ -101,8 +101,9 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
 
 
 def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_resolved() -> None:
-    """S4-20, A4.35, A4.32, librdkafka #3720: five in flight and one partition in doubt when the
-    epochs are used up.
+    """A new id waits for what is in doubt under the last epoch (librdkafka #3720).
+
+    Five are in flight, and one partition is in doubt.
     """
     rig = Rig(partitions=2)
     rig.hold = (steps.InitProducerId,)
@@ -139,7 +140,7 @@ def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_r
 
 
 def test_an_id_that_runs_out_in_two_partitions_at_once_is_replaced_once() -> None:
-    """A4.34, Dekaf #3341: and the second incident bumps the new id's epoch, not the old one's."""
+    """The second incident bumps the new id's epoch, not the old one's (Dekaf #3341)."""
     rig = Rig(partitions=2)
     rig.hold = (steps.InitProducerId,)
     rig.start()

@@ -11,7 +11,7 @@ from aioidem.testing import Anomaly, Outcome
 from .perform import perform
 from .schedule import Call, Fault, Glitch, draw
 from .soak import quiet, run_seed
-from .test_attack import clean, schedule
+from .test_written_schedules import clean, schedule
 from .world import World, run
 
 

@@ -1,9 +1,8 @@
-"""Every schedule of attack.md that a producer without transactions can meet, each as a test.
+"""Schedules that were written to break the producer, each as a test.
 
 Each is a `Schedule` written by hand, run through the engine, the Sender and the broker's model and
 judged by the history checker and the wire monitor; beside "no violation" it says what must have
-come of it. The findings about Spark (6 to 8, 15, 16) and transactions (20) belong elsewhere; 13,
-14, 24 and 25 are tested at the engine and at the producer.
+come of it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ LATER = FIRST + 5 * RTT
 """Well into the load: twenty in flight."""
 
 
-def test_1_not_leader_after_the_append_is_no_rejection() -> None:
+def test_not_leader_after_the_append_is_no_rejection() -> None:
     """A leader move under load: appended, parked for its followers, then NOT_LEADER with a base
     offset.
     """
@@ -86,14 +85,14 @@ def test_1_not_leader_after_the_append_is_no_rejection() -> None:
 
 
 @pytest.mark.parametrize("code", [3, 6, 100])
-def test_1_two_faced_codes_are_in_doubt_with_a_base_offset(code: int) -> None:
+def test_two_faced_codes_are_in_doubt_with_a_base_offset(code: int) -> None:
     alone = {"max_in_flight_requests_per_connection": 1}
     result = clean(schedule(options=alone, glitches=(Glitch(3, "after", (code, None)),)))
     all_acked(result)
     assert result.retries == 1
 
 
-def test_1_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
+def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
     """... or b1 expires: NOT_WRITTEN though it is in the log."""
     plan = schedule(
         options={"delivery_timeout": 2.1, "request_timeout": 2.0},
@@ -104,7 +103,7 @@ def test_1_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_2_describe_producers_acknowledges_nothing(reads: bool) -> None:
+def test_describe_producers_acknowledges_nothing(reads: bool) -> None:
     """Appended at a leader whose tail dies with it: what it told counts for nothing."""
     result = clean(
         schedule(
@@ -124,12 +123,12 @@ def test_2_describe_producers_acknowledges_nothing(reads: bool) -> None:
     all_acked(result)
 
 
-def test_3_a_request_appended_long_after_its_connection_was_closed() -> None:
+def test_a_request_appended_long_after_its_connection_was_closed() -> None:
     result = clean(schedule(glitches=(Glitch(12, "zombie", (90.0,)),)))
     all_acked(result)
 
 
-def test_3_a_zombie_that_outlives_the_deadline_is_never_said_to_be_not_written() -> None:
+def test_a_zombie_that_outlives_the_deadline_is_never_said_to_be_not_written() -> None:
     result = clean(
         schedule(
             options={"delivery_timeout": 2.1},
@@ -139,7 +138,7 @@ def test_3_a_zombie_that_outlives_the_deadline_is_never_said_to_be_not_written()
     assert result.unknown
 
 
-def test_4_the_wrap_between_batches_in_doubt() -> None:
+def test_the_wrap_between_batches_in_doubt() -> None:
     result = clean(
         schedule(
             first_sequence=2**31 - 25,
@@ -157,7 +156,7 @@ FORGETFUL = {
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("carried_out", [True, False])
-def test_5_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -> None:
+def test_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -> None:
     """State dropped by record timestamps: nothing twice, nothing acknowledged and lost."""
     result = clean(
         schedule(
@@ -174,7 +173,7 @@ def test_5_records_older_than_the_brokers_memory(reads: bool, carried_out: bool)
         assert result.unknown
 
 
-def test_5_the_last_batch_counts_and_not_the_newest_one() -> None:
+def test_the_last_batch_counts_and_not_the_newest_one() -> None:
     """d: b1 now and b2 old, both acknowledged: the state is gone."""
     mixed = [Call(i * 0.02, "t", 0, None, 60, 100.0 if i % 2 else 0.0) for i in range(60)]
     clean(
@@ -190,9 +189,7 @@ def test_5_the_last_batch_counts_and_not_the_newest_one() -> None:
 
 @pytest.mark.parametrize("cache", ["twenty", "five", "one"])
 @pytest.mark.parametrize("reads", [True, False])
-def test_9_and_11_twenty_in_doubt_resolve_within_eleven_round_trips(
-    cache: str, reads: bool
-) -> None:
+def test_twenty_in_doubt_resolve_within_eleven_round_trips(cache: str, reads: bool) -> None:
     """9: no recovery is blocked by the span. 11: newest first, whatever the broker remembers."""
     cut = LATER + RTT
     faults: tuple[Fault, ...] = (Fault(cut, "cut", (0, 1.0, True, 0.0)),)
@@ -206,7 +203,7 @@ def test_9_and_11_twenty_in_doubt_resolve_within_eleven_round_trips(
     all_acked(result)
 
 
-def test_10_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
+def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
     """The leader had dropped our state between the two: nothing is implied."""
     clean(
         schedule(
@@ -218,7 +215,7 @@ def test_10_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
     )
 
 
-def test_10_the_gate_closes_under_every_new_leader() -> None:
+def test_the_gate_closes_under_every_new_leader() -> None:
     """A leader that refuses the first batch and would accept the second."""
     moves = tuple(Fault(LATER + i * 0.2, "move", ("t", 0, (i + 1) % 2)) for i in range(4))
     result = clean(
@@ -235,7 +232,7 @@ def test_10_the_gate_closes_under_every_new_leader() -> None:
 
 
 @pytest.mark.parametrize("code", [10, 29, 32, 87])
-def test_12_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
+def test_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
     """b8 stored, its answer lost, the same bytes refused: neither split nor NOT_WRITTEN."""
     clean(
         schedule(
@@ -247,7 +244,7 @@ def test_12_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> N
     )
 
 
-def test_12_a_limit_lowered_under_batches_in_doubt() -> None:
+def test_a_limit_lowered_under_batches_in_doubt() -> None:
     clean(
         schedule(
             faults=(
@@ -258,7 +255,7 @@ def test_12_a_limit_lowered_under_batches_in_doubt() -> None:
     )
 
 
-def test_18_a_limit_that_moves_splits_what_is_not_in_doubt() -> None:
+def test_a_limit_that_moves_splits_what_is_not_in_doubt() -> None:
     result = clean(
         schedule(
             options={"batch_size": 600, "linger": 0.05},
@@ -268,7 +265,7 @@ def test_18_a_limit_that_moves_splits_what_is_not_in_doubt() -> None:
     all_acked(result)
 
 
-def test_19_throttling_beyond_the_request_timeout() -> None:
+def test_throttling_beyond_the_request_timeout() -> None:
     result = clean(
         schedule(
             options={"request_timeout": 1.0, "delivery_timeout": 90.0},
@@ -278,7 +275,7 @@ def test_19_throttling_beyond_the_request_timeout() -> None:
     all_acked(result)
 
 
-def test_21_a_recreated_topic_gets_nothing_of_what_was_in_doubt() -> None:
+def test_a_recreated_topic_gets_nothing_of_what_was_in_doubt() -> None:
     result = clean(
         schedule(
             faults=(
@@ -290,7 +287,7 @@ def test_21_a_recreated_topic_gets_nothing_of_what_was_in_doubt() -> None:
     assert result.outcomes[Outcome.ACKED]
 
 
-def test_22_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
+def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
     moves = tuple(Fault(LATER + i * 0.07, "move", ("t", 0, (i + 1) % 3)) for i in range(9))
     result = clean(
         schedule(brokers=3, replication=3, retain=(20,) * 3, versions=(14, 13, 14), faults=moves)
@@ -298,7 +295,7 @@ def test_22_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
     all_acked(result)
 
 
-def test_22_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
+def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
     """It owes answers and says nothing: closed after two seconds, not after thirty. The other
     partition has a connection to the new leader, which tells of the move.
     """
@@ -322,7 +319,7 @@ def test_22_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
     assert result.took < 10
 
 
-def test_23_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None:
+def test_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None:
     """KAFKA-14034: a permanent refusal while an older batch is in doubt."""
     clean(
         schedule(
@@ -331,7 +328,7 @@ def test_23_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None
     )
 
 
-def test_a_two_refused_passes_with_copies_that_come_in_between() -> None:
+def test_two_refused_passes_with_copies_that_come_in_between() -> None:
     """Second attack, a: the window shrank, and the first connection's requests come in a burst."""
     for waited in (0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
         clean(
@@ -346,7 +343,7 @@ def test_a_two_refused_passes_with_copies_that_come_in_between() -> None:
         )
 
 
-def test_c_permanent_lack_of_replicas_starves_only_its_own_partition() -> None:
+def test_permanent_lack_of_replicas_starves_only_its_own_partition() -> None:
     both = tuple(Call(i * 0.01, "t", i % 2, None, 60) for i in range(60))
     result = clean(
         schedule(

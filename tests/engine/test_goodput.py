@@ -1,0 +1,41 @@
+"""Goodput: the rate that a connection delivers at, measured from its answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._engine.goodput import Goodput
+
+
+def test_goodput_is_unknown_until_something_was_acknowledged() -> None:
+    assert Goodput().rate is None
+
+
+def test_goodput_of_pipelined_requests_counts_what_was_delivered_meanwhile() -> None:
+    """Five of 100 bytes in flight at RTT 1 s make 500 B/s, not 100."""
+    goodput = Goodput()
+    for number in range(20):
+        goodput.acknowledge(
+            100,
+            sent_at=number * 0.2,
+            delivered_at_send=max(0, number - 5) * 100,
+            now=1.0 + number * 0.2,
+        )
+    assert goodput.rate == pytest.approx(600, rel=0.2)
+
+
+def test_goodput_forgets_old_samples() -> None:
+    goodput = Goodput()
+    goodput.acknowledge(1000, sent_at=0.0, delivered_at_send=0, now=1.0)
+    for number in range(8):
+        goodput.acknowledge(
+            10, sent_at=number * 1.0, delivered_at_send=goodput.delivered, now=number + 1.0
+        )
+    assert goodput.rate == pytest.approx(10)
+
+
+def test_an_answer_in_the_same_instant_gives_no_sample() -> None:
+    goodput = Goodput()
+    goodput.acknowledge(1000, sent_at=1.0, delivered_at_send=0, now=1.0)
+    assert goodput.rate is None
+    assert goodput.delivered == 1000

@@ -1,0 +1,63 @@
+"""When metadata is requested: at once, when it is old, and after failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioidem._engine.backoff import Backoff
+from aioidem._engine.metadata import MetadataRefresher
+
+
+def refresher(max_age: float = 300.0) -> MetadataRefresher:
+    return MetadataRefresher(max_age, Backoff(0.1, 1.0, lambda: 0.5))
+
+
+def test_metadata_is_wanted_from_the_start_once() -> None:
+    wanted = refresher()
+    assert wanted.due(0.0)
+    wanted.sent()
+    assert not wanted.due(0.0)
+    assert wanted.due_at() is None
+
+
+def test_metadata_is_fetched_again_when_it_is_old() -> None:
+    wanted = refresher(300.0)
+    wanted.sent()
+    wanted.answered(10.0, enough=True)
+    assert wanted.due_at() == pytest.approx(310.0)
+    assert not wanted.due(309.0)
+    assert wanted.due(310.0)
+
+
+def test_a_want_while_a_request_is_on_its_way_is_not_forgotten() -> None:
+    wanted = refresher()
+    wanted.sent()
+    wanted.want()
+    wanted.answered(10.0, enough=True)
+    assert wanted.due_at() == pytest.approx(10.1)
+
+
+def test_failures_and_useless_answers_back_off() -> None:
+    """A8: no metadata storm. `enough` ends it."""
+    wanted = refresher()
+    waits = []
+    now = 0.0
+    for number in range(5):
+        wanted.sent()
+        if number % 2:
+            wanted.failed(now)
+        else:
+            wanted.answered(now, enough=False)
+        at = wanted.due_at()
+        assert at is not None
+        waits.append(at - now)
+        now = at
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0])
+    wanted.sent()
+    wanted.answered(now, enough=True)
+    wanted.want()
+    wanted.sent()
+    wanted.answered(now, enough=False)
+    at = wanted.due_at()
+    assert at is not None
+    assert at - now == pytest.approx(0.1)
