@@ -24,6 +24,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from aioidem._broker.entities import build
 from aioidem._protocol.messages import (
     decode_request,
@@ -48,7 +50,6 @@ OFFERED_PRODUCE: Final = 14
 """The Produce version that KIP-1269 adds."""
 
 _FORWARDED: Final = OFFERED_PRODUCE - 1
-_UNSUPPORTED_VERSION: Final = 35
 _TOPIC: Final = 2
 _INT: Final = 3
 _FROM_TOPIC: Final = 1
@@ -154,7 +155,7 @@ class RetentionFace:
 
     def _response(self, api_key: int, version: int, payload: bytes, asked: Asked) -> bytes:
         spoken = self.forwarded_version(api_key, version)
-        if api_key == ApiKey.API_VERSIONS and _error(payload) == _UNSUPPORTED_VERSION:
+        if api_key == ApiKey.API_VERSIONS and _error(payload) == ErrorCode.unsupported_version:
             spoken = 0
         schema: Any = response_type(api_key, spoken)
         if schema is None:
@@ -185,7 +186,11 @@ class RetentionFace:
 
     def _described(self, result: Any, asked: Asked) -> Any:
         topic = result.resource_name
-        if result.resource_type != _TOPIC or topic not in asked or int(result.error_code):
+        if (
+            result.resource_type != _TOPIC
+            or topic not in asked
+            or result.error_code != ErrorCode.none
+        ):
             return result
         module = importlib.import_module(type(result).__module__)
         config = build(
@@ -223,7 +228,7 @@ class RetentionFace:
 
 
 def _tagged_partition(partition: Any, batches: int) -> PartitionProduceResponseV14:
-    stored = int(partition.error_code) == 0
+    stored = partition.error_code == ErrorCode.none
     return PartitionProduceResponseV14(
         **_values(partition),
         producer_state_batches_to_retain=(

@@ -96,10 +96,15 @@ def test_the_broker_config_has_the_same_minimum_and_may_differ_per_broker() -> N
     cluster, client = make(brokers=2, retain={1: 30})
     answer = alter(client, (CLUSTER_RETAIN, SET, "4"), kind=BROKER, name="0")
     assert answer.error_code == ErrorCode.invalid_request
-    assert alter(client, (CLUSTER_RETAIN, SET, "7"), kind=BROKER, name="0").error_code == 0
+    assert (
+        alter(client, (CLUSTER_RETAIN, SET, "7"), kind=BROKER, name="0").error_code
+        == ErrorCode.none
+    )
     topic = cluster.state.topics["t"]
     assert [topic.partitions[0].retain_on(b) for b in (0, 1)] == [7, 30]
-    assert alter(client, (CLUSTER_RETAIN, SET, "9"), kind=BROKER, name="").error_code == 0
+    assert (
+        alter(client, (CLUSTER_RETAIN, SET, "9"), kind=BROKER, name="").error_code == ErrorCode.none
+    )
     assert [topic.partitions[0].retain_on(b) for b in (0, 1)] == [7, 30]
     alter(client, (CLUSTER_RETAIN, DELETE, None), kind=BROKER, name="0")
     assert [topic.partitions[0].retain_on(b) for b in (0, 1)] == [9, 30]
@@ -169,7 +174,10 @@ def test_a_broker_config_nobody_knows_is_taken_and_described_with_null() -> None
     """
     _, client = make()
     assert value(client, UNKNOWN_TO_BROKERS, BROKER, "0") is None
-    assert alter(client, (UNKNOWN_TO_BROKERS, SET, "7"), kind=BROKER, name="").error_code == 0
+    assert (
+        alter(client, (UNKNOWN_TO_BROKERS, SET, "7"), kind=BROKER, name="").error_code
+        == ErrorCode.none
+    )
     assert value(client, UNKNOWN_TO_BROKERS, BROKER, "0") == (None, 3)
     (config,) = describe(client, BROKER, "0", [UNKNOWN_TO_BROKERS]).configs
     assert config.is_sensitive
@@ -194,7 +202,10 @@ def test_all_changes_of_a_resource_or_none() -> None:
 
 def test_validate_only_changes_nothing() -> None:
     _, client = make()
-    assert alter(client, ("max.message.bytes", SET, "10"), validate_only=True).error_code == 0
+    assert (
+        alter(client, ("max.message.bytes", SET, "10"), validate_only=True).error_code
+        == ErrorCode.none
+    )
     assert value(client, "max.message.bytes") == ("1048588", 5)
 
 

@@ -227,7 +227,7 @@ async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_add
                     only_partition(await wire.produce(idempotent_batch(s))).error_code
                     for s in (0, 2, 3)
                 ]
-            assert codes == [ErrorCode.out_of_order_sequence_number, 0, 0]
+            assert codes == [ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none]
 
 
 async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: Transport) -> None:

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import confluent_kafka
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem.broker import EmbeddedCluster
 
@@ -31,6 +32,11 @@ GROUP = "readers"
 BOUND = 60.0
 ROUNDS = [(b"one", True), (b"two", False), (b"three", True)]
 EACH = 20
+COORDINATOR_FAULTS = (
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
 EXPECTED = [b"%s %d" % (name, n) for name, commit in ROUNDS if commit for n in range(EACH)]
 Version = Literal[0, 2]
 T = TypeVar("T")
@@ -197,7 +203,7 @@ async def test_what_a_test_can_do_to_a_coordinator() -> None:
                 bootstrap_servers=cluster.bootstrap_servers, transactional_id="tx"
             )
             async with producer:
-                for fault in (14, 15, 16, None):
+                for fault in (*COORDINATOR_FAULTS, None):
                     await producer.begin_transaction()
                     await producer.send_and_wait(TOPIC, b"%r" % fault, partition=0)
                     cluster.fail_coordinator("tx", fault)

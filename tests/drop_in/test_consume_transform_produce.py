@@ -17,6 +17,7 @@ import aiokafka
 import aiokafka.errors
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 import aioidem
 from aioidem._broker.intercept import RequestSeen
@@ -154,7 +155,7 @@ async def test_committed_offsets_are_told_when_no_transaction_can_change_them() 
             cluster.release_markers()
             found = await committed_offsets(producer, "g", numbers)
             assert found == {numbers[1]: 7, numbers[2]: 9}
-            cluster.fail_coordinator("g", 30)  # GROUP_AUTHORIZATION_FAILED
+            cluster.fail_coordinator("g", ErrorCode.group_authorization_failed)
             with pytest.raises(aiokafka.errors.GroupAuthorizationFailedError):
                 await committed_offsets(producer, "g", numbers)
 

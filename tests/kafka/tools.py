@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem._broker.batch import parse_single_batch
@@ -46,7 +47,6 @@ T = TypeVar("T")
 
 STOCK = ("4.3.1", "3.9.1")
 PRODUCE, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 0, 32, 61
-OUT_OF_ORDER = 45
 _CREATE_ACLS = (30, 3)
 _PREFIXED, _ALLOW = 4, 3
 
@@ -161,7 +161,7 @@ class SpanCount:
 
 
 def _verdict(part: Any) -> Verdict:
-    if int(part.error_code) == 0:
+    if part.error_code == ErrorCode.none:
         return Verdict.STORED
     return Verdict.REFUSED if part.base_offset < 0 else Verdict.UNSURE
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import anyio
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem._broker.entities import from_ms
@@ -38,7 +39,6 @@ _LITERAL, _READ, _WRITE, _ALL, _DENY, _ALLOW = 3, 3, 4, 2, 2, 3
 _DESCRIBE_CONFIGS: Final = 10
 _HIGH_WATERMARK: Final = -1
 _SET, _DELETE = 0, 1
-_FORBIDDEN: Final = 29
 _POLL_SECONDS: Final = 0.05
 
 PROPERTIES: Final[Mapping[str, str | int]] = {
@@ -181,7 +181,7 @@ async def _producers(cluster: KafkaCluster, topic: str) -> Any:
 async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
     """What the leader of partition 0 knows: (producer id, epoch) -> the last sequence."""
     partition = await _producers(cluster, topic)
-    assert int(partition.error_code) == 0
+    assert partition.error_code == ErrorCode.none
     return {
         (each.producer_id, each.producer_epoch): each.last_sequence
         for each in partition.active_producers
@@ -211,7 +211,7 @@ async def _forbid(cluster: KafkaCluster, topic: str, operation: int) -> None:
         {**rule, "operation": _ALL, "permission_type": _ALLOW},
     ]
     answer = await cluster.ask(*_CREATE_ACLS, creations=rules)
-    assert [int(each.error_code) for each in answer.results] == [0, 0]
+    assert [each.error_code for each in answer.results] == [ErrorCode.none] * 2
 
 
 async def forbid_writing(cluster: KafkaCluster, topic: str) -> None:
@@ -235,7 +235,9 @@ async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
     await _forbid(cluster, topic, _READ)
 
     async def forbidden() -> bool:
-        return int((await _producers(cluster, topic)).error_code) == _FORBIDDEN
+        return bool(
+            (await _producers(cluster, topic)).error_code == ErrorCode.topic_authorization_failed
+        )
 
     await until(forbidden)
 
@@ -247,7 +249,7 @@ async def forbid_describing_configs(cluster: KafkaCluster, topic: str) -> None:
     async def forbidden() -> bool:
         asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
         answer = await cluster.ask(*_CONFIGS, resources=[asked])
-        return int(answer.results[0].error_code) == _FORBIDDEN
+        return bool(answer.results[0].error_code == ErrorCode.topic_authorization_failed)
 
     await until(forbidden)
 
@@ -259,7 +261,7 @@ async def delete_records(cluster: KafkaCluster, topic: str) -> int:
         *_DELETE_RECORDS, topics=[{"name": topic, "partitions": [place]}], timeout=from_ms(10_000)
     )
     [partition] = answer.topics[0].partitions
-    assert int(partition.error_code) == 0
+    assert partition.error_code == ErrorCode.none
     return int(partition.low_watermark)
 
 
@@ -267,7 +269,7 @@ async def _alter_brokers(cluster: KafkaCluster, operation: int, name: str, value
     config = {"name": name, "config_operation": operation, "value": value}
     resource = {"resource_type": BROKER, "resource_name": "", "configs": [config]}
     answer = await cluster.ask(*_ALTER_CONFIGS, resources=[resource], validate_only=False)
-    assert int(answer.responses[0].error_code) == 0
+    assert answer.responses[0].error_code == ErrorCode.none
 
 
 @asynccontextmanager
@@ -286,7 +288,7 @@ async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None)
     entity = [{"entity_type": CLIENT_ID, "entity_name": client_id}]
     entry = {"entity": entity, "ops": [op]}
     answer = await cluster.ask(*_ALTER_QUOTAS, entries=[entry], validate_only=False)
-    assert int(answer.entries[0].error_code) == 0
+    assert answer.entries[0].error_code == ErrorCode.none
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import (
     ConsumerGroupMetadata,
@@ -214,7 +215,7 @@ async def test_an_end_that_timed_out_is_taken_up_again(
         await producer.begin_transaction()
         await producer.send("t", b"1")
         if fault == "loading":
-            cluster.fail_coordinator("x", 14)
+            cluster.fail_coordinator("x", ErrorCode.coordinator_load_in_progress)
             for _ in range(2):
                 with pytest.raises(KafkaTimeoutError, match="call again"):
                     await call(timeout=0.05)
@@ -239,7 +240,7 @@ async def test_an_end_that_timed_out_is_taken_up_again(
 async def test_offsets_that_timed_out_are_sent_once(version: Version, transport: Transport) -> None:
     async with running(version, transport) as (cluster, producer):
         await producer.begin_transaction()
-        cluster.fail_coordinator("g", 14)
+        cluster.fail_coordinator("g", ErrorCode.coordinator_load_in_progress)
         for _ in range(3):
             with pytest.raises(KafkaTimeoutError, match="call again"):
                 await producer.send_offsets_to_transaction({SOURCE: 3}, "g", timeout=0.05)
@@ -254,7 +255,7 @@ async def test_offsets_that_timed_out_are_sent_once(version: Version, transport:
 async def test_a_commit_carries_offsets_nobody_waited_for(version: Version) -> None:
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()
-        cluster.fail_coordinator("g", 14)
+        cluster.fail_coordinator("g", ErrorCode.coordinator_load_in_progress)
         with pytest.raises(KafkaTimeoutError):
             await producer.send_offsets_to_transaction({SOURCE: 3}, "g", timeout=0.05)
         with pytest.raises(KafkaTimeoutError):
@@ -268,11 +269,11 @@ async def test_a_commit_carries_offsets_nobody_waited_for(version: Version) -> N
 @bounded(60)
 async def test_a_start_that_is_refused_says_why_and_can_be_tried_again(version: Version) -> None:
     async with EmbeddedCluster(transport="memory", transaction_version=version) as cluster:
-        cluster.fail_coordinator("x", 53)
+        cluster.fail_coordinator("x", ErrorCode.transactional_id_authorization_failed)
         first = producer_for(cluster, transactional_id="x")
         with pytest.raises(TransactionalIdAuthorizationFailed):
             await first.start()
-        cluster.fail_coordinator("x", 14)
+        cluster.fail_coordinator("x", ErrorCode.coordinator_load_in_progress)
         second = producer_for(cluster, transactional_id="x", max_block=1.0)
         with pytest.raises(KafkaTimeoutError, match=r"producer id.*Loading|Load"):
             await second.start()

@@ -17,6 +17,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from anyio.abc import ByteStream
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem._network.transport import TcpConnector
@@ -293,7 +294,7 @@ async def test_requests_and_answers_can_be_rewritten() -> None:
         # The checksum gives it away, and what comes after it is not rewritten.
         assert (await producer.send("t", b"right", partition=0)).offset == 1
         assert producer.statistics().batches_retried == 1
-        not_leader = struct.pack(">h", 6)
+        not_leader = struct.pack(">h", ErrorCode.not_leader_or_follower)
         w.proxy.on_answer = once(PRODUCE, Rewrite(lambda payload: _with_code(payload, not_leader)))
         assert (await producer.send("t", b"2", partition=0)).offset == 2
         assert producer.statistics().batches_retried == 2

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._records import build_batch
 from aioidem.testing import (
@@ -60,14 +61,14 @@ class Wire:
     def answer(
         self,
         request: int,
-        code: int = 0,
+        code: int = ErrorCode.none,
         offset: int | None = None,
         *,
         retained: int | None = None,
         connection: str = "a",
         partition: int = 0,
     ) -> None:
-        at = (0 if code == 0 else -1) if offset is None else offset
+        at = (0 if code == ErrorCode.none else -1) if offset is None else offset
         told = WireAnswer("t", partition, code, at, retained)
         self.monitor.answered(connection, request, [told])
 
@@ -116,8 +117,8 @@ def test_planted_count_instead_of_span() -> None:
     wire.opened()
     requests = [wire.send(n) for n in range(1, 6)]
     for request in requests:
-        wire.answer(request, 7, 3)
-    wire.answer(wire.send(1), 7, 3)
+        wire.answer(request, ErrorCode.request_timed_out, 3)
+    wire.answer(wire.send(1), ErrorCode.request_timed_out, 3)
     wire.send(6)
     assert Anomaly.SPAN in wire.found
 
@@ -166,7 +167,9 @@ def test_a_resend_is_not_bound_by_the_window() -> None:
         wire.send(n)
     wire.monitor.lost("a")
     for n in range(1, 21):
-        wire.answer(wire.send(n, connection="b"), 45, connection="b")
+        wire.answer(
+            wire.send(n, connection="b"), ErrorCode.out_of_order_sequence_number, connection="b"
+        )
     assert wire.found == []
 
 
@@ -178,7 +181,10 @@ def test_planted_company_before_the_first_acknowledgement() -> None:
     assert wire.found == [Anomaly.GATE]
 
 
-@pytest.mark.parametrize("code", [6, 7, 19])
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas],
+)
 def test_planted_company_after_an_error(code: int) -> None:
     wire = Wire()
     wire.opened()
@@ -188,27 +194,27 @@ def test_planted_company_after_an_error(code: int) -> None:
     assert Anomaly.GATE in wire.found
 
 
-@pytest.mark.parametrize("code", [999, 7, -1])
+@pytest.mark.parametrize("code", [999, ErrorCode.request_timed_out, ErrorCode.unknown_server_error])
 def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
     """A code that is unknown, or can follow the append, shows no state of the leader's."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
     for request in sent:
-        wire.answer(request, 7)
+        wire.answer(request, ErrorCode.request_timed_out)
     wire.answer(wire.send(1), code)
     wire.send(2)
     wire.send(1)
     assert wire.found == [Anomaly.GATE]
 
 
-@pytest.mark.parametrize("code", [32, 87])
+@pytest.mark.parametrize("code", [ErrorCode.invalid_timestamp, ErrorCode.invalid_record])
 def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: int) -> None:
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
     for request in sent:
-        wire.answer(request, 7)
+        wire.answer(request, ErrorCode.request_timed_out)
     wire.answer(wire.send(1), code)
     wire.send(2)
     wire.send(1)
@@ -221,7 +227,9 @@ def test_probes_may_go_in_company_after_out_of_order() -> None:
     sent = [wire.send(n) for n in (1, 2, 3)]
     wire.monitor.lost("a")
     assert sent
-    wire.answer(wire.send(1, connection="b"), 45, connection="b")
+    wire.answer(
+        wire.send(1, connection="b"), ErrorCode.out_of_order_sequence_number, connection="b"
+    )
     for n in (3, 2, 1):
         wire.send(n, connection="b")
     assert wire.found == []
@@ -254,7 +262,7 @@ def test_the_wrap_is_no_gap() -> None:
 def test_planted_other_bytes_under_the_same_numbers() -> None:
     wire = Wire()
     wire.opened()
-    wire.answer(wire.send(1), 7)
+    wire.answer(wire.send(1), ErrorCode.request_timed_out)
     wire.send(1, tag=50)
     assert wire.found == [Anomaly.CHANGED_RETRY]
 
@@ -262,20 +270,29 @@ def test_planted_other_bytes_under_the_same_numbers() -> None:
 def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
     wire = Wire()
     wire.opened()
-    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
     wire.answer(wire.send(1, 2))
     wire.answer(wire.send(3, 2, tag=2))
     wire.answer(wire.send(5))
     assert wire.found == []
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 51, 120])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.transaction_abortable,
+    ],
+)
 def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
     """A coordinator's error leaves no doubt: the leader asks it before the append (KIP-890)."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), code)
-    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
     wire.answer(wire.send(1, 2))
     wire.answer(wire.send(3, 2, tag=2))
     assert wire.found == []
@@ -285,8 +302,8 @@ def test_planted_split_of_a_batch_in_doubt() -> None:
     """A batch in doubt that is split is reported."""
     wire = Wire()
     wire.opened()
-    wire.answer(wire.send(1, 4), 7)
-    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 4), ErrorCode.request_timed_out)
+    wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
     wire.send(1, 2)
     assert wire.found == [Anomaly.CHANGED_RETRY]
 
@@ -294,7 +311,7 @@ def test_planted_split_of_a_batch_in_doubt() -> None:
 def test_planted_parts_that_do_not_fill_the_whole() -> None:
     wire = Wire()
     wire.opened()
-    wire.answer(wire.send(1, 4), 10)
+    wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
     wire.answer(wire.send(1, 2))
     wire.send(4)
     assert wire.found == [Anomaly.GAP]
@@ -303,7 +320,7 @@ def test_planted_parts_that_do_not_fill_the_whole() -> None:
 def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
     wire = Wire()
     wire.opened()
-    wire.answer(wire.send(1), 87)
+    wire.answer(wire.send(1), ErrorCode.invalid_record)
     wire.answer(wire.send(0, epoch=1))
     assert wire.found == []
 
@@ -320,7 +337,7 @@ def test_planted_new_epoch_while_in_doubt() -> None:
     """Writing under a new epoch while a batch is in doubt is reported (librdkafka #4953)."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
-    wire.answer(wire.send(1, tag=9), 7)
+    wire.answer(wire.send(1, tag=9), ErrorCode.request_timed_out)
     wire.send(0, epoch=1)
     assert wire.found == [Anomaly.EPOCH_OVERLAP]
 
@@ -328,7 +345,7 @@ def test_planted_new_epoch_while_in_doubt() -> None:
 def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
     wire = Wire(outcome=lambda _value: Outcome.UNKNOWN)
     wire.opened()
-    wire.answer(wire.send(1), 7)
+    wire.answer(wire.send(1), ErrorCode.request_timed_out)
     wire.send(0, epoch=1)
     assert wire.found == []
 
@@ -339,7 +356,7 @@ def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outco
     wire = Wire(outcome=lambda _value: outcome)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:
-        wire.answer(request, 7)
+        wire.answer(request, ErrorCode.request_timed_out)
     wire.send(6)
     assert wire.found == ([] if outcome is Outcome.ACKED else [Anomaly.SPAN])
 
@@ -441,20 +458,20 @@ def lost_by_offset(wire: Watched) -> None:
 def lost_by_hole(wire: Watched) -> None:
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)
-    wire.answer(first, 19)
+    wire.answer(first, ErrorCode.not_enough_replicas)
     wire.answer(second, offset=2)
 
 
 def lost_by_gap(wire: Watched) -> None:
     wire.acked(2)
-    wire.answer(wire.send(2, tag=2), 45)
+    wire.answer(wire.send(2, tag=2), ErrorCode.out_of_order_sequence_number)
     wire.send(0, epoch=1, tag=2)
 
 
 def lost_by_probes(wire: Watched) -> None:
     wire.acked(2)
-    wire.answer(wire.send(2, tag=2), 7)
-    wire.answer(wire.send(2, tag=2), 45)
+    wire.answer(wire.send(2, tag=2), ErrorCode.request_timed_out)
+    wire.answer(wire.send(2, tag=2), ErrorCode.out_of_order_sequence_number)
     wire.monitor.refused("t", 0, ValueId("p", "t", 0, 2))
 
 
@@ -475,9 +492,9 @@ def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
 def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
     wire = Watched()
     wire.acked(2)
-    wire.answer(wire.send(2, tag=2), 7)
+    wire.answer(wire.send(2, tag=2), ErrorCode.request_timed_out)
     wire.end(given_up, 2)
-    wire.answer(wire.send(3, tag=3), 45)
+    wire.answer(wire.send(3, tag=3), ErrorCode.out_of_order_sequence_number)
     wire.monitor.refused("t", 0, ValueId("p", "t", 0, 3))
     wire.send(0, epoch=1, tag=3)
     assert wire.unreported == []
@@ -489,7 +506,7 @@ def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
     wire.end(Outcome.UNKNOWN, 1)
     wire.answer(first, offset=1)
-    wire.answer(second, 45)
+    wire.answer(second, ErrorCode.out_of_order_sequence_number)
     wire.send(0, epoch=1, tag=2)
     assert wire.unreported == []
 
@@ -501,7 +518,7 @@ def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
     wire = Watched(trust_base_offset=trusting)
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
-    wire.answer(first, 6)
+    wire.answer(first, ErrorCode.not_leader_or_follower)
     wire.answer(second, offset=2)
     assert wire.unreported == ([Anomaly.EVENT] if trusting else [])
 
@@ -510,14 +527,14 @@ def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)
-    wire.answer(first, 45)
-    wire.answer(second, 59)
+    wire.answer(first, ErrorCode.out_of_order_sequence_number)
+    wire.answer(second, ErrorCode.unknown_producer_id)
     wire.send(0, epoch=1, tag=2)
     assert wire.unreported == []
 
 
 @pytest.mark.parametrize("refused_first", [True, False])
-@pytest.mark.parametrize("code", [47, 59])
+@pytest.mark.parametrize("code", [ErrorCode.invalid_producer_epoch, ErrorCode.unknown_producer_id])
 def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
     code: int, refused_first: bool
 ) -> None:
@@ -526,20 +543,20 @@ def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
     wire.acked(2)
     elsewhere, here = wire.send(0, tag=0, partition=1), wire.send(2, tag=2)
     if refused_first:
-        wire.answer(here, 45)
+        wire.answer(here, ErrorCode.out_of_order_sequence_number)
     wire.answer(elsewhere, code, partition=1)
     if not refused_first:
-        wire.answer(here, 45)
+        wire.answer(here, ErrorCode.out_of_order_sequence_number)
     wire.send(0, pid=8, tag=2)
-    assert wire.unreported == ([] if code == 47 else [Anomaly.EVENT])
+    assert wire.unreported == ([] if code == ErrorCode.invalid_producer_epoch else [Anomaly.EVENT])
 
 
 def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
     wire = Watched()
-    wire.answer(wire.send(0, tag=0), 47)
+    wire.answer(wire.send(0, tag=0), ErrorCode.invalid_producer_epoch)
     wire.answer(wire.send(0, pid=8, tag=0), offset=0)
     wire.end(Outcome.ACKED, 0)
-    wire.answer(wire.send(1, pid=8, tag=1), 45)
+    wire.answer(wire.send(1, pid=8, tag=1), ErrorCode.out_of_order_sequence_number)
     wire.send(0, pid=8, epoch=1, tag=1)
     assert wire.unreported == [Anomaly.EVENT]
 

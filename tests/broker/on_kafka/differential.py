@@ -34,6 +34,7 @@ from uuid import UUID
 import anyio
 import crc32c
 from anyio.abc import ByteStream
+from kio.schema.errors import ErrorCode
 
 from aioidem._broker.dispatch import APIS
 from aioidem._broker.entities import build
@@ -73,7 +74,6 @@ _SHOWN: Final = 100
 
 _API_VERSIONS: Final = 18
 _INIT_PRODUCER_ID: Final = 22
-_UNSUPPORTED_VERSION: Final = 35
 _MAX_ANSWER_BYTES: Final = 100 << 20
 _ANSWER_SECONDS: Final = 10.0
 _ENDS: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -329,7 +329,7 @@ class Side:
 
     def _decoded(self, step: Step, frame: bytes) -> Any:
         version = step.version
-        if step.api == _API_VERSIONS and _first_code(frame) == _UNSUPPORTED_VERSION:
+        if step.api == _API_VERSIONS and _first_code(frame) == ErrorCode.unsupported_version:
             version = 0  # the answer to a version too new
         schema = response_type(step.api, version)
         assert schema is not None

@@ -18,6 +18,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 import confluent_kafka
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer, TopicPartition
 from aioidem.errors import AbortableTransactionError, ProducerFenced
@@ -26,8 +27,13 @@ FENCED: Final = 3
 PARTITIONS: Final = 2
 _BATCH: Final = 10
 _PATIENCE: Final = 20.0
-# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
-_COORDINATOR_AWAY = frozenset({14, 15, 16})
+_COORDINATOR_AWAY = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
 
 
 def changed(value: bytes) -> bytes:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem._protocol.messages import decode_response, response_type
@@ -22,7 +23,6 @@ from aioidem.testing import Action, Drop, FaultProxy, FrameSeen, Inspect, KafkaC
 from tests.kafka.tools import (
     DESCRIBE_PRODUCERS,
     ONE_EACH,
-    OUT_OF_ORDER,
     STOCK,
     History,
     SpanCount,
@@ -36,7 +36,6 @@ pytestmark = pytest.mark.anyio
 
 NEWEST, OLDER = STOCK
 WINDOW = 5
-TOPIC_AUTHORIZATION_FAILED = 29
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
@@ -128,11 +127,13 @@ async def test_doubt_across_a_restart_is_resolved_exactly(
         await outcomes(history.send(WINDOW))
         assert producer.statistics().epoch_bumps == 0
     forgot = appended > 1
-    assert (OUT_OF_ORDER in spans.codes) == forgot
+    assert (ErrorCode.out_of_order_sequence_number in spans.codes) == forgot
     asked = [each for each, _ in cluster.proxy.trace if each.api_key == DESCRIBE_PRODUCERS]
     assert bool(asked) == forgot
     # Refused each time it is all by probing, else it was told where to begin.
-    assert set(said) == ({0 if world.read else TOPIC_AUTHORIZATION_FAILED} if forgot else set())
+    assert set(said) == (
+        {0 if world.read else ErrorCode.topic_authorization_failed} if forgot else set()
+    )
     if not forgot:
         assert history.offsets() == list(range(4 * WINDOW))
     assert await check(cluster, [history], topic) == list(range(4 * WINDOW))

@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, Producer
 from aioidem._protocol.messages import decode_response, response_type
@@ -34,7 +35,6 @@ from aioidem.testing import Action, Drop, FrameSeen, Inspect, KafkaCluster
 from tests.kafka.tools import (
     DESCRIBE_PRODUCERS,
     ONE_EACH,
-    OUT_OF_ORDER,
     History,
     SpanCount,
     allow,
@@ -59,7 +59,6 @@ MTLS: Mapping[str, Any] = {
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TOPIC = 2
 WRITE, DESCRIBE = 4, 8
-TOPIC_AUTHORIZATION_FAILED = 29
 
 
 def security(**more: Any) -> KafkaSecurity:
@@ -367,8 +366,8 @@ async def test_doubt_is_resolved_without_the_right_to_ask_for_producers(
         told = producers_told(cluster)
         await cluster.start()
         assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
-    assert OUT_OF_ORDER in spans.codes
-    assert set(told) == {TOPIC_AUTHORIZATION_FAILED}
+    assert ErrorCode.out_of_order_sequence_number in spans.codes
+    assert set(told) == {ErrorCode.topic_authorization_failed}
     assert await check(cluster, [history], "open-doubt") == list(range(15))
 
 

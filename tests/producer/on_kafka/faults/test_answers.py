@@ -30,7 +30,6 @@ from tests.kafka.world import RTT, World, fill, load, nothing_noticed, producer_
 
 pytestmark = pytest.mark.anyio
 
-NOT_LEADER, TIMED_OUT, NOT_ENOUGH_AFTER = 6, 7, 20
 REFUSED, KEPT = -1, None
 
 
@@ -86,7 +85,7 @@ class HalfRefused:
     def _on_answer(self, seen: FrameSeen) -> Action | None:
         if (seen.connection, seen.correlation_id) not in self._chosen:
             return None
-        return said_instead(seen.api_version, {0: (NOT_LEADER, KEPT)})
+        return said_instead(seen.api_version, {0: (ErrorCode.not_leader_or_follower, KEPT)})
 
 
 def _damage(batch: bytes, payload: bytes) -> bytes:
@@ -118,7 +117,11 @@ async def test_not_leader_of_one_partition_in_a_request_of_two(
     assert histories[1].offsets() == list(range(len(histories[1].deliveries)))
 
 
-@pytest.mark.parametrize("code", [TIMED_OUT, NOT_ENOUGH_AFTER], ids=["timed-out", "not-enough"])
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.request_timed_out, ErrorCode.not_enough_replicas_after_append],
+    ids=["timed-out", "not-enough"],
+)
 @bounded(60)
 async def test_appended_and_refused_then_refused_for_sure_then_found(
     cluster: KafkaCluster, world: World, code: int
@@ -131,7 +134,10 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
     async with producer_of(cluster, world) as producer:
         history = History(producer, topic)
         await fill(history, producer, world)
-        alone: list[tuple[int, int | None]] = [(code, KEPT), (NOT_LEADER, REFUSED)]
+        alone: list[tuple[int, int | None]] = [
+            (code, KEPT),
+            (ErrorCode.not_leader_or_follower, REFUSED),
+        ]
         for batches, said in ((1, alone), (world.window, alone[:1])):
             answer_with(cluster.proxy, said)
             assert set(await outcomes(history.send(batches))) == {DeliveryStatus.ACKED}
@@ -162,7 +168,13 @@ async def test_what_was_appended_and_refused_ever_since_is_never_called_not_writ
     ) as producer:
         history = History(producer, "f13-sticky")
         await fill(history, producer, world)
-        answer_with(cluster.proxy, [(TIMED_OUT, KEPT), *[(NOT_LEADER, REFUSED)] * 10_000])
+        answer_with(
+            cluster.proxy,
+            [
+                (ErrorCode.request_timed_out, KEPT),
+                *[(ErrorCode.not_leader_or_follower, REFUSED)] * 10_000,
+            ],
+        )
         [delivery] = history.send(1)
         with pytest.raises(KafkaError):
             await delivery

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._broker.entities import from_ms
 from aioidem._network.transport import TcpConnector
@@ -32,7 +33,7 @@ from aioidem.testing import (
     check_history,
     make_value,
 )
-from tests.kafka.tools import OUT_OF_ORDER, bounded, records_of
+from tests.kafka.tools import bounded, records_of
 from tests.kafka.world import World, until
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +107,7 @@ async def new_producer_id(cluster: KafkaCluster) -> int:
             producer_epoch=-1,
         )
         given.append(answer.producer_id)
-        return int(answer.error_code) == 0
+        return bool(answer.error_code == ErrorCode.none)
 
     await until(granted)
     return given[-1]
@@ -127,12 +128,16 @@ async def test_one_batch_beyond_what_is_remembered_is_refused_and_its_cure_write
     assert [each.base_offset for each in appended] == list(range(batches))
     # Their answers are lost, let us say, with the connection.
     again = await raw.send(values)
-    refused = [call for call, each in enumerate(again) if each.error_code == OUT_OF_ORDER]
+    refused = [
+        call
+        for call, each in enumerate(again)
+        if each.error_code == ErrorCode.out_of_order_sequence_number
+    ]
     assert refused == list(range(over))
     assert [each.base_offset for each in again[over:]] == list(range(over, batches))
     if over:
         cured = await raw.send([values[call] for call in refused], epoch=1)
-        assert [each.error_code for each in cured] == [0]
+        assert [each.error_code for each in cured] == [ErrorCode.none]
 
     now = anyio.current_time()
     rows = [Row(each, topic, 0, now, Outcome.ACKED, each.call, now) for each in ids]

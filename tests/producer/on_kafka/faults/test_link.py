@@ -10,6 +10,7 @@ import functools
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem.structs import DeliveryStatus
@@ -52,7 +53,7 @@ async def all_acknowledged(
     """
     total = len(history.deliveries)
     assert nothing_noticed(producer)
-    assert set(spans.codes) == {0}
+    assert set(spans.codes) == {ErrorCode.none}
     # No batch was proved by another's answer, so the strict count is what the window bounds.
     assert spans.max_span() == world.window
     assert history.offsets() == list(range(total))

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.anyio
 
 TOPICS, RECORDS = 3, 50
 REFUSALS = 3
-NONE, CORRUPT, NOT_LEADER = 0, 2, 6
 
 
 @bounded(60)
@@ -84,7 +83,7 @@ class FirstRefused:
         [topic] = body.responses
         [part] = topic.partition_responses
         self.said.append(int(part.error_code))
-        part = replace(part, error_code=ErrorCode(NOT_LEADER), base_offset=-1)
+        part = replace(part, error_code=ErrorCode(ErrorCode.not_leader_or_follower), base_offset=-1)
         topic = replace(topic, partition_responses=(part,))
         return encode_response(replace(body, responses=(topic,)), correlation_id)[4:]
 
@@ -111,7 +110,7 @@ async def test_the_first_batch_of_a_new_partition_is_refused(
     cluster.proxy.set_link(rtt=RTT)
 
     def answer() -> Action | None:
-        if NONE not in spans.codes:
+        if ErrorCode.none not in spans.codes:
             unanswered.append(spans.requests - spans.answers + 1)
             widest.append(spans.max_span())
         return first.answer()
@@ -121,7 +120,7 @@ async def test_the_first_batch_of_a_new_partition_is_refused(
         history = History(producer, "f16-refused")
         assert set(await outcomes(history.send(RECORDS))) == {DeliveryStatus.ACKED}
         assert nothing_noticed(producer)
-    assert first.said == [CORRUPT] * REFUSALS
+    assert first.said == [ErrorCode.corrupt_message] * REFUSALS
     assert len(unanswered) > REFUSALS  # those, and what was not refused by us
     assert (set(unanswered), set(widest)) == ({1}, {1})
     assert spans.max_span() == world.window

@@ -27,7 +27,6 @@ SLACK = 5.0
 """For a machine that is busy with other things; less than `request_timeout` and `max_block` are
 where nobody sets them.
 """
-TIMED_OUT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 7, 14, 15, 16
 
 
 def refused(seen: FrameSeen, code: int) -> Action:
@@ -58,7 +57,12 @@ def answer_with(cluster: KafkaCluster, said: Iterable[int | Action]) -> None:
 @bounded(60)
 async def test_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> None:
     await cluster.create_topic("f21")
-    codes = (LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TIMED_OUT)
+    codes = (
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.request_timed_out,
+    )
     answer_with(cluster, [*codes, Cut(), Cut(6, reset=True), BlackHole()])
     async with producer_of(cluster, world, request_timeout=0.5, retry_backoff_max=0.2) as producer:
         assert cluster.proxy.opened >= 4
@@ -68,7 +72,9 @@ async def test_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> No
     assert await check(cluster, [history], "f21") == list(range(30))
 
 
-@pytest.mark.parametrize("said", [LOADING, BlackHole()], ids=["loading", "silent"])
+@pytest.mark.parametrize(
+    "said", [ErrorCode.coordinator_load_in_progress, BlackHole()], ids=["loading", "silent"]
+)
 @bounded(60)
 async def test_no_id_comes_and_starting_ends_in_time(
     cluster: KafkaCluster, world: World, said: int | Action

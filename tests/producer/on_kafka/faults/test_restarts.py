@@ -8,10 +8,11 @@ although they are stored. (What becomes of that exactly is shown in test_recover
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from tests.kafka.tools import OUT_OF_ORDER, History, SpanCount, bounded, check, outcomes
+from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
 from tests.kafka.world import (
     RTT,
     World,
@@ -61,5 +62,5 @@ async def test_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of
         assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
         await outcomes(history.send(world.window))
         assert nothing_noticed(producer)
-    assert OUT_OF_ORDER in spans.codes
+    assert ErrorCode.out_of_order_sequence_number in spans.codes
     assert await check(cluster, [history], "f8") == list(range(6 * world.window))

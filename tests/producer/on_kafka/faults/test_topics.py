@@ -41,7 +41,6 @@ from tests.kafka.world import (
 pytestmark = pytest.mark.anyio
 
 METADATA = 3
-UNKNOWN_TOPIC = 3
 SLACK = 1.0
 """For a machine that is busy with other things: from what the proxy sees to what we know."""
 
@@ -128,7 +127,7 @@ class Vanished:
         def change(payload: bytes) -> bytes:
             correlation_id, response = decode_response(schema, payload)
             body: Any = response
-            code = ErrorCode(UNKNOWN_TOPIC)
+            code = ErrorCode(ErrorCode.unknown_topic_or_partition)
             topics = tuple(replace(t, error_code=code, partitions=()) for t in body.topics)
             return encode_response(replace(body, topics=topics), correlation_id)[4:]
 

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer, TopicPartition
 from aioidem._producer.delivery import Delivery
@@ -35,7 +36,7 @@ from aioidem.errors import (
 )
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Action, Cut, Drop, FrameSeen, Hold, Inspect, KafkaCluster
-from tests.kafka.tools import OUT_OF_ORDER, History, SpanCount, bounded, outcomes
+from tests.kafka.tools import History, SpanCount, bounded, outcomes
 from tests.kafka.transactional import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
@@ -77,7 +78,6 @@ ACKED, NOT_WRITTEN, UNKNOWN = (
     DeliveryStatus.UNKNOWN,
 )
 SOURCE = "txn-source"
-INVALID_PRODUCER_EPOCH = 47
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +361,7 @@ async def test_kafka_17754_offsets_that_come_late_are_refused(
             assert await group_offset(cluster, topic, SOURCE) == 2
             held.release()
             await cluster.proxy.until(lambda: len(codes) == 3)
-        assert codes == [0, 0, INVALID_PRODUCER_EPOCH]
+        assert codes == [ErrorCode.none, ErrorCode.none, ErrorCode.invalid_producer_epoch]
         if modern(world) or not inside:
             assert await group_offset(cluster, topic, SOURCE) == 2
     await witness.reads(topic, ("one", 5), ("two", 5))
@@ -521,7 +521,7 @@ async def test_librdkafka_3575_out_of_order_makes_no_second_transaction_of_it(
         spans.forget()
         await cluster.start()
         told = await outcomes(history.deliveries)
-        assert OUT_OF_ORDER in spans.codes
+        assert ErrorCode.out_of_order_sequence_number in spans.codes
         assert told[0] is UNKNOWN
         assert NOT_WRITTEN not in told
         await doomed(producer, OutOfOrderSequenceNumber)

@@ -33,7 +33,6 @@ from tests.kafka.tools import PRODUCE, History, judge, outcomes, records_of
 from tests.kafka.world import until
 
 METADATA: Final = 3
-NONE, NOT_LEADER, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER = 0, 6, 7, 19, 45
 SAFE: Final = {"min.insync.replicas": 2}
 """What makes an acknowledgement worth something."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import Producer
 from aioidem.structs import DeliveryStatus
@@ -13,8 +14,6 @@ from tests.kafka.tools import History, bounded, outcomes, partition_of
 from tests.kafka.world import World, fill, load, producer_of, settled, until
 
 from .nodes import (
-    NONE,
-    NOT_LEADER,
     SAFE,
     Tap,
     all_there,
@@ -47,7 +46,7 @@ async def test_preferred_elections_and_reassignments_under_load(
                 await cluster.reassign("f10", 1, replicas)
                 await cluster.move_leader("f10", 1, replicas[0])
             await settled(reassigned, 50)
-        assert NOT_LEADER in {code for tap in taps for code, _ in tap.said}
+        assert ErrorCode.not_leader_or_follower in {code for tap in taps for code, _ in tap.said}
         await all_there(cluster, "f10", producer, *histories)
 
 
@@ -67,7 +66,7 @@ async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, wor
                 too_large += histories[0].send(1, size=2000)
                 await cluster.move_leader("f11", 0, leader)
                 await settled(histories[0], 20)
-        assert NOT_LEADER in {code for tap in taps for code, _ in tap.said}
+        assert ErrorCode.not_leader_or_follower in {code for tap in taps for code, _ in tap.said}
         assert {each.status for each in too_large} == {DeliveryStatus.NOT_WRITTEN}
         assert said_of(histories) == {
             DeliveryStatus.NOT_WRITTEN: 6,
@@ -110,9 +109,9 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
         held.release()
         assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
         by_partition = {each.partition: each for each in old.answers[answered]}
-        assert by_partition[0][1:] == (NOT_LEADER, -1, 1)
-        assert by_partition[1].code == NONE
-        assert new.said[-1] == (NONE, True)
+        assert by_partition[0][1:] == (ErrorCode.not_leader_or_follower, -1, 1)
+        assert by_partition[1].code == ErrorCode.none
+        assert new.said[-1] == (ErrorCode.none, True)
         old.metadata = new.metadata = other.metadata = None
         await through(*histories)
         await all_there(cluster, "f12", producer, *histories)
@@ -147,7 +146,7 @@ async def refused_after_the_append(cluster: KafkaCluster, world: World, topic: s
         old.answers.clear()
         new.answer = hold = Hold()
         await cluster.move_leader(topic, 0, controller)
-        refused, accepted = (NOT_LEADER, True), (NONE, True)
+        refused, accepted = (ErrorCode.not_leader_or_follower, True), (ErrorCode.none, True)
         await old.until(lambda: refused in old.said or accepted in old.said)
         came = accepted not in old.said
         if came:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import Drop, KafkaCluster
@@ -10,8 +11,6 @@ from tests.kafka.tools import History, bounded, outcomes
 from tests.kafka.world import World, fill, load, producer_of, settled
 
 from .nodes import (
-    NONE,
-    OUT_OF_ORDER,
     SAFE,
     Tap,
     all_there,
@@ -111,7 +110,7 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
         cluster.proxies[a].disconnect()
         assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
         await through(history)
-        assert (OUT_OF_ORDER, False) in new.said
+        assert (ErrorCode.out_of_order_sequence_number, False) in new.said
         await all_there(cluster, "f8", producer, history)
 
 
@@ -133,8 +132,8 @@ async def test_topics_are_created_by_a_window_of_first_records(
         assert (told.data_loss_events, told.epoch_bumps) == (0, 0)
     said = [each for tap in taps for each in tap.said]
     # Whoever did not know yet that he leads has appended nothing, and nobody got a batch too early.
-    assert said.count((NONE, True)) == len(histories) * each_has
-    assert {offset for code, offset in said if code != NONE} <= {False}
-    assert OUT_OF_ORDER not in {code for code, _ in said}
+    assert said.count((ErrorCode.none, True)) == len(histories) * each_has
+    assert {offset for code, offset in said if code != ErrorCode.none} <= {False}
+    assert ErrorCode.out_of_order_sequence_number not in {code for code, _ in said}
     for number, history in enumerate(histories):
         assert await verdict(cluster, f"f16-{number}", [history]) == {0: list(range(each_has))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
@@ -10,8 +11,6 @@ from tests.kafka.tools import History, bounded, outcomes
 from tests.kafka.world import World, fill, load, producer_of, settled
 
 from .nodes import (
-    NOT_ENOUGH_REPLICAS,
-    REQUEST_TIMED_OUT,
     SAFE,
     Tap,
     all_there,
@@ -44,11 +43,14 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
         await cluster.pause(b)
         tap.request = lambda _: patience(300)
         history.send(1)
-        await tap.until(lambda: (REQUEST_TIMED_OUT, True) in tap.said)
+        await tap.until(lambda: (ErrorCode.request_timed_out, True) in tap.said)
         tap.request = lambda _: patience(4000)
         history.send(world.window - 1)
-        await tap.until(lambda: (NOT_ENOUGH_REPLICAS, False) in tap.said)
-        assert set(tap.said) == {(REQUEST_TIMED_OUT, True), (NOT_ENOUGH_REPLICAS, False)}
+        await tap.until(lambda: (ErrorCode.not_enough_replicas, False) in tap.said)
+        assert set(tap.said) == {
+            (ErrorCode.request_timed_out, True),
+            (ErrorCode.not_enough_replicas, False),
+        }
         assert not any(each.done() for each in history.deliveries[-world.window :])
         await cluster.resume(b)
         await through(history)

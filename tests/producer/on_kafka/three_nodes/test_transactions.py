@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem import TopicPartition
 from aioidem.errors import KafkaTimeoutError
@@ -16,7 +17,7 @@ from tests.kafka.tools import bounded, outcomes
 from tests.kafka.transactional import END, committed, each_of, ends, group_offset, send, values
 from tests.kafka.world import WORLDS, World, producer_of
 
-from .nodes import NOT_LEADER, SAFE, Tap
+from .nodes import SAFE, Tap
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,7 @@ async def test_leaders_and_the_coordinator_move_inside_transactions(
             )
             await producer.commit_transaction()
             assert await group_offset(cluster, topic, topic) == leader
-    assert NOT_LEADER in {code for tap in taps for code, _ in tap.said}
+    assert ErrorCode.not_leader_or_follower in {code for tap in taps for code, _ in tap.said}
     expected = []
     for leader in leaders:
         for name, count in (("to", 20), ("at", 40), ("after", 5)):
