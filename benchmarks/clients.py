@@ -1,14 +1,14 @@
-"""One Python client as a worker: started by `workers.py`, which says what its lines mean.
+"""One Python client as a worker, started by `workers.py`, which defines the lines it prints.
 
     python benchmarks/clients.py aiokafka '{"bootstrap": "localhost:9092", "topic": "t", ...}'
 
-Invariants: each client has the deadlines of the job; else it is as installed: idempotent, with
-acks=all, at most five in flight and no linger. Each record is handed over in the order of its
-number, by one task. What a client says is passed on as it says it.
+Invariants: each client has the deadlines of the job, and otherwise its default settings plus
+idempotence, acks=all, at most five requests in flight and no linger. One task hands the records
+over, in the order of their numbers. What a client reports is printed unchanged.
 
-Rejected: a thread per client in one process (a client that blocks the interpreter would be
-measured through the others), and one shared adapter with many switches (they differ in kind: two
-are asyncio's, two have threads of their own).
+Rejected: one thread per client in a single process (a client that blocks the interpreter would
+affect the others); one shared adapter with many switches (two of the clients are asyncio's, two
+have threads of their own).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any, Protocol
 from workers import Work
 
 Done = Callable[[int | None, BaseException | None], None]
-"""Told the offset or the error of a record, in any thread."""
+"""Called with the offset or the error of a record, from any thread."""
 
-# The broker refused the record itself, before anything was appended.
+# Errors that mean the broker refused the record itself, before anything was appended.
 REFUSED = ("MessageSizeTooLarge", "MSG_SIZE_TOO_LARGE", "RecordTooLarge", "InvalidTimestamp")
 
 
 class Client(Protocol):
-    """A producer to one partition."""
+    """A producer that writes to one partition."""
 
     package: str
 
@@ -43,17 +43,17 @@ class Client(Protocol):
         """Connect."""
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
-        """Queue a record; raise if the client refuses it at once."""
+        """Queue a record; it raises if the client refuses the record at once."""
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Set the next sequence number of the partition, which was not written to yet."""
+        """Set the next sequence number of a partition to which nothing was written yet."""
 
     async def close(self) -> None:
-        """End every record, and the client."""
+        """Wait for the outcome of every record, and close the client."""
 
 
 class Aioidem:
-    """aioidem."""
+    """The adapter for aioidem."""
 
     package = "aioidem"
 
@@ -86,19 +86,19 @@ class Aioidem:
     async def start_at(self, topic: str, sequence: int) -> None:
         """Set the next sequence number."""
         await self._producer.partitions_for(topic)
-        core = self._producer._core  # noqa: SLF001 - 2^31 records take too long
+        core = self._producer._core  # noqa: SLF001 - sending 2^31 records would take too long
         state = core._partitions.state(topic, 0)  # noqa: SLF001 - as above
         if core.current_identity is not None:
             state.adopt(core.current_identity)
         state.ledger.next = sequence
 
     async def close(self) -> None:
-        """End."""
+        """Close the client."""
         await self._producer.close()
 
 
 class Aiokafka:
-    """aiokafka. Its request timeout is also what bounds a record: up to twice of it, it says."""
+    """The adapter for aiokafka, which bounds a record by up to twice its request timeout."""
 
     package = "aiokafka"
 
@@ -135,12 +135,12 @@ class Aiokafka:
         numbers[TopicPartition(topic, 0)] = sequence
 
     async def close(self) -> None:
-        """End."""
+        """Close the client."""
         await self._producer.stop()
 
 
 class ConfluentKafka:
-    """confluent-kafka, that is, librdkafka; a thread of ours serves its callbacks."""
+    """The adapter for confluent-kafka (librdkafka), with a thread that serves its callbacks."""
 
     package = "confluent-kafka"
 
@@ -185,18 +185,18 @@ class ConfluentKafka:
         self._producer.produce(topic, value, partition=0, on_delivery=ended)
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Not reachable from outside."""
+        """Do nothing: the sequence number cannot be set from outside of the library."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """End."""
+        """Close the client."""
         self._producer.flush(self._patience)
         self._over.set()
         self._server.join()
 
 
 class KafkaPython:
-    """kafka-python."""
+    """The adapter for kafka-python."""
 
     package = "kafka-python"
 
@@ -231,11 +231,11 @@ class KafkaPython:
         """Set the next sequence number."""
         from kafka import TopicPartition
 
-        numbers = self._producer._transaction_manager._sequence_numbers  # noqa: SLF001 - likewise
+        numbers = self._producer._transaction_manager._sequence_numbers  # noqa: SLF001 - as above
         numbers[TopicPartition(topic, 0)] = sequence
 
     async def close(self) -> None:
-        """End."""
+        """Close the client."""
         self._producer.close(timeout=self._work.patience)
 
 
@@ -245,19 +245,19 @@ CLIENTS: dict[str, Callable[[Work], Client]] = {
 
 
 class Output:
-    """Lines, from any thread."""
+    """Prints lines, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def say(self, line: str) -> None:
-        """Write one."""
+        """Print a line."""
         with self._lock:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
     def ended(self, number: int, offset: int | None, error: BaseException | None) -> None:
-        """A record's outcome."""
+        """Print a record's outcome."""
         if error is None:
             self.say(f"acked {number} {-1 if offset is None else offset}")
             return
@@ -269,7 +269,7 @@ class Output:
             self.say(f"failed {number} unknown {_one_line(error)}")
 
     def refused(self, number: int, error: BaseException) -> None:
-        """A record that was not written: the client says so, or would not queue it."""
+        """Return whether a record was not written: the client says so, or refused to queue it."""
         self.say(f"failed {number} not-written {_one_line(error)}")
 
 
@@ -278,7 +278,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class Orders:
-    """What the parent says, read in a thread."""
+    """The orders of the parent process, read in a thread."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -295,12 +295,12 @@ class Orders:
 
 
 def value_of(number: int, size: int) -> bytes:
-    """A value that says which it is."""
+    """Make a value that contains the record's number."""
     return f"{number:08d}".encode().ljust(size, b".")
 
 
 async def drive(client: Client, work: Work, orders: Orders, output: Output) -> None:
-    """The worker's life."""
+    """Do the whole work of the process."""
     await client.open()
     try:
         await warm_up(client, work)
@@ -315,7 +315,7 @@ async def drive(client: Client, work: Work, orders: Orders, output: Output) -> N
 
 
 async def warm_up(client: Client, work: Work) -> None:
-    """Have one record acknowledged."""
+    """Send one record and wait until it is acknowledged."""
     loop = asyncio.get_running_loop()
     warm: asyncio.Future[None] = loop.create_future()
 
@@ -333,7 +333,7 @@ async def warm_up(client: Client, work: Work) -> None:
 
 
 async def send_all(client: Client, work: Work, orders: Orders, output: Output) -> None:
-    """Records at the rate asked for, until told to stop."""
+    """Send records at the given rate until told to stop."""
     start, number = time.monotonic(), 0
     while not orders.stop.is_set():
         number += 1
@@ -345,7 +345,7 @@ async def send_all(client: Client, work: Work, orders: Orders, output: Output) -
         output.say(f"sent {number}")
         try:
             await client.send(work.topic, value_of(number, size), partial(output.ended, number))
-        except Exception as error:  # noqa: BLE001 - whatever it says is passed on
+        except Exception as error:  # noqa: BLE001 - any error of the client is reported
             output.refused(number, error)
 
 
@@ -362,7 +362,7 @@ def main() -> int:
         await drive(CLIENTS[flags.client](work), work, Orders(), output)
 
     asyncio.run(run())
-    # Threads of a client that does not end must not keep the process.
+    # Threads of a client that failed to close must not keep the process alive.
     os._exit(0)
 
 

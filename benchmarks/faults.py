@@ -1,37 +1,37 @@
-"""The same faults for every client, at the same time and on the same broker, and what came of it.
+"""Cause the same faults for every client, at the same time and on one broker; compare outcomes.
 
     python benchmarks/faults.py
     python benchmarks/faults.py --faults clean-restart --clients aioidem Java --json faults.json
 
-Each client is a process of its own (`workers.py`), idempotent, with at most five requests in
-flight, and writes small records at an even rate to one partition of its own. The link is 50 ms
-long, so that some of them are always under way. Then the fault comes, to all of them at once:
+Each client has a process of its own (`workers.py`), is idempotent with at most five requests in
+flight, and writes small records at an even rate to one partition of its own. The link has 50 ms, so
+that some records are always in flight. Then the fault happens to all clients at once:
 
-* lost-response: three times a batch is appended and its answer lost with the connection.
-* clean-restart: answers are held back until the windows are full of appended batches; then the
-  broker is restarted (SIGTERM). It comes back remembering one batch of each producer.
-* broker-down: the broker is killed, and started again after a minute: twice a record's deadline.
-* leader-move: of three brokers another one becomes the leader, and then the third.
-* oversized: one record in the middle is larger than the topic takes.
-* wrap: sequence numbers run over 2^31. They are made to start just below, from inside of the
-  client; librdkafka cannot be reached.
+- lost-response: three times a batch is appended, and its answer and the connection are lost.
+- clean-restart: answers are held back until the windows are full of appended batches, then the
+  broker is restarted (SIGTERM). Afterwards it remembers one batch of each producer.
+- broker-down: the broker is killed, and started again after a minute, twice a record's deadline.
+- leader-move: of three brokers a second one becomes the leader, and then the third.
+- oversized: one record in the middle is larger than the topic accepts.
+- wrap: sequence numbers pass 2^31. They are set to start just below, through the client's private
+  attributes; librdkafka has no such way.
 
-In the end every client gets the time it needs, but not more than its own deadline and some
-seconds. Where a fault did not reach a client (no answer of its was lost, no leader it wrote to had
-moved, its sequence numbers began elsewhere), its note says so: that row shows nothing. What it said
-of each record is held against the log as Kafka's own tool prints it:
+At the end every client gets the time it needs, up to its own deadline plus some seconds. If a fault
+did not reach a client (none of its answers was lost, no leader it wrote to had moved, its sequence
+numbers began elsewhere), its note says so, and its row shows nothing. The client's reports are
+compared with the log as Kafka's own tool prints it:
 
-* lost: acknowledged and not in the log. duplicated: copies too many. reordered: in the log behind
-  a record handed over later. hung: not settled within the client's own deadline and twelve
-  seconds, or never.
-* not written, unknown: failures by what the client says of them. Only aioidem says it; of the
-  others a record that the broker itself refused, or that the call did not queue, is `not written`,
-  all else is `unknown`.
+- lost: acknowledged, but not in the log. duplicated: superfluous copies. reordered: in the log
+  after a record that was handed over later. hung: no outcome within the client's own deadline plus
+  twelve seconds, or never.
+- not written, unknown: failures, by what the client says of them. Only aioidem distinguishes these.
+  For the others a record is `not written` if the broker refused the record itself or the call did
+  not queue it, and `unknown` otherwise.
 
-Invariants: every wait is bounded, and nothing is left behind. The exit status is 0 if aioidem lost,
-duplicated and reordered nothing, and nothing of it hung.
+Invariants: every wait is bounded, and no process is left behind. The exit status is 0 if aioidem
+lost, duplicated and reordered no record, and none of its records hung.
 
-Rejected: one client after the other (a minute's outage for each, and never the same one).
+Rejected: one client after the other (an outage of a minute for each, and never the same one).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from aioidem.testing import Action, Cut, Drop, FrameSeen, Inspect, KafkaCluster
 ALL_CLIENTS = (*CLIENTS, JAVA)
 OURS = "aioidem"
 TOLERANCE = 12.0
-"""Seconds beyond a client's deadline: one request timeout, which aioidem's own terms grant."""
+"""How many seconds beyond its deadline a client gets: one request timeout, aioidem's grace."""
 
 _PRODUCE = 0
 _NOT_LEADER = 6
@@ -83,8 +83,8 @@ _HEADINGS = (
 class Stage:
     """A cluster with the clients at work.
 
-    `patience` and `pause`: how long to wait for answers to be lost, and after that. `checks`: what
-    to note of a client in the end, if anything: above all that the fault did not reach it.
+    `patience` and `pause` are the seconds to wait for answers to be lost, and after that. `checks`
+    finds out what to note about a client at the end, above all that the fault did not reach it.
     """
 
     cluster: KafkaCluster
@@ -96,15 +96,15 @@ class Stage:
     checks: list[Callable[[str], str | None]] = field(default_factory=list)
 
     def topics(self) -> list[str]:
-        """The clients' topics."""
+        """Return the clients' topics."""
         return [self.topic(client) for client in self.workers]
 
     def notes(self, client: str) -> list[str]:
-        """What there is to note of a client."""
+        """Return the notes about a client."""
         return [note for check in self.checks if (note := check(client)) is not None]
 
     async def lose_answers(self) -> set[str]:
-        """Each client loses one answer to a Produce request, and its connection; those that did."""
+        """Lose one answer to a Produce request of each client; return the clients that lost one."""
         waiting = set(self.workers)
 
         def cut(seen: FrameSeen) -> Action | None:
@@ -120,7 +120,7 @@ class Stage:
         return set(self.workers) - waiting
 
     def hold_answers(self) -> Counter[str | None]:
-        """No answer to a Produce request arrives any more; returns a count of them, by client."""
+        """Hold back all answers to Produce requests; return their counts by client."""
         held: Counter[str | None] = Counter()
 
         def drop(seen: FrameSeen) -> Action | None:
@@ -133,7 +133,7 @@ class Stage:
         return held
 
     def count_refusals(self) -> Counter[str | None]:
-        """From now on, how often each client is answered NOT_LEADER."""
+        """Count from now on how often each client is answered NOT_LEADER_OR_FOLLOWER."""
         refused: Counter[str | None] = Counter()
 
         def look(seen: FrameSeen, payload: bytes) -> None:
@@ -156,7 +156,7 @@ class Stage:
 
 
 async def lost_response(stage: Stage) -> None:
-    """Three answers of each client."""
+    """Lose three answers of each client."""
     lost: Counter[str] = Counter()
 
     def check(client: str) -> str | None:
@@ -171,7 +171,7 @@ async def lost_response(stage: Stage) -> None:
 
 
 async def clean_restart(stage: Stage) -> None:
-    """With windows full of batches that are appended and not acknowledged."""
+    """Restart the broker while the windows are full of appended, unacknowledged batches."""
     held = stage.hold_answers()
     stage.checks.append(lambda client: None if held[client] else "no answer was held back")
     await anyio.sleep(0.5)
@@ -181,14 +181,14 @@ async def clean_restart(stage: Stage) -> None:
 
 
 async def broker_down(stage: Stage) -> None:
-    """For longer than records live."""
+    """Stop the broker for longer than the records' deadline."""
     await stage.cluster.kill()
     await anyio.sleep(stage.down)
     await stage.cluster.start()
 
 
 async def leader_move(stage: Stage) -> None:
-    """Twice, each topic in turn."""
+    """Move the leaders twice, one topic after the other."""
     brokers = len(stage.cluster.brokers)
     refused = stage.count_refusals()
     stage.checks.append(
@@ -204,12 +204,12 @@ async def leader_move(stage: Stage) -> None:
 
 
 async def nothing(_stage: Stage) -> None:
-    """The records themselves are the fault."""
+    """Do nothing, because the records themselves cause the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row of the table for each client."""
+    """A fault, which gives one row of the table per client."""
 
     name: str
     act: Callable[[Stage], Awaitable[None]]
@@ -231,7 +231,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one client's records under one fault."""
+    """The outcomes of one client's records under one fault."""
 
     fault: str
     client: str
@@ -249,12 +249,12 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, duplicated or reordered, and nothing hung."""
+        """Whether no record was lost, duplicated or reordered, and none hung."""
         return not (self.lost or self.duplicated or self.reordered or self.hung or not self.acked)
 
 
 def unreached(fault: Fault, worker: Worker, log: Sequence[DumpedBatch]) -> list[str]:
-    """What shows that a fault which lies in the records themselves did not happen."""
+    """Return the evidence that a fault in the records themselves did not happen."""
     notes = []
     if fault.big >= 0:
         if fault.big not in worker.records:
@@ -271,7 +271,7 @@ def unreached(fault: Fault, worker: Worker, log: Sequence[DumpedBatch]) -> list[
 
 
 def numbers(log: Sequence[DumpedBatch]) -> list[int]:
-    """The numbers of the records in a log, in its order."""
+    """Return the numbers of the records in a log, in log order."""
     return [
         int((record.payload or "")[:_DIGITS])
         for batch in log
@@ -288,7 +288,7 @@ def judge(
     deadline: float,
     notes: Sequence[str] = (),
 ) -> Verdict:
-    """Hold what a client said against the log, a list of records' numbers."""
+    """Compare a client's reports with the log, given as a list of record numbers."""
     records = dict(worker.records)
     now = time.monotonic()
     waits = {number: (each.ended or now) - each.at for number, each in records.items()}
@@ -331,7 +331,7 @@ def judge(
 
 
 def _reordered(log: Sequence[int]) -> int:
-    """Records whose first copy comes behind that of one handed over later."""
+    """Count the records whose first copy follows that of a record handed over later."""
     late, highest = 0, -1
     for number in dict.fromkeys(log):
         late += number < highest
@@ -352,7 +352,7 @@ class Experiment:
         self._cluster = cluster
 
     async def run(self, fault: Fault) -> list[Verdict]:
-        """One fault for all clients at once."""
+        """Cause one fault for all clients at once."""
         verdicts: list[Verdict] = []
         guard = await anyio.to_thread.run_sync(ProcessGuard)
         try:
@@ -369,7 +369,7 @@ class Experiment:
     async def _connected(
         self, fault: Fault, guard: ProcessGuard, exits: ExitStack, verdicts: list[Verdict]
     ) -> dict[str, Worker]:
-        """The workers that are; those that are not get a verdict that says so."""
+        """Return the workers that are connected; the others get a verdict that says so."""
         workers: dict[str, Worker] = {}
 
         async def connect(client: str) -> None:
@@ -406,7 +406,7 @@ class Experiment:
             proxy.on_answer = None
 
     async def _judged(self, fault: Fault, stage: Stage) -> list[Verdict]:
-        """A verdict on each client; the logs are read at the same time, each by a tool in Java."""
+        """Judge each client; the logs are read concurrently, each by a Java tool."""
         logs: dict[str, Sequence[DumpedBatch]] = {}
 
         async def read(client: str) -> None:
@@ -429,7 +429,7 @@ class Experiment:
         work = Work(
             bootstrap=self._cluster.bootstrap_servers,
             topic=topic,
-            # A partition that was written to has its sequence numbers already.
+            # A partition that was written to already has its sequence numbers.
             warm=f"warm-{topic}",
             rate=self._flags.rate,
             big=fault.big,
@@ -459,7 +459,7 @@ def _absent(fault: Fault, client: str, error: WorkerError) -> Verdict:
 
 
 async def measure(flags: argparse.Namespace) -> list[Verdict]:
-    """Every fault, on clusters of the sizes they need."""
+    """Cause every fault, on clusters of the sizes that they need."""
     verdicts: list[Verdict] = []
     faults = [each for each in FAULTS if each.name in flags.faults]
     for brokers in sorted({each.brokers for each in faults}):
@@ -472,7 +472,7 @@ async def measure(flags: argparse.Namespace) -> list[Verdict]:
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
-    """As Markdown."""
+    """Format the verdicts as a Markdown table."""
     lines = [
         f"| {' | '.join(_HEADINGS)} |",
         "|---" * len(_HEADINGS) + "|",
@@ -494,7 +494,7 @@ def _loud(count: int) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of this script."""
+    """Parse the script's flags."""
     names = [each.name for each in FAULTS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--faults", nargs="+", choices=names, default=names)
@@ -509,7 +509,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the experiment and print the table."""
     flags = parse(argv)
     verdicts = anyio.run(measure, flags)
     versions = {each.client: each.version for each in verdicts if each.sent}

@@ -1,17 +1,17 @@
-"""How long one answer holds the event loop: a broker that says as much as it may, and a producer.
+"""Measure how long one answer of a hostile broker blocks the event loop of a producer.
 
     python benchmarks/hostile_answers.py [--mebibytes 1,6,16]
 
-A producer writes to the embedded broker, in one process and on one loop. One kind of answer is
-replaced by a well-formed one of the size that is named. A ticker in the same loop measures the
-longest time between two of its turns. What is refused is refused by its length, so it holds
-nothing. The last two answers are honest: they concern 80,000 records, which they settle, or which
-have waited for them to learn their partitions.
+A producer writes to the embedded broker, in one process and on one event loop. One answer is
+replaced by a well-formed one of the given size. A ticker on the same loop measures the longest time
+between two of its ticks. An answer that is refused is refused because of its length, so it does not
+block the loop. The last two answers are honest: they concern 80,000 records, which the first one
+settles and the second one assigns to partitions.
 
-The figures hold whatever else the machine does meanwhile, so the smallest of three runs is shown.
-They hold garbage collections of what the answer made, but not of what was there before: the broker
-in this process, all schemas, and the records that wait: where there are hundreds of thousands of
-objects, Python's full collection takes a tenth of a second whatever the answer is.
+The smallest of three runs is shown, because a busy machine can only add to the time. It includes
+garbage collections of the answer's objects, but not of those that existed before: the broker in
+this process, all schemas, and the waiting records. With hundreds of thousands of objects Python's
+full collection takes a tenth of a second, whatever the answer is.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 Load = Callable[[Producer], Awaitable[None]]
-"""What a producer does while it is measured."""
+"""The work of the producer during the measurement."""
 
 Forge = Callable[[bytes, int, int], bytes]
-"""Makes an answer of (the honest one, its version, the bytes it may have)."""
+"""Makes an answer from the honest one, its version, and the size in bytes that it may have."""
 
 
 class Case(NamedTuple):
@@ -86,7 +86,7 @@ _INT32: Final = Struct(">i")
 
 
 def _metadata(topics: list[tuple[str, bytes]], version: int, honest: bytes) -> bytes:
-    # Up to the topics, the honest answer's own bytes: who the brokers are.
+    # Up to the topics these are the honest answer's own bytes, which name the brokers.
     made = _array([_topic(name, partitions) for name, partitions in topics])
     return honest[: _topics_at(honest)] + made + (b"\0\0\0" if version >= 13 else b"\0")
 
@@ -131,7 +131,7 @@ def _partitions(count: int) -> bytes:
 
 
 def asked_topic(honest: bytes, version: int, nbytes: int) -> bytes:
-    """Metadata: the topic that was asked for has as many partitions as there is room for."""
+    """Forge Metadata in which the requested topic has as many partitions as fit."""
     at = honest.find(b"\x02t")
     if at < 0:
         return honest
@@ -141,7 +141,7 @@ def asked_topic(honest: bytes, version: int, nbytes: int) -> bytes:
 
 
 def other_topics(honest: bytes, version: int, nbytes: int) -> bytes:
-    """Metadata: the topic that was asked for, and as many others as there is room for."""
+    """Forge Metadata with the requested topic and as many other topics as fit."""
     at = honest.find(b"\x02t")
     if at < 0:
         return honest
@@ -153,7 +153,7 @@ def other_topics(honest: bytes, version: int, nbytes: int) -> bytes:
 
 
 def record_errors(honest: bytes, version: int, nbytes: int) -> bytes:
-    """Produce: one partition is refused, with as many record errors as there is room for."""
+    """Forge a Produce answer that refuses one partition, with as many record errors as fit."""
     if version < 13:
         return honest
     at = 4 + 1 + 1
@@ -175,7 +175,7 @@ def record_errors(honest: bytes, version: int, nbytes: int) -> bytes:
 
 
 def configs(honest: bytes, version: int, nbytes: int) -> bytes:
-    """DescribeConfigs: as many configs as there is room for."""
+    """Forge a DescribeConfigs answer with as many configs as fit."""
     if version < 4:
         return honest
     # name, value, read only, source, sensitive, synonyms, type, documentation, tags
@@ -197,17 +197,17 @@ def configs(honest: bytes, version: int, nbytes: int) -> bytes:
 
 
 def honest_produce(honest: bytes, _version: int, _nbytes: int) -> bytes:
-    """Produce: as it is."""
+    """Return the Produce answer unchanged."""
     return bytes(bytearray(honest))
 
 
 def honest_metadata(honest: bytes, _version: int, _nbytes: int) -> bytes:
-    """Metadata: as it is, once it tells of the topic."""
+    """Return the Metadata answer unchanged, once it contains the topic."""
     return honest if honest.find(b"\x02t") < 0 else bytes(bytearray(honest))
 
 
 async def _send(producer: Producer) -> None:
-    # So many that their answer may have an error of some length for each.
+    # So many records that their answer may have an error text for each.
     await producer.send_many("t", [b"x"] * _RECORDS, partition=0)
     await producer.send("t", b"x", key=b"k")
 
@@ -222,7 +222,7 @@ async def _settle(producer: Producer) -> None:
 async def _assign(producer: Producer) -> None:
     for number in range(_CONCERNED):
         producer.send_nowait("t", b"x", key=b"%d" % number)
-    # They linger: what it takes to send them, and the broker to read them, is not the answer's.
+    # They linger, because the time to send them, and for the broker to read them, must not count.
     await asyncio.sleep(1.0)
 
 
@@ -244,7 +244,7 @@ CASES: Final = (
 
 
 class Forging:
-    """Connects, and forges the first answer of one kind."""
+    """A connector that forges the first answer of one kind."""
 
     def __init__(self, inner: Connector, case: Case, nbytes: int) -> None:
         self._inner = inner
@@ -255,7 +255,7 @@ class Forging:
         self.began = 0.0
 
     async def connect(self, host: str, port: int) -> ByteStream:
-        """Open a stream whose answers pass through here."""
+        """Open a stream whose answers pass through this object."""
         return _Stream(await self._inner.connect(host, port), self)
 
 
@@ -285,12 +285,12 @@ class _Stream(ByteStream):
                     made = forging.case.forge(payload, version, forging.nbytes)
                 if made is not payload:
                     forging.forged = len(made)
-                    # From here on it counts: to make the answer took its time as well.
+                    # The measurement starts here, after the answer was made.
                     gc.collect()
                     gc.freeze()
                     await anyio.sleep(0.02)
                     forging.began = time.perf_counter()
-                    await anyio.sleep(0.005)  # so that the ticker has looked at the clock since
+                    await anyio.sleep(0.005)  # lets the ticker run once before
                 passed += frame(made)
             self._ready = memoryview(passed)
         await anyio.lowlevel.checkpoint()
@@ -309,7 +309,7 @@ class _Stream(ByteStream):
 
 
 class Ticker:
-    """The longest time between two turns of the loop, since a moment."""
+    """Measures the longest time between two of its ticks since a given moment."""
 
     def __init__(self, forging: Forging) -> None:
         self._forging = forging
@@ -327,7 +327,7 @@ class Ticker:
 
 
 class Row(NamedTuple):
-    """What one run showed."""
+    """The results of one run."""
 
     forged: int
     longest: float
@@ -335,7 +335,7 @@ class Row(NamedTuple):
 
 
 async def measure(case: Case, nbytes: int) -> Row:
-    """One producer, one answer."""
+    """Measure one producer with one answer."""
     async with EmbeddedCluster(transport="memory", retain=20) as cluster:
         cluster.create_topic("t", partitions=1 if case.sized else _PARTITIONS)
         forging = Forging(cluster.connector, case, nbytes)
@@ -360,7 +360,7 @@ async def measure(case: Case, nbytes: int) -> Row:
 
 
 class _Refusals(logging.Handler):
-    """Notices a refusal for the size."""
+    """Notices that an answer was refused because of its size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -373,7 +373,7 @@ class _Refusals(logging.Handler):
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mebibytes", default="1,6,16", help="sizes, in MiB, with commas")
     parser.add_argument("--only", default="", help="cases with this in their name")

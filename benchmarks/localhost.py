@@ -1,27 +1,28 @@
-"""What a record costs on localhost: aioidem and aiokafka, by turns, on one real broker.
+"""Measure the cost of a record on localhost: aioidem and aiokafka in turns, on one real broker.
 
     python benchmarks/localhost.py
     python benchmarks/localhost.py --rounds 5 --seconds 5 --uvloop --json localhost.json
 
-Records of 100 bytes to four partitions, both clients idempotent and else with their default
-settings, each run in a process of its own, in turn: A B C A B C ... Three ways of sending:
+Records of 100 bytes go to four partitions. Both clients are idempotent and otherwise use their
+defaults. Each run has a process of its own, in turns: A B C A B C ... There are three ways of
+sending:
 
-* `await`: so many tasks (`--tasks`), each of which sends a record, awaits its acknowledgement, and
-  sends the next: `await aioidem.Producer.send()`, `await AIOKafkaProducer.send_and_wait()`.
-* `one`: the same with a single task, so that every record is a request of its own.
-* `queue`: one task queues, and awaits nothing but room: `send_nowait()`, `await
-  AIOKafkaProducer.send()`. At most so many records (`--queued`) are unacknowledged.
+- `await`: several tasks (`--tasks`), each of which sends a record, awaits its acknowledgement, and
+  sends the next one: `await aioidem.Producer.send()`, `await AIOKafkaProducer.send_and_wait()`.
+- `one`: the same with a single task, so that every record is a request of its own.
+- `queue`: one task queues records and awaits only room in the buffer: `send_nowait()`, `await
+  AIOKafkaProducer.send()`. At most `--queued` records are unacknowledged.
 
-aiokafka runs twice: as installed, with its extension in C, and without it
-(`AIOKAFKA_NO_EXTENSIONS`), because aioidem is not compiled yet.
+aiokafka runs twice: as installed, with its C extension, and without it (`AIOKAFKA_NO_EXTENSIONS`),
+because aioidem is not compiled yet.
 
-What is printed: acknowledged records per second and the client's CPU time per record, medians over
-the rounds. On two cores the broker takes its share; CPU per record does not depend on that.
-`--profile FILE` profiles aioidem instead: it prints where the time goes, module by module, and
-writes FILE for pstats. The profiler makes many small calls look dearer than they are.
+The output is acknowledged records per second and the client's CPU time per record, as medians over
+the rounds. On two cores the broker takes its share; CPU time per record does not depend on that.
+`--profile FILE` profiles aioidem instead: it prints each module's share of the time, and writes
+FILE for pstats. The profiler makes many small calls look more expensive than they are.
 
-Rejected: one process for both (one's garbage is the other's collection); the cluster's proxy in
-between (a third process that computes); a mean (one slow round would decide).
+Rejected: one process for both (each would collect the other's garbage); the cluster's proxy in
+between (a third process that uses CPU time); a mean (one slow round would decide).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Task = Coroutine[Any, Any, None]
 
 
 class Load:
-    """Counts acknowledgements while a run is measured, and says when it is over."""
+    """Counts acknowledgements during the measurement, and ends it."""
 
     def __init__(self, seconds: float, limit: int) -> None:
         self.acked = 0
@@ -74,14 +75,14 @@ class Load:
         self._at_begin: tuple[float, float, int] | None = None
 
     def over(self) -> bool:
-        """Whether it is; the first call after the warm-up begins the measurement."""
+        """Return whether the measurement is over; the first call after the warm-up starts it."""
         now = time.perf_counter()
         if self._at_begin is None and now >= self.begin:
             self._at_begin = (now, time.process_time(), self.acked)
         return now >= self.end
 
     def result(self) -> tuple[float, float]:
-        """Records per second, and CPU seconds per record."""
+        """Return records per second, and CPU seconds per record."""
         if self._at_begin is None:
             raise RuntimeError("not one record after the warm-up")
         began, cpu, acked = self._at_begin
@@ -89,13 +90,13 @@ class Load:
         return count / (time.perf_counter() - began), (time.process_time() - cpu) / max(1, count)
 
     async def room(self) -> None:
-        """Return when less than half of the limit is open, if it was reached."""
+        """Wait until less than half of the limit is unacknowledged, if the limit was reached."""
         if self.open >= self._limit:
             self._room.clear()
             await self._room.wait()
 
     def done(self, outcome: Any) -> None:
-        """A queued record has ended."""
+        """Count a queued record that has ended."""
         if outcome.exception() is not None:
             raise outcome.exception()
         self.acked += 1
@@ -105,7 +106,7 @@ class Load:
 
 
 async def aioidem_load(way: str, bootstrap: str, topic: str, load: Load, tasks: int) -> None:
-    """aioidem, with its default settings."""
+    """Run the load with aioidem in its default settings."""
     async with aioidem.Producer(bootstrap) as producer:
 
         async def sending() -> None:
@@ -137,7 +138,7 @@ def _tasks(
 
 
 async def aiokafka_load(way: str, bootstrap: str, topic: str, load: Load, tasks: int) -> None:
-    """aiokafka, idempotent, otherwise with its default settings."""
+    """Run the load with aiokafka, idempotent and otherwise in its default settings."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)
@@ -163,7 +164,7 @@ async def aiokafka_load(way: str, bootstrap: str, topic: str, load: Load, tasks:
 
 
 def child(flags: argparse.Namespace) -> int:
-    """One run; prints its figures as JSON."""
+    """Make one run, and print its figures as JSON."""
     run = aioidem_load if flags.child == "aioidem" else aiokafka_load
 
     async def measured() -> tuple[float, float]:
@@ -187,7 +188,7 @@ def child(flags: argparse.Namespace) -> int:
 
 
 def shares(stats: pstats.Stats) -> list[str]:
-    """Each module's share of the time that was not spent waiting."""
+    """Return each module's share of the time that was not spent waiting."""
     seconds: dict[str, float] = {}
     waiting = ("select", "poll")
     for (file, _, name), (_, _, own, _, _) in stats.stats.items():  # type: ignore[attr-defined]
@@ -221,7 +222,7 @@ def _loop_factory(uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop]:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one client did, one way of sending: medians over the rounds."""
+    """The medians over the rounds of one client with one way of sending."""
 
     client: str
     way: str
@@ -231,7 +232,7 @@ class Figures:
 
 
 async def measure(flags: argparse.Namespace) -> list[Figures]:
-    """All rounds of all clients."""
+    """Make all rounds with all clients."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     async with KafkaCluster(flags.kafka) as cluster:
         for turn in range(flags.rounds):
@@ -239,7 +240,7 @@ async def measure(flags: argparse.Namespace) -> list[Figures]:
                 for client in flags.clients:
                     topic = f"{way}-{client}-{turn}"
                     await cluster.create_topic(topic, partitions=PARTITIONS)
-                    # Past the proxy, which would compute beside the client.
+                    # Without the proxy, which would use CPU time at the same time as the client.
                     run = partial(_run_child, flags, client, way, cluster.inner_servers, topic)
                     figures = await anyio.to_thread.run_sync(run)
                     found.setdefault((client, way), []).append(figures)
@@ -284,7 +285,7 @@ def _run_child(
 
 
 def table(figures: Sequence[Figures]) -> list[str]:
-    """As Markdown, each row against aiokafka without its extension."""
+    """Format a Markdown table that compares each row with aiokafka without its extension."""
     lines = [
         "| sending | client | records/s | CPU per record | against aiokafka without extension |",
         "|---|---|---|---|---|",
@@ -313,7 +314,7 @@ def _title(client: str) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of this script; those of its children are not shown."""
+    """Parse the script's flags; those for child processes are hidden."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kafka", default="4.3.1", metavar="VERSION")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")

@@ -1,39 +1,39 @@
-"""What a window is worth on a long link, for aioidem and, when asked for, other clients.
+"""Measure what a window is worth on a long link, for aioidem and, on request, for other clients.
 
     python benchmarks/long_link.py
     python benchmarks/long_link.py --kafka --all --late-sealing --duration 10 --markdown
     python benchmarks/long_link.py --aiokafka --rtt 80 --duration 10 --json long_link.json
 
-Every client writes the same records, one after the other, in one run: one partition, idempotence
-on, batches of 16 KiB, through the embedded cluster or, with `--kafka`, through real brokers behind
-a proxy that delays: a stock one for windows up to 5 and the other clients, and one patched to
-retain `--retain` batches for wider windows. The rows differ in the client and in nothing else, and
-a slow machine slows them all.
+Every client writes the same records, one client after the other: one partition, idempotence on,
+batches of 16 KiB, through the embedded cluster or, with `--kafka`, through real brokers behind a
+proxy that delays. There is a stock broker for windows up to 5 and for the other clients, and one
+patched to remember `--retain` batches for wider windows. The rows differ only in the client, and a
+slow machine slows all of them down.
 
 How they are kept comparable:
 
-* aioidem seals at `batch.size` (late sealing off), because the others do; `--late-sealing` adds
-  rows with it on, which is the default of the library. They compare with `aiokafka-defaults`,
-  which has neither idempotence nor acks=all.
-* Each client gets the most requests in flight it allows: aiokafka sends one batch per partition at
-  a time, Java, librdkafka and kafka-python refuse more than 5 with idempotence.
-* Where batches are sealed, no client queues more than about two windows: what is queued when the
-  time is over has to be sent too.
-* With `--kafka` each client is a process of its own, and the proxy stays in this one: none shares
-  an interpreter with the link. Java's producer needs a JDK. On the embedded cluster they all run in
-  this process, which has a part of the broker's load to carry.
-* The rate is counted by the same code for all (`BurstTally`), from acknowledgements timed by the
-  client's own process: whole bursts from the end of the first one to the end of the last one before
-  the time was over. With a window of five a round trip is a burst of five batches, so counting from
-  the first batch on would give a client four batches for nothing, and counting what is sent when
-  the time is over takes them from one whose backlog ends in part of a window.
-* A real broker that has just started is slower than it will be, by some milliseconds for each
-  request. So the first row is run once more before all, and that run is not in the table.
-* The span is the embedded broker's own count, or the proxy's of requests under way.
+- aioidem seals batches at `batch.size` (late sealing off), because the others do. `--late-sealing`
+  adds rows with it on, which is the library's default. They compare with `aiokafka-defaults`, which
+  has neither idempotence nor acks=all.
+- Each client gets the most requests in flight that it allows: aiokafka sends one batch per
+  partition at a time; Java, librdkafka and kafka-python refuse more than 5 with idempotence.
+- Where batches are sealed, no client queues more than about two windows, because what is queued at
+  the end has to be sent too.
+- With `--kafka` each client has a process of its own, and the proxy stays in this one, so no client
+  shares an interpreter with the link. Java's producer needs a JDK. On the embedded cluster they all
+  run in this process, which also carries the broker's load.
+- The same code computes all rates (`BurstTally`), from acknowledgements timed by the client's own
+  process: whole bursts, from the end of the first one to the end of the last one before the time
+  was over. With a window of five, a round trip is a burst of five batches. Counting from the first
+  batch on would give a client four batches for nothing, and counting what is in flight at the end
+  would penalise one whose backlog ends in a part of a window.
+- A real broker that was just started is some milliseconds slower per request. So the first row is
+  run once before all others, and that run is not in the table.
+- The span is the embedded broker's own count, or the proxy's count of requests in flight.
 
-Rejected: records per second over the whole run (it counts connecting and closing);
-kafka-producer-perf-test for Java (its rate includes both); a client's records timed by whoever
-reads its lines (he has a proxy to run).
+Rejected: records per second over the whole run (it includes connecting and closing);
+kafka-producer-perf-test for Java (its rate includes both); timing a client's records in the process
+that reads its lines (that one also runs a proxy).
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ AIOKAFKA, DEFAULTS = "aiokafka", "aiokafka-defaults"
 CLOSE_TIMEOUT = 60.0
 WARM_UP = "warm-up"
 PAUSE = 0.01
-"""Seconds without an acknowledgement that end a burst: at these round trips the next is of another
-answer."""
+"""The seconds without an acknowledgement after which a burst has ended.
+
+At these round trips the next acknowledgement belongs to another answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +107,29 @@ class Job:
 
     @property
     def values(self) -> Sequence[bytes]:
-        """Sent in turn."""
+        """The values, which are sent in turn."""
         return self.plan.values
 
     @property
     def duration(self) -> float:
-        """Seconds of sending."""
+        """How many seconds to send."""
         return self.plan.duration or 0.0
 
     @property
     def backlog(self) -> int:
-        """Records that may be queued: two windows and a batch to spare."""
+        """How many records may be queued: two windows plus two batches."""
         batch = max(1, BATCH_SIZE // len(self.values[0]))
         return batch * (2 * self.in_flight + 2)
 
     def tally(self, started: float) -> BurstTally:
-        """For a client whose time starts now."""
+        """Make a tally for a client that starts now."""
         return BurstTally(started, self.duration, self.plan.rtt)
 
 
 class BurstTally(Tally):
-    """A tally with the rate of all clients: whole bursts of acknowledgements, while sending lasts.
+    """A tally whose rate counts whole bursts of acknowledgements while sending lasts.
 
-    A burst ends with a pause, or has lasted for a round trip.
+    A burst ends with a pause, or after one round trip.
     """
 
     def __init__(self, started: float, duration: float, rtt: float) -> None:
@@ -140,7 +142,7 @@ class BurstTally(Tally):
         self._last: tuple[float, int] | None = None
 
     def acknowledged(self, size: int, sent_at: float, now: float) -> None:
-        """A record was acknowledged; it may be the first one of another burst."""
+        """Count an acknowledged record, which may begin another burst."""
         if self._latest is None:
             self._begun = now
         elif now - self._latest > PAUSE or now - self._begun > self._longest:
@@ -155,7 +157,7 @@ class BurstTally(Tally):
 
     @property
     def steady(self) -> float | None:
-        """Records per second; None with fewer than two bursts."""
+        """Return the records per second; None with fewer than two bursts."""
         if self._first is None or self._last is None:
             return None
         (first, before), (last, acked) = self._first, self._last
@@ -164,26 +166,26 @@ class BurstTally(Tally):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What came of a run: the tally, the rate, and the window if the client tells it."""
+    """The result of a run: the tally, the rate, and the window if the client reports it."""
 
     tally: Tally
     steady: float | None
     window: int | None = None
 
     def printed(self) -> str:
-        """For the process that asked."""
+        """Format the result for the parent process."""
         state = {"tally": self.tally.state(), "steady": self.steady, "window": self.window}
         return json.dumps(state)
 
     @classmethod
     def read(cls, text: str) -> Counted:
-        """What was printed."""
+        """Parse the output of `printed`."""
         state = json.loads(text)
         return cls(Tally.merged([state["tally"]]), state["steady"], state["window"])
 
 
 class Recorder:
-    """A tally that other threads may tell; ends a peer's sending when the time is over."""
+    """A tally that other threads may use; it also ends a client's sending when the time is over."""
 
     def __init__(self, job: Job) -> None:
         self._lock = threading.Lock()
@@ -191,32 +193,32 @@ class Recorder:
         self.begin(time.perf_counter())
 
     def begin(self, at: float) -> None:
-        """The time starts then."""
+        """Set the beginning of the measurement."""
         self.tally = self._job.tally(at)
         self._end = at + self._job.duration
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         return time.perf_counter() >= self._end
 
     @property
     def counted(self) -> Counted:
-        """What was counted."""
+        """Return the result."""
         return Counted(self.tally, self.tally.steady)
 
     def queued(self) -> float:
-        """A record was handed over; returns the time to give to `ended`."""
+        """Count a record that was handed over; return the time, for `ended`."""
         with self._lock:
             self.tally.queued()
         return time.perf_counter()
 
     def ended(self, size: int, sent_at: float, error: BaseException | None) -> None:
-        """A record came to its end, in whichever thread the client says so."""
+        """Count a record that has ended, from whichever thread the client calls this."""
         self.ended_at(time.perf_counter(), size, sent_at, error)
 
     def ended_at(self, now: float, size: int, sent_at: float, error: BaseException | None) -> None:
-        """The same, with the time."""
+        """Count a record that ended at the given time."""
         with self._lock:
             if error is None:
                 self.tally.acknowledged(size, sent_at, now)
@@ -225,11 +227,11 @@ class Recorder:
 
 
 async def run_aioidem(job: Job) -> Counted:
-    """aioidem, loaded as by `aioidem perf`."""
+    """Run aioidem with the load of `aioidem perf`."""
     config = job.plan.config(job.in_flight, job.bootstrap)
     if not config.late_sealing:
-        # `aioidem perf` has room for two windows, `backlog` is two batches more: with less, the
-        # next batch waits for the loop that fills it.
+        # `aioidem perf` has room for two windows. `backlog` adds batches, because otherwise the
+        # next batch would wait for the loop that fills it.
         memory = config.buffer_memory * (job.in_flight + 1) // job.in_flight
         config = replace(config, buffer_memory=memory)
     async with aioidem.Producer(config=config, connector=job.connector) as producer:
@@ -251,7 +253,7 @@ async def run_aioidem(job: Job) -> Counted:
 
 
 async def run_aiokafka(job: Job, **options: Any) -> Counted:
-    """aiokafka: one batch per partition in flight, the next one fills meanwhile."""
+    """Run aiokafka, which has one batch per partition in flight while the next one fills."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(bootstrap_servers=job.bootstrap, **options)
@@ -279,7 +281,7 @@ async def run_aiokafka(job: Job, **options: Any) -> Counted:
 
 
 def run_confluent_kafka(job: Job) -> Counted:
-    """confluent-kafka (librdkafka), driven from a thread."""
+    """Run confluent-kafka (librdkafka), driven from a thread."""
     from confluent_kafka import KafkaException, Producer
 
     producer = Producer(
@@ -318,7 +320,7 @@ def run_confluent_kafka(job: Job) -> Counted:
 
 
 def run_kafka_python(job: Job) -> Counted:
-    """kafka-python, driven from a thread."""
+    """Run kafka-python, driven from a thread."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -353,7 +355,7 @@ def run_kafka_python(job: Job) -> Counted:
 
 
 def run_java(job: Job) -> Counted:
-    """Java's producer, timed by itself."""
+    """Run Java's producer, which measures the times itself."""
     work = Work(
         bootstrap=job.bootstrap,
         topic=job.topic,
@@ -394,7 +396,7 @@ def run_java(job: Job) -> Counted:
 
 
 def in_thread(run: Callable[[Job], Counted]) -> Callable[[Job], Awaitable[Counted]]:
-    """Run a blocking client beside the event loop, which may serve the cluster."""
+    """Run a blocking client in a thread, next to the event loop that may serve the cluster."""
 
     async def start(job: Job) -> Counted:
         return await anyio.to_thread.run_sync(run, job)
@@ -404,7 +406,7 @@ def in_thread(run: Callable[[Job], Counted]) -> Callable[[Job], Awaitable[Counte
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another client: its package, how to run it, and the most it will have in flight."""
+    """Another client: its package, how to run it, and its limit of requests in flight."""
 
     name: str
     package: str
@@ -413,7 +415,7 @@ class Peer:
     in_flight: int
 
     def missing(self, kafka: str | None) -> str | None:
-        """Why it cannot be run here, if so."""
+        """Return why it cannot be run here, or None."""
         if self.name != JAVA:
             found = importlib.util.find_spec(self.module) is not None
             return None if found else f"not installed: pip install {self.package}"
@@ -422,7 +424,7 @@ class Peer:
         return None if has_compiler(install_kafka(kafka)) else "Java's producer needs a JDK"
 
     def version(self, kafka: str | None) -> str:
-        """Of its package."""
+        """Return the version of its package."""
         return kafka or "?" if self.name == JAVA else version(self.package)
 
 
@@ -454,7 +456,7 @@ RUNS: Mapping[str, Callable[[Job], Awaitable[Counted]]] = {
 
 
 def run_child(job: Job) -> Counted:
-    """A Python client in a process of its own: this script, told which.
+    """Run a Python client in a process of its own, which is this script again.
 
     Raises:
         RuntimeError: it failed.
@@ -478,16 +480,16 @@ def run_child(job: Job) -> Counted:
 
 
 async def be_child(flags: argparse.Namespace) -> Counted:
-    """What `run_child` asked for; the last plan is the one it meant."""
+    """Do what `run_child` asked for, with the last of the plans."""
     plan = plans_of(flags)[-1]
     job = Job(flags.child, flags.bootstrap, flags.topic, plan, plan.in_flight[0], flags.kafka)
     return await RUNS[flags.child](job)
 
 
 class FlightCount:
-    """The most Produce requests that a client had under way at once, by what its proxy sees.
+    """The most Produce requests that a client had in flight at once, as seen by its proxy.
 
-    The proxy sees a request when it is sent, and an answer half a round trip before it arrives;
+    The proxy sees a request when it is sent, and an answer half a round trip before it arrives,
     less a few milliseconds, because timers are coarse.
     """
 
@@ -503,14 +505,14 @@ class FlightCount:
         return None
 
     def take(self, _topic: str) -> int:
-        """The count since the last call."""
+        """Return the highest count since the last call."""
         moves, self._moves = sorted(self._moves), []
         return max(accumulate(change for _, change in moves), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A client's run to be made."""
+    """One run that is to be made."""
 
     client: str
     version: str
@@ -519,25 +521,25 @@ class Row:
 
     @property
     def name(self) -> str:
-        """On the screen."""
+        """The name of the run on the screen."""
         return f"{self.client}, {self.in_flight} in flight"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that share a cluster."""
+    """Rows that use the same cluster."""
 
     rows: Sequence[Row]
     retain: int | None
 
     @property
     def topics(self) -> list[str]:
-        """One for each row."""
+        """The topics, one for each row."""
         return [f"run-{index}" for index in range(len(self.rows))]
 
 
 def parts_of(plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None) -> list[Part]:
-    """All of it, or with Kafka what a stock broker takes and what needs the patched one."""
+    """Divide the rows: on real Kafka between a stock broker and the patched one."""
     ours = [
         Row(_our_name(plan), aioidem.__version__, plan, in_flight)
         for plan in plans
@@ -553,13 +555,13 @@ def parts_of(plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None
 
 
 def _our_name(plan: PerfPlan) -> str:
-    """It says how we sealed."""
+    """Return aioidem's name in the table, which says how batches were sealed."""
     return OURS if plan.properties["late.sealing"] == "false" else LATE
 
 
 @asynccontextmanager
 async def embedded(part: Part, rtt: float) -> AsyncIterator[Target]:
-    """An embedded cluster."""
+    """Start an embedded cluster."""
     async with EmbeddedCluster(brokers=1, retain=part.retain or STOCK_WINDOW, rtt=rtt) as cluster:
         for topic in part.topics:
             cluster.create_topic(topic, partitions=1)
@@ -574,7 +576,7 @@ async def embedded(part: Part, rtt: float) -> AsyncIterator[Target]:
 
 @asynccontextmanager
 async def real(part: Part, rtt: float, kafka: str) -> AsyncIterator[Target]:
-    """A real broker behind a proxy."""
+    """Start a real broker behind a proxy."""
     async with KafkaCluster(kafka, retain=part.retain, rtt=rtt) as cluster:
         for topic in (WARM_UP, *part.topics):
             await cluster.create_topic(topic)
@@ -589,7 +591,7 @@ async def real(part: Part, rtt: float, kafka: str) -> AsyncIterator[Target]:
 async def measure(
     plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None
 ) -> list[RunResult]:
-    """Every row: aioidem at each window of each plan, and the peers."""
+    """Run every row: aioidem with each window of each plan, and the other clients."""
     results: list[RunResult] = []
     with choose_screen() as screen:
         for part in parts_of(plans, peers, kafka):
@@ -611,7 +613,7 @@ async def measure(
 
 
 async def run_row(row: Row, target: Target, topic: str, kafka: str | None) -> RunResult:
-    """One client's run."""
+    """Run one client."""
     label = RunLabel(
         client=row.client,
         version=row.version,
@@ -619,7 +621,7 @@ async def run_row(row: Row, target: Target, topic: str, kafka: str | None) -> Ru
         record_size=row.plan.record_size,
     )
     job = Job(row.client, target.bootstrap, topic, row.plan, row.in_flight, kafka, target.connector)
-    # Java's has a process of its own in any case.
+    # Java's producer has its own process in any case.
     apart = kafka is not None and row.client != JAVA
     counted = await (in_thread(run_child) if apart else RUNS[row.client])(job)
     span = None if target.max_span is None else target.max_span(topic)
@@ -628,7 +630,7 @@ async def run_row(row: Row, target: Target, topic: str, kafka: str | None) -> Ru
 
 
 def ratio_lines(results: Sequence[RunResult]) -> list[str]:
-    """Each of our rows over each peer's, by steady rate."""
+    """Compare each of aioidem's rows with each other client's, by steady rate."""
     ours = [row for row in results if row.label.client in (OURS, LATE)]
     peers = [row for row in results if row.label.client not in (OURS, LATE)]
     lines: list[str] = []
@@ -646,9 +648,9 @@ def ratio_lines(results: Sequence[RunResult]) -> list[str]:
 
 
 def markdown(results: Sequence[RunResult]) -> list[str]:
-    """The table of README, by rate, and behind it one of the rows that README has not.
+    """Format README's table, ordered by rate, and another one with the rows that README lacks.
 
-    Batches in flight are as counted, rates are set against aiokafka's.
+    The batches in flight are as counted; rates are compared with aiokafka's.
     """
     base = {row.label.client: row.steady_records_per_sec for row in results}.get(AIOKAFKA)
     tables: list[list[tuple[float, str]]] = [[], []]
@@ -669,7 +671,7 @@ def markdown(results: Sequence[RunResult]) -> list[str]:
 
 
 def _name(label: RunLabel) -> tuple[str, bool]:
-    """A row's name in README, and whether README has it."""
+    """Return a row's name in README, and whether README has it."""
     width = label.in_flight
     short = ".".join(label.version.split(".")[:2])
     match label.client:
@@ -691,7 +693,7 @@ def _name(label: RunLabel) -> tuple[str, bool]:
 
 
 def described(flags: argparse.Namespace, results: Sequence[RunResult]) -> str:
-    """What was run, with the versions of all parties."""
+    """Describe what was run, with the versions of all parties."""
     versions = {row.label.client.partition(",")[0]: row.label.version for row in results}
     cluster = f"Kafka {flags.kafka}" if flags.kafka else "the embedded cluster"
     clients = ", ".join(f"{name} {number}" for name, number in versions.items())
@@ -699,7 +701,7 @@ def described(flags: argparse.Namespace, results: Sequence[RunResult]) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of this script."""
+    """Parse the script's flags."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rtt", type=float, default=150.0, metavar="MS")
     parser.add_argument("--retain", type=int, default=20, metavar="N")
@@ -721,10 +723,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def peers_of(flags: argparse.Namespace) -> list[Peer]:
-    """The other clients: those named, or with `--all` those installed.
+    """Return the other clients: those named, or with `--all` those installed.
 
     Raises:
-        UsageError: a named one cannot be run.
+        UsageError: a named client cannot be run.
     """
     named: list[Peer] = list(dict.fromkeys(flags.peers or ()))
     missing = {peer: peer.missing(flags.kafka) for peer in (PEERS if flags.all else named)}
@@ -737,14 +739,14 @@ def peers_of(flags: argparse.Namespace) -> list[Peer]:
 
 
 def plans_of(flags: argparse.Namespace) -> list[PerfPlan]:
-    """Our rows: sealed at batch.size and, when asked for, late.
+    """Return aioidem's plans: sealing at batch.size and, on request, late sealing.
 
     Raises:
         UsageError: a flag is malformed or out of range.
     """
     plans = [_plan(flags, "false", flags.in_flight)]
     if flags.late_sealing:
-        # With one batch in flight there is nothing to compare it with.
+        # With one batch in flight there is no other client to compare with.
         wider = [number for number in flags.in_flight.split(",") if number.strip() != "1"]
         plans.append(_plan(flags, "true", ",".join(wider) or flags.in_flight))
     return plans
@@ -764,7 +766,7 @@ def _plan(flags: argparse.Namespace, late: str, in_flight: str) -> PerfPlan:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 when every client had every record acknowledged."""
+    """Measure and print; return 0 if every client had every record acknowledged."""
     flags = parse(argv)
     if flags.child is not None:
         print(anyio.run(be_child, flags, backend_options=loop_options()).printed())

@@ -1,12 +1,12 @@
-"""The audit's own cost: many records, two cores, a bounded heap; no broker.
+"""Measure the audit alone: many records, two cores, a bounded heap, and no broker.
 
     python benchmarks/spark_audit.py --records 10000000 --heap 1g
 
-Topic and ledgers are made by Spark as they are read: eight producers, four partitions, values of a
-hundred bytes as a load writes them. Some anomalies are among them. What is measured is parsing,
-checking, pairing, ordering and summing up; reading from Kafka is not in it (`spark_pipeline.py`).
+Spark generates topic and ledgers while they are read: eight producers, four partitions, values of a
+hundred bytes as a load writes them, with some anomalies among them. Parsing, checking, pairing,
+ordering and summing up are measured; reading from Kafka is not (see `spark_pipeline.py`).
 
-Invariant: the exit status is 0 if exactly what was planted was found.
+Invariant: the exit status is 0 if exactly the planted anomalies were found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BODY = (
 
 
 def calls(spark: SparkSession, records: int) -> DataFrame:
-    """Every call, and where it is."""
+    """Return every call, with its place in the topic."""
     ids = spark.range(0, records, 1, 16)
     return ids.select(
         "id",
@@ -58,7 +58,7 @@ def calls(spark: SparkSession, records: int) -> DataFrame:
 
 
 def ledger(spark: SparkSession, records: int) -> DataFrame:
-    """What became of each: acknowledged, in 1 to 100 ms."""
+    """Return the ledger, in which each call was acknowledged after 1 to 100 ms."""
     sent = F.timestamp_micros(F.lit(1_700_000_000_000_000) + F.col("id") * 20)
     ended = F.timestamp_micros(
         F.lit(1_700_000_000_001_000) + F.col("id") * 20 + (F.col("id") * 7919) % 99_000
@@ -79,7 +79,7 @@ def ledger(spark: SparkSession, records: int) -> DataFrame:
 
 
 def topic(spark: SparkSession, records: int) -> DataFrame:
-    """The records, some of them not as they should be."""
+    """Return the topic's records, some of them with an anomaly."""
     spot, where = records // 30, F.col("id")
     body = calls(spark, records).withColumn("body", F.expr(_BODY))
     value = F.expr("concat(X'61697631', unhex(lpad(hex(crc32(body)), 8, '0')), body)")
@@ -96,7 +96,7 @@ def topic(spark: SparkSession, records: int) -> DataFrame:
 
 
 def main() -> int:
-    """Audit, and tell what it took."""
+    """Run the audit and print what it took."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--heap", default="1g", help="spark.driver.memory")
@@ -123,7 +123,7 @@ def main() -> int:
 
 
 def _spent() -> tuple[int, float]:
-    """The highest resident size in MiB, and the seconds of CPU, of the Java process below this."""
+    """Return the highest resident size in MiB and the CPU seconds of the child Java process."""
     for task in Path("/proc/self/task").glob("*/children"):
         for child in task.read_text(encoding="ascii").split():
             found = _java(int(child))

@@ -1,21 +1,21 @@
-"""The data pipeline on one real broker: a load on Spark, and the audit of what came of it.
+"""Run the data pipeline on one real broker: a load on Spark, and the audit of its records.
 
     python benchmarks/spark_pipeline.py --records 1000000 --tasks 2 --faults
     python benchmarks/spark_pipeline.py --records 10000000 --tasks 2 --past-the-proxy --heap 1g
     python benchmarks/spark_pipeline.py --records 200000 --tasks 2,8,32 --past-the-proxy
 
-For each number of tasks: `aioidem perf --spark` writes the records and keeps ledgers, then `aioidem
-audit` holds them against the topic. Both are processes of their own, as a user runs them.
+For each number of tasks, `aioidem perf --spark` writes the records and keeps ledgers, then `aioidem
+audit` compares these with the topic. Both are processes of their own, as when a user runs them.
 
-* --faults: every answer of a Produce request but the first of each connection may be lost, with its
-  connection (one in forty), come late or be held for a moment.
-* --past-the-proxy: straight to the broker, for its speed: the proxy is Python.
+- --faults: any answer to a Produce request, except for the first on each connection, may be lost
+  with its connection (one in forty), delayed, or held for a moment.
+- --past-the-proxy: connect to the broker directly, for its speed, because the proxy is in Python.
 
-Printed for each: rates, sums and anomalies, how long the audit took, and the peak of its memory as
-the kernel counted it (resident, of the JVM, which is driver and executor at once here).
+The output for each has rates, sums and anomalies, the time of the audit, and the peak of its memory
+as counted by the kernel (resident, of the JVM, which is driver and executor here).
 
-Invariants: every wait is bounded; the exit status is 0 if every record was acknowledged and the
-audit found nothing.
+Invariants: every wait is bounded. The exit status is 0 if every record was acknowledged and the
+audit found no anomaly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONGEST = 3600.0
 
 
 class Faults:
-    """Spoils answers to Produce requests; counts what it did."""
+    """A proxy hook that spoils answers to Produce requests and counts what it did."""
 
     def __init__(self, seed: int) -> None:
         self.lost = 0
@@ -50,7 +50,7 @@ class Faults:
         self._seen: set[int] = set()
 
     def __call__(self, seen: FrameSeen) -> Action | None:
-        """What is to become of an answer."""
+        """Return what happens to an answer."""
         if seen.api_key != _PRODUCE:
             return None
         if seen.connection not in self._seen:
@@ -67,7 +67,7 @@ class Faults:
 
 
 def run(words: Sequence[str], timeout: float) -> tuple[int, float, int]:
-    """One command: its status, the seconds it took, the peak of its JVM's memory in MiB."""
+    """Run a command; return its status, its seconds, and the peak of its JVM's memory in MiB."""
     began = time.monotonic()
     peak = 0
     command = [sys.executable, "-m", "aioidem", *words]
@@ -81,7 +81,7 @@ def run(words: Sequence[str], timeout: float) -> tuple[int, float, int]:
 
 
 def _resident(parent: int) -> int:
-    """MiB of the Java processes below another, at their highest."""
+    """Return the highest resident size in MiB of the Java processes below another process."""
     highest = 0
     for child in _children(parent):
         try:
@@ -106,7 +106,7 @@ def _children(parent: int) -> list[int]:
 
 
 async def pipeline(cluster: KafkaCluster, tasks: int, options: argparse.Namespace) -> bool:
-    """Load and audit one topic; whether nothing is wrong."""
+    """Run load and audit on one topic; return whether nothing is wrong."""
     topic = f"pipeline-{tasks}"
     await cluster.create_topic(topic, partitions=options.partitions)
     servers = cluster.inner_servers if options.past_the_proxy else cluster.bootstrap_servers
@@ -131,7 +131,7 @@ async def pipeline(cluster: KafkaCluster, tasks: int, options: argparse.Namespac
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    """The figures of both, without what repeats."""
+    """Return the figures of load and audit, without what is in both."""
     told: dict[str, Any] = {}
     for name in ("load", "audit"):
         path = folder / f"{name}.json"
@@ -142,7 +142,7 @@ def _told(folder: Path) -> dict[str, Any]:
 
 
 async def main(options: argparse.Namespace) -> int:
-    """Everything, on one broker."""
+    """Run everything on one broker."""
     fine = True
     async with KafkaCluster(seed=options.seed, rtt=options.rtt / 1000) as cluster:
         for tasks in map(int, options.tasks.split(",")):
@@ -151,7 +151,7 @@ async def main(options: argparse.Namespace) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--record-size", type=int, default=100, metavar="BYTES")

@@ -1,12 +1,13 @@
-"""The sink on one real broker, by number of tasks: at least once, exactly once, and Spark's own.
+"""Compare the sink in both modes with Spark's own sink, on one real broker, by number of tasks.
 
     python benchmarks/spark_sink.py --rows 64000 --tasks 2,8,32
 
-Each row of the table is one batch write, all of its tasks at once, after one that warms up Python's
-workers. What is told of the broker is counted at its proxy: requests to coordinators, and
-connections.
+Each row of the table is one batch write with all of its tasks at once, after another one that
+starts Python's workers. Requests to coordinators, and connections, are counted at the broker's
+proxy.
 
-Invariants: every wait is bounded; the exit status is 0 if every write has every row once.
+Invariants: every wait is bounded. The exit status is 0 if the topic has every row of each write
+once.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ _SINKS = ("at-least-once", "exactly-once", "Spark's own")
 
 
 class Watch:
-    """Counts what the broker is asked."""
+    """Counts the requests to coordinators and the connections."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.connections: set[int] = set()
 
     def __call__(self, seen: FrameSeen) -> Action | None:
-        """Take note of a request."""
+        """Count a request."""
         self.calls += seen.api_key in _COORDINATORS
         self.connections.add(seen.connection)
         return None
 
 
 def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, tasks: int) -> float:
-    """One batch write; the seconds it took."""
+    """Make one batch write, and return its seconds."""
     frame = spark.range(0, rows, 1, tasks).selectExpr(
         "cast(id AS string) AS key", "repeat('x', 100) AS value"
     )
@@ -59,7 +60,7 @@ def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, t
 
 
 def written(spark: SparkSession, servers: str, topic: str) -> Counter[str]:
-    """Each row of the topic, and how often."""
+    """Return each row of the topic with the number of its copies."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
     reader = reader.option("kafka.isolation.level", "read_committed").option("subscribe", topic)
     keys = reader.load().selectExpr("cast(key AS string) AS key")
@@ -69,7 +70,7 @@ def written(spark: SparkSession, servers: str, topic: str) -> Counter[str]:
 def compare(
     portal: BlockingPortal, kafka: KafkaCluster, tasks: int, options: argparse.Namespace
 ) -> bool:
-    """All sinks with so many tasks; whether every row is there once."""
+    """Run all sinks with this many tasks; return whether every row is in the topic once."""
     fine = True
     with open_session("sinks", master=f"local[{tasks}]", kafka=True) as spark:
         aioidem.spark.register(spark)
@@ -94,7 +95,7 @@ def compare(
 
 
 def main() -> int:
-    """The table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=64_000)
     parser.add_argument("--tasks", default="2,8,32", metavar="N,N,...")

@@ -1,26 +1,28 @@
-"""Transactions on localhost, as in KIP-1269's second table: Java's tool and aioidem, by turns.
+"""Measure transactions on localhost, as in KIP-1269's second table: Java's tool and aioidem.
 
     python benchmarks/transactions.py
     python benchmarks/transactions.py --in-flight 1,5 --rounds 5 --records 500000 --json rows.json
 
-Records of 1000 bytes, as fast as they go, to one partition of one real broker, by one transactional
-id, committed every three seconds: what `kafka-producer-perf-test --transactional-id` does, which is
-run for Java, and which aioidem does here in a process of its own. Both in turn, over and over; what
-is printed are medians over the rounds.
+Records of 1000 bytes are sent as fast as possible to one partition of one real broker, with one
+transactional id and a commit every three seconds. `kafka-producer-perf-test --transactional-id`
+does this for Java, and this script for aioidem, in a process of its own. The two take turns; the
+output has medians over the rounds.
 
 How they are kept comparable:
 
-* The same batches (16 KiB, 5 ms of linger, which are Java's defaults), no compression, acks=all.
-  aioidem seals at `batch.size` (late sealing off), because Java does; further rows have it on,
-  which is the library's default.
-* The same span of time: from the first record after the warm-up until the last commit is answered.
-* Java refuses more than five in flight: wider rows of aioidem are set against its widest.
-* One broker, patched to retain as many batches as the widest row has in flight. Its clients do not
-  pass the proxy, which would compute beside them, so nobody tells them what it retains; aioidem is
-  told not to mind (`broker.dedup=range`), and its connection has no more in flight than that.
+- The same batches (16 KiB, 5 ms of linger, which are Java's defaults), no compression, acks=all.
+  aioidem seals batches at `batch.size` (late sealing off), because Java does; further rows have
+  late sealing, which is the library's default.
+- The same interval: from the first record after the warm-up to the answer to the last commit.
+- Java refuses more than five requests in flight, so wider rows of aioidem are compared with its
+  widest.
+- One broker, patched to remember as many batches as the widest row has in flight. Its clients
+  connect without the proxy, which would use CPU time, so no answer announces how many batches are
+  remembered. `broker.dedup=range` makes aioidem ignore that, and limits its connection to that many
+  requests.
 
-Rejected: one's own loop in Java (the KIP's figures are the tool's); latencies (at full speed they
-measure the queue).
+Rejected: a loop of our own in Java (the KIP's figures are the tool's); latencies (at full speed
+they measure the queue).
 """
 
 from __future__ import annotations
@@ -57,10 +59,10 @@ TRANSACTION = 3.0
 MEGABYTE = 1 << 20
 BETWEEN_YIELDS = 50
 PATIENCE = 600.0
-# A broker that computes for minutes, and whose deleted topics leave the disk.
+# The broker is busy for minutes, and its deleted topics must leave the disk.
 BROKER = ("-Xms512m", "-Xmx512m", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 PROPERTIES = {"log.segment.delete.delay.ms": 1000}
-# The heap and the collector of kafka-producer-perf-test.sh.
+# The heap size and the garbage collector of kafka-producer-perf-test.sh.
 TOOL = (
     *("-Xmx512M", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true"),
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
@@ -69,7 +71,7 @@ PRINTED = re.compile(r"(\d+) (?:steady state )?records sent, ([\d.]+) records/se
 
 
 async def send_all(flags: argparse.Namespace) -> float:
-    """One run of aioidem: records per second after the warm-up."""
+    """Make one run with aioidem; return the records per second after the warm-up."""
     options = {**BATCHES, "bootstrap.servers": flags.bootstrap, "transactional.id": flags.topic}
     options |= {
         "max.in.flight.requests.per.connection": str(flags.in_flight),
@@ -101,7 +103,7 @@ async def send_all(flags: argparse.Namespace) -> float:
 
 
 def run_ours(flags: argparse.Namespace, client: str, run: Run) -> float:
-    """A process that does `send_all`."""
+    """Run `send_all` in a process of its own."""
     command = [sys.executable, __file__, "--child", client, "--in-flight", str(run.in_flight)]
     command += ["--bootstrap", run.bootstrap, "--topic", run.topic]
     command += ["--records", str(flags.records), "--warm-up", str(flags.warm_up)]
@@ -109,10 +111,10 @@ def run_ours(flags: argparse.Namespace, client: str, run: Run) -> float:
 
 
 def run_java(flags: argparse.Namespace, install: KafkaInstall, run: Run) -> float:
-    """Kafka's own tool: records per second after the warm-up.
+    """Run Kafka's own tool; return the records per second after the warm-up.
 
     Raises:
-        RuntimeError: it printed something else.
+        RuntimeError: the tool printed something unexpected.
     """
     properties = BATCHES | {"max.in.flight.requests.per.connection": str(run.in_flight)}
     printed = _printed(
@@ -143,7 +145,7 @@ def _printed(command: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One client's turn; `counted`: how many records its rate is of."""
+    """One client's run; `counted` is the number of records that its rate is based on."""
 
     bootstrap: str
     topic: str
@@ -153,7 +155,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one client did with so many requests in flight: the median of its rounds."""
+    """The median of one client's rounds with one number of requests in flight."""
 
     client: str
     in_flight: int
@@ -163,7 +165,7 @@ class Row:
 
 
 async def measure(flags: argparse.Namespace) -> list[Row]:
-    """All rounds of all clients."""
+    """Make all rounds with all clients."""
     install = install_kafka(flags.kafka)
     widths = [int(each) for each in flags.in_flight.split(",")]
     turns = [
@@ -173,7 +175,7 @@ async def measure(flags: argparse.Namespace) -> list[Row]:
         if client != JAVA or width <= WIDEST_OF_JAVA
     ]
     found: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
-    # One run for nothing: the broker compiles itself meanwhile.
+    # The first run is not counted, because the broker's code is still being compiled.
     order = [(0, turns[-1]), *product(range(1, flags.rounds + 1), turns)]
     async with KafkaCluster(
         flags.kafka,
@@ -205,7 +207,7 @@ async def measure(flags: argparse.Namespace) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """As Markdown, each row against Java's with as many in flight, or its widest."""
+    """Format a Markdown table that compares each row with Java's of the same or largest window."""
     java = {row.in_flight: row for row in rows if row.client == JAVA}
     lines = ["| in flight | client | records/s | MB/s | against Java |", "|---|---|---|---|---|"]
     for row in rows:
@@ -222,7 +224,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of this script; those of its children are not shown."""
+    """Parse the script's flags; those for child processes are hidden."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kafka", default="4.3.1", metavar="VERSION")
     parser.add_argument("--in-flight", default="1,5,10,20", metavar="N,N,...")

@@ -1,26 +1,26 @@
-"""A client in a process of its own, watched from outside: one producer, one partition, lines.
+"""A client in a process of its own, watched from outside through the lines it prints.
 
-The worker (`clients.py` for the Python clients, `JavaProducer.java` for Java's) connects, has one
-record acknowledged, and then writes a line for all that happens:
+The worker is `clients.py` for the Python clients, `JavaProducer.java` for Java's. It has one producer
+for one partition. It connects, has one record acknowledged, and prints a line for each event:
 
     ready VERSION                           it is connected
-    sent N                                  record N is handed to the client, N from 1 on
-    acked N OFFSET                          the client says so
-    failed N not-written|unknown REASON     likewise
+    sent N                                  record N was handed to the client, counted from 1
+    acked N OFFSET                          the client reported an acknowledgement
+    failed N not-written|unknown REASON     the client reported a failure
     closed                                  it was told to stop, and every record has ended
 
-It is told `go`, to begin sending, and `stop`; the end of its input means `stop` too, so that it
-does not outlive whoever started it. A value's first eight digits are its number.
+Its input is `go`, to start sending, and `stop`. The end of its input also means `stop`, so that it
+does not outlive its parent. A value's first eight digits are the record's number.
 
-Java's worker ends `sent` and `acked` with the time, in nanoseconds of its own clock: a rate is then
-not that of whoever reads the lines.
+Java's worker adds the time to `sent` and `acked`, in nanoseconds of its own clock, so that a rate
+does not depend on the process that reads the lines.
 
-A client other than aioidem does not say whether a record that failed is in the log. Where its error
-is the broker's refusal of the record itself, or raised by the call that should have queued it, that
-is `not-written`; anything else is `unknown`. An offset that it does not name is -1.
+A client other than aioidem does not say whether a failed record is in the log. Where its error is
+the broker's refusal of the record itself, or was raised by the call that should have queued it,
+that is `not-written`; anything else is `unknown`. An offset that it does not report is -1.
 
 Invariants: every wait is bounded, and no process is left behind, killed or not (`ProcessGuard`).
-Nothing a client says is believed here; what it said is held against the log elsewhere.
+The client's reports are not trusted here; other code compares them with the log.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ HERE = Path(__file__).parent
 JAVA = "Java"
 
 _TIME_AT = {"sent": 0, "acked": 1}
-"""Where a line has its time, behind the record's number."""
+"""The position of the time in a line, counted after the record's number."""
 
 
 class WorkerError(Exception):
-    """A worker did not do what it was told, or not in time."""
+    """A worker did not do what it was told to do, or not in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one worker is to do.
+    """The work of one worker.
 
     Args:
-        bootstrap: servers.
-        topic: written to, partition 0.
-        warm: gets the record that shows that it is connected.
+        bootstrap: the servers.
+        topic: the topic to write to, partition 0.
+        warm: the topic for the first record, which shows that the worker is connected.
         rate: records per second; 0 is as fast as `backlog` allows.
         backlog: how many records may be unacknowledged.
-        size: of a value, bytes; but `bigsize` of record `big`.
+        size: the size of a value in bytes, except for record `big`, which has `bigsize`.
         sequence: the partition's first sequence number.
-        deadline: seconds within which the client itself is to end a record: every option it has for
-            that, also for how long queueing may block.
-        request_timeout: seconds it waits for one answer.
-        batch_size: bytes.
-        patience: seconds for closing.
+        deadline: the seconds within which the client itself must end a record: for every option it
+            has for that, and for how long queueing may block.
+        request_timeout: the seconds it waits for one answer.
+        batch_size: the size of a batch in bytes.
+        patience: the seconds for closing.
     """
 
     bootstrap: str
@@ -106,10 +106,10 @@ class Worker:
     """One worker process.
 
     Args:
-        command: what to run.
-        guard: ends it if nobody else does.
-        listener: called with "sent", "acked" or "failed", the record's number, and when that was by
-            the worker's clock, in seconds, if it says so; in a thread.
+        command: the command that starts it.
+        guard: kills the process if nothing else ends it.
+        listener: called in a thread with "sent", "acked" or "failed", the record's number, and the
+            time by the worker's clock in seconds, if the worker prints it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Worker:
         self._readers: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the process."""
         self._process = process = subprocess.Popen(  # noqa: S603 - our own workers
             self._command,
             stdin=subprocess.PIPE,
@@ -152,7 +152,7 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Kill it if it still runs."""
+        """Kill the process if it still runs."""
         process = self._process
         if process is None:
             return
@@ -167,47 +167,49 @@ class Worker:
                 with suppress(OSError):
                     pipe.close()
 
-    # -- telling and waiting -----------------------------------------------------------------------
+    # -- orders and waiting
+    # ----------------------------------------------------------------------------
 
     def until_ready(self, timeout: float) -> None:
-        """Return when it is connected.
+        """Return when the worker is connected.
 
-        :raises WorkerError: it is not, or it ended.
+        Raises:
+            WorkerError: it could not connect, or it has ended.
         """
         if not self._wait(lambda: self._ready or not self._running, timeout) or not self._ready:
             if not self._running:
-                # It has ended, and what it complained of may not have been read yet.
+                # It has ended, but the last lines of its output may not have been read yet.
                 for reader in self._readers:
                     reader.join(10)
-            # What was said last comes first: a note is cut at its end.
+            # The latest line comes first, because a note is cut at its end.
             raise WorkerError("not connected: " + "; ".join(reversed(self.trouble[-3:])))
 
     def go(self) -> None:
-        """Begin sending."""
+        """Tell it to begin sending."""
         self._tell("go\n")
 
     def stop(self) -> None:
-        """Send no more, and close when every record has ended."""
+        """Tell it to stop sending, and to close when every record has ended."""
         self._tell("stop\n")
 
     def until_closed(self, timeout: float) -> bool:
-        """Wait until it has closed or is gone; whether it closed."""
+        """Wait until it has closed or its process has ended; return whether it closed."""
         self._wait(lambda: self._closed or not self._running, timeout)
         return self._closed
 
     def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until a condition on what it said holds."""
+        """Wait until a condition on its reports holds."""
         return self._wait(lambda: condition() or not self._running, timeout) and condition()
 
     @property
     def acked(self) -> int:
-        """How many records it says are acknowledged."""
+        """Return how many records it reported as acknowledged."""
         with self._changed:
             return sum(each.outcome == "acked" for each in self.records.values())
 
     @property
     def _running(self) -> bool:
-        # Its output ends with it: what it said last is read before it counts as gone.
+        # It counts as ended only after the rest of its output was read.
         return bool(self._readers) and self._readers[0].is_alive()
 
     def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
@@ -226,7 +228,8 @@ class Worker:
                 self._process.stdin.write(word)
                 self._process.stdin.flush()
 
-    # -- listening ---------------------------------------------------------------------------------
+    # -- its output
+    # ------------------------------------------------------------------------------------
 
     def _read(self, pipe: IO[str]) -> None:
         for line in pipe:
@@ -236,7 +239,7 @@ class Worker:
                 self._changed.notify_all()
             if self._listener is not None and verb in {"sent", "acked", "failed"}:
                 number, *more = rest.split(" ", 2)
-                # A record's offset comes before the time, and its failure comes without one.
+                # A record's offset precedes the time; a failure has no offset.
                 told = more[_TIME_AT[verb] :] if verb in _TIME_AT else []
                 self._listener(verb, int(number), int(told[0]) / 1e9 if told else None)
         with self._changed:
@@ -266,14 +269,17 @@ class Worker:
 
 
 def python_worker(client: str, work: Work) -> list[str]:
-    """The command of a Python client's worker."""
+    """Return the command that starts a Python client's worker."""
     return [sys.executable, str(HERE / "clients.py"), client, json.dumps(asdict(work))]
 
 
 def java_worker(install: KafkaInstall, work: Work, properties: Mapping[str, str] = {}) -> list[str]:
-    """The command of Java's producer: idempotent, five in flight; ``properties`` go over that.
+    """Return the command that starts Java's producer: idempotent, with five requests in flight.
 
-    :raises WorkerError: there is no compiler, that is, only a JRE.
+    ``properties`` override its settings.
+
+    Raises:
+        WorkerError: there is only a JRE, which has no compiler.
     """
     if not has_compiler(install):
         raise WorkerError(f"Java's producer needs a JDK: {install.java} cannot compile")
@@ -303,6 +309,6 @@ def java_worker(install: KafkaInstall, work: Work, properties: Mapping[str, str]
 
 
 def has_compiler(install: KafkaInstall) -> bool:
-    """Whether this Java can run a source file: a JDK can, a JRE cannot."""
+    """Return whether this Java can run a source file, which a JDK can and a JRE cannot."""
     beside = install.java.resolve().parent / "javac"
     return beside.exists() or shutil.which("javac", path=str(install.java.parent)) is not None

@@ -1,10 +1,10 @@
-"""Consume, transform, produce, exactly once: aiokafka's consumer and aioidem's producer.
+"""Consume, transform and produce exactly once, with aiokafka's consumer and aioidem's producer.
 
     python examples/consume_transform_produce.py localhost:9092 numbers squares
 
-Reads `numbers` and writes the square of each to `squares`. Records and offsets go into one
-transaction: whatever is killed, and however often this is started, a reader of committed data sees
-one square of each number. The same program on several machines shares the partitions: give each a
+It reads `numbers` and writes the square of each to `squares`. Records and offsets are committed in
+one transaction: whatever is killed, and however often this program is started, a reader of
+committed data sees one square of each number. Several instances share the partitions. Give each a
 number of its own, which is part of its transactional id, and keep it over restarts.
 """
 
@@ -28,34 +28,36 @@ Found = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 def square(value: bytes | None) -> bytes:
-    """The work: a number's square."""
+    """Return a number's square, which is the work of this example."""
     return b"%d" % int(value or b"0") ** 2
 
 
 class Copier:
-    """Copies what a consumer reads, each transaction with its records and where it has come to."""
+    """Copies what a consumer reads; each transaction has the records and the consumer's offsets."""
 
     def __init__(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, target: str) -> None:
         self._consumer = consumer
         self._producer = producer
         self._target = target
         self._place: ConsumerGroupMetadata | None = None
-        self._begun: set[TopicPartition] = set()  # since we have this place
+        # the partitions copied since we became this member of the group
+        self._begun: set[TopicPartition] = set()
 
     async def copy_some(self) -> int:
-        """One transaction: what can be read within a second. How many records were copied.
+        """Copy in one transaction what can be read within a second; return the number of records.
 
         Raises:
-            KafkaError: fatal; only a new producer can go on.
+            KafkaError: it is fatal, so only a new producer can go on.
         """
         found = await self._consumer.getmany(timeout_ms=1000, max_records=500)
         if not found:
             return 0
         try:
-            # At once, before the consumer can be given other partitions: see its docstring.
+            # Taken before the consumer can be given other partitions: see its docstring.
             place = group_metadata(self._consumer)
         except CommitFailedError:
-            return 0  # it lost its partitions, and with the new ones it reads what is committed
+            # it has lost its partitions; with the new ones it starts at the committed offsets
+            return 0
         if await self._begin_where_others_ended(place, found):
             return 0
         producer = self._producer
@@ -63,13 +65,13 @@ class Copier:
         try:
             for records in found.values():
                 for record in records:
-                    # Not awaited: the commit waits for all of them, and fails if one does.
+                    # Not awaited: the commit waits for all records, and fails if one of them does.
                     await producer.send(self._target, square(record.value), key=record.key)
             offsets = {partition: records[-1].offset + 1 for partition, records in found.items()}
             await producer.send_offsets_to_transaction(offsets, place)
             await producer.commit_transaction()
         except KafkaError as error:
-            await producer.abort_transaction()  # raises what is fatal
+            await producer.abort_transaction()  # raises fatal errors only
             logger.warning("aborted, and read again: %s", error)
             for partition in found:
                 await go_back(self._consumer, partition)
@@ -77,10 +79,10 @@ class Copier:
         return sum(map(len, found.values()))
 
     async def _begin_where_others_ended(self, place: ConsumerGroupMetadata, found: Found) -> bool:
-        """Go forward to what the member before us was still committing; whether there was any.
+        """Skip records that an earlier member was still committing; return whether there were any.
 
-        aiokafka's consumer does not wait for transactions that are not over when it asks where to
-        begin. Since this place is ours nobody else can commit for the partitions.
+        aiokafka's consumer does not wait for open transactions when it asks for committed offsets.
+        Since we became this member, no other one can commit offsets for these partitions.
         """
         if place != self._place:
             self._place, self._begun = place, set()
@@ -90,9 +92,10 @@ class Copier:
         ended = await committed(self._producer, place.group_id, new)
         behind = [each for each in new if found[each][0].offset < ended.get(each, 0)]
         if behind:
-            for each in found:  # of the others, too: these records are not copied
+            # also for the other partitions, because these records are not copied
+            for each in found:
                 start = max(found[each][0].offset, ended.get(each, 0))
-                with contextlib.suppress(IllegalStateError):  # it is not ours any more
+                with contextlib.suppress(IllegalStateError):  # the partition is no longer ours
                     self._consumer.seek(each, start)
         else:
             self._begun |= new
@@ -100,8 +103,8 @@ class Copier:
 
 
 async def go_back(consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
-    """Read a partition again from what is committed of it."""
-    with contextlib.suppress(IllegalStateError):  # it is not ours any more
+    """Read a partition again from its committed offset."""
+    with contextlib.suppress(IllegalStateError):  # the partition is no longer ours
         offset = await consumer.committed(partition)
         if offset is None:
             await consumer.seek_to_beginning(partition)
@@ -118,12 +121,13 @@ async def run(
     number: int,
     partitions: Sequence[int] = (),
 ) -> None:
-    """Copy until this task is cancelled: these partitions, or those that the group gives us.
+    """Copy until this task is cancelled: the given partitions, or those that the group assigns.
 
     Raises:
-        KafkaError: fatal, as ProducerFenced: somebody else uses this number now.
+        KafkaError: it is fatal; for example ProducerFenced, if another instance uses this number.
     """
-    # The producer first: it ends what this number left open, and committed offsets wait for that.
+    # The producer starts first: it ends a transaction that this number left open, for which the
+    # committed offsets would have to wait.
     async with AIOKafkaProducer(
         bootstrap_servers=servers, transactional_id=f"{group}-{number}", linger_ms=5
     ) as producer:
@@ -131,7 +135,7 @@ async def run(
             *(() if partitions else (source,)),
             bootstrap_servers=servers,
             group_id=group,
-            enable_auto_commit=False,  # the transactions commit
+            enable_auto_commit=False,  # the transactions commit offsets
             isolation_level="read_committed",
             auto_offset_reset="earliest",
         )
@@ -147,7 +151,7 @@ async def run(
 
 
 async def main() -> None:
-    """Read the arguments, copy until Ctrl-C."""
+    """Parse the command line, and copy until Ctrl-C."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("servers", help="host:port,...")
     parser.add_argument("source")

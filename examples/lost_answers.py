@@ -1,13 +1,13 @@
-"""A broker whose answers get lost, and proof that no record does: a test of a kind you may want.
+"""Lose a broker's answers and prove that no record is lost: a kind of test you may want to write.
 
-    pip install 'aioidem[kafka]'    # and a Java of version 17 or newer
+    pip install 'aioidem[kafka]'    # and Java 17 or newer
     python examples/lost_answers.py
-    python examples/lost_answers.py --embedded    # on the embedded broker: needs neither
+    python examples/lost_answers.py --embedded    # on the embedded broker, which needs neither
 
 It starts a real broker behind a proxy that drops every tenth answer to a Produce request together
-with the connection, produces through that, and holds what the producer said of each record against
-the broker's log, as Kafka's own tool prints it. The embedded broker needs no proxy: it drops the
-answers itself.
+with the connection. It produces through that proxy, and compares what the producer reported about
+each record with the broker's log, as Kafka's own tool prints it. The embedded broker needs no
+proxy, because it drops the answers itself.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ TOPIC = "events"
 
 
 class LoseAnswers:
-    """A hook of the proxy: what it returns befalls the frame it was asked about."""
+    """A hook that loses every n-th answer to a Produce request."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.seen = 0
 
     def __call__(self, frame: FrameSeen) -> Action | None:
-        """Lose it, or (None) let it pass."""
+        """Lose this answer, or return None to let it pass; called by the proxy."""
         return Cut(after=0) if self.is_lost(frame.api_key) else None
 
     def in_the_broker(self, request: RequestSeen) -> CloseConnection | None:
-        """The same as a hook of the embedded broker, which is asked before it serves a request."""
+        """Lose the answer to this request; the embedded broker calls it before serving one."""
         return CloseConnection(processed=True) if self.is_lost(request.api_key) else None
 
     def is_lost(self, api_key: int) -> bool:
-        """Count it."""
+        """Count a Produce request, and return whether its answer is lost."""
         if api_key != PRODUCE:
             return False
         self.seen += 1
@@ -62,7 +62,7 @@ class LoseAnswers:
 
 
 async def produce(producer: Producer, count: int) -> list[Row]:
-    """Send records that carry their own identity, and note what became of each."""
+    """Send records that contain their own identity, and note the outcome of each."""
     rows = []
     for call in range(count):
         value = ValueId("example", TOPIC, 0, call)
@@ -78,7 +78,7 @@ ReadLog = Callable[[], Awaitable[list[LogRecord]]]
 
 @asynccontextmanager
 async def real(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
-    """Start a real broker; yields where it is, and how to read its log."""
+    """Start a real broker; yield its address, and a function that reads its log."""
     async with KafkaCluster() as cluster:
         await cluster.create_topic(TOPIC)
         cluster.proxy.on_answer = hook
@@ -95,7 +95,7 @@ async def real(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
 
 @asynccontextmanager
 async def embedded(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
-    """Start an embedded broker; yields the same."""
+    """Start an embedded broker; yield its address, and a function that reads its log."""
     async with EmbeddedCluster() as cluster:
         cluster.create_topic(TOPIC)
         cluster.intercept(hook.in_the_broker)
@@ -110,7 +110,7 @@ async def embedded(hook: LoseAnswers) -> AsyncIterator[tuple[str, ReadLog]]:
 
 
 async def main(count: int = 200, *, without_kafka: bool = False) -> int:
-    """Returns how many answers were lost."""
+    """Produce, compare with the log, print the result, and return how many answers were lost."""
     hook = LoseAnswers(every=10)
     async with (embedded if without_kafka else real)(hook) as (servers, read_log):
         async with Producer(servers, retry_backoff=0.01) as producer:

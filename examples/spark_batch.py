@@ -1,11 +1,11 @@
-"""A batch job: a folder of Parquet goes to a topic, a record per row.
+"""Write a folder of Parquet files to a topic with a Spark batch job, one record per row.
 
     spark-submit examples/spark_batch.py INPUT localhost:9092 orders
     python examples/spark_batch.py INPUT localhost:9092 orders
 
-Each row becomes JSON, keyed by its column `id`. A task writes with aioidem's producer and succeeds
-when every record of it is acknowledged; one that fails is tried again and writes its rows again:
-at least once.
+Each row becomes JSON, with its column `id` as key. A task writes with aioidem's producer, and
+succeeds when every one of its records is acknowledged. A task that fails is repeated and writes its
+rows again, so this job is at-least-once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A structured streaming job: events of a folder, enriched, to a topic, for as long as it runs.
+"""Write the events of a folder to a topic with a structured streaming job, for as long as it runs.
 
     spark-submit examples/spark_streaming.py INPUT CHECKPOINT localhost:9092 events
 
-Files of JSON lines that appear in INPUT are written record by record; the checkpoint remembers
-which were.
+Files with JSON lines that appear in INPUT are written record by record; the checkpoint remembers
+which files were.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = "user string, action string, at timestamp"
 def start(
     source: str, checkpoint: str, servers: str, topic: str, *, once: bool = False
 ) -> StreamingQuery:
-    """Start the query; with `once` it ends when all that is there is written."""
+    """Start the query; with `once` it ends when all existing files are written."""
     spark = SparkSession.builder.appName("events to Kafka").getOrCreate()
     aioidem.spark.register(spark)
     events = spark.readStream.schema(SCHEMA).json(source)

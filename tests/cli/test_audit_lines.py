@@ -1,4 +1,4 @@
-"""What `aioidem audit` says on standard error when Spark could not do it: one line of text."""
+"""If Spark fails, `aioidem audit` reports it in one line on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORGED = "no such topic: \x1b[2J\x07x\u202e" + "y" * 9000
 def test_a_failed_job_is_told_in_one_printable_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark's own words quote what brokers and records have said to it."""
+    """A failed job is reported in one printable line, whatever text of brokers Spark quotes."""
 
     def fail(*_: object, **__: object) -> None:
         raise PySparkRuntimeError(FORGED)

@@ -1,4 +1,4 @@
-"""`aioidem broker`: it prints where it listens, serves, and ends when told to."""
+"""`aioidem broker` prints its address, serves clients, and ends with a signal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A broker process and its first line."""
+    """Yield a broker process and its first line."""
     with subprocess.Popen(
         [*AIOIDEM, "broker", *words],
         stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["broker", "--port", str(taken.getsockname()[1])]) == 1
     with warnings.catch_warnings():
-        # Before 4.11 anyio forgets the socket that it could not bind.
+        # anyio before 4.11 does not close the socket that it could not bind.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     captured = capsys.readouterr()

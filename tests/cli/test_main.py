@@ -1,4 +1,4 @@
-"""The command line from outside: statuses, messages, and what it does without its extras."""
+"""The command line from outside: exit statuses, messages, and what happens without the extras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def refused(capsys: Captured, *words: str) -> str:
-    """Run a command that must be refused: status 2, nothing on stdout, one line on stderr."""
+    """Run a command that must fail with status 2 and one line on standard error."""
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -120,7 +120,7 @@ def test_python_m_aioidem_is_the_same_command() -> None:
     ("library", "install"), [("typer", "typer"), ("rich", "rich"), ("hdrh", "hdrhistogram")]
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, install: str) -> None:
-    # In a process of its own: who hides a library here would leave modules of two generations.
+    # In a process of its own, because hiding a library here would leave two copies of some modules.
     code = (
         f"{ALONE}sys.modules[{library!r}] = None\n"
         "from aioidem._cli import main\n"

@@ -1,4 +1,4 @@
-"""`aioidem perf` as a whole: on the embedded cluster, and with producers that fail or hang."""
+"""`aioidem perf` as a whole, on the embedded cluster and with producers that fail or hang."""
 
 # ruff: noqa: ARG002 (stand-ins keep the parameters of what they stand in for)
 
@@ -35,7 +35,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class SilentScreen:
-    """Keeps what it is told."""
+    """Keeps what it is given to show."""
 
     interval = 0.01
 
@@ -103,7 +103,7 @@ class Delivered:
 
 
 class Obedient:
-    """Acknowledges at once; can be told to fail or to hang at any step."""
+    """Acknowledges at once; a test can make each step fail or hang."""
 
     def __init__(self, fail: str = "", hang: str = "") -> None:
         self.fail = fail
@@ -306,7 +306,7 @@ async def test_several_brokers_partitions_and_a_codec_work() -> None:
 
 @pytest.mark.anyio
 async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list() -> None:
-    with socket.socket() as held:  # bound and not listening: every connection is refused
+    with socket.socket() as held:  # bound but not listening, so every connection is refused
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         plan = plan_perf(
@@ -328,7 +328,7 @@ async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list()
 def test_records_that_are_not_acknowledged_make_the_status_1(
     capsys: Captured, tmp_path: Path
 ) -> None:
-    """acks=0 asks for no acknowledgement, so there is none to count."""
+    """With acks=0 no record is acknowledged, so the exit status is 1."""
     path = tmp_path / "out.json"
     words = "perf --num-records 20 --producer-props acks=0 enable.idempotence=false --json"
     assert main([*words.split(), str(path)]) == 1
@@ -401,7 +401,7 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
     with start(*words.split(), "--json", str(path)) as process:
         assert "records acknowledged" in first_line(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)  # half of what one run was to take
+        out, err = process.communicate(timeout=30)  # half the time that one run would take
     assert process.returncode == status
     assert "Traceback" not in err
     rows = json.loads(path.read_text())
@@ -412,7 +412,7 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
 
 def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    # One small batch in flight: what is to be seen needs no load.
+    # One small batch in flight is enough, because the rate does not matter.
     words = "perf --duration 2.5 --in-flight 1 --rtt 100 --producer-props late.sealing=false"
     with start(*words.split(), "--json", str(path)) as process:
         first_line(process)

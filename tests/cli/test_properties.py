@@ -1,4 +1,4 @@
-"""Client properties of a command: flags, files, named values, and secrets that others can read."""
+"""Properties come from flags, files and named values; a readable secret causes a warning."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_name_that_the_system_does_not_take_is_refused(named: str) -> None:
 
 
 def test_a_secret_that_cannot_be_sent_is_refused_without_being_shown(tmp_path: Path) -> None:
-    """A properties file can spell half of a surrogate pair, which UTF-8 has no bytes for."""
+    """Half of a surrogate pair, which UTF-8 cannot encode, is refused and not shown."""
     text = "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n"
     file = private(tmp_path / "f", f"{text}sasl.password={CANARY}\\ud800\n")
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
     "text", [CANARY, f"{CANARY}\n", f"acks=1\n{CANARY}", f"\x01{CANARY}=1", f"{CANARY}\x80 x"]
 )
 def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Path) -> None:
-    """It may be a file with nothing but the password in it."""
+    """A malformed properties file is not quoted, because it may contain just a password."""
     file = private(tmp_path / "f", text)
     message = f"--command-config: {file} has a line that is not name=value"
     assert refusal(file=file) == message
@@ -229,7 +229,7 @@ def test_plans_show_no_values(tmp_path: Path) -> None:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The command runs in a process of its own: the test's loop makes no difference."""
+    """Use one event loop only, because the command runs in a process of its own."""
     return "asyncio"
 
 

@@ -1,8 +1,8 @@
-"""`aioidem perf` fills the window it is given, as `make demo` runs it.
+"""`aioidem perf` fills the window it is given, in the configuration of `make demo`.
 
-One partition, records of 1000 bytes, batches of 16 KiB. That a full window moves window x batch
-bytes per round trip is exact on the virtual clock of tests/producer/test_throughput.py, and is
-measured on the wall clock by benchmarks/window.py.
+There is one partition, with records of 1000 bytes and batches of 16 KiB. That a full window carries
+window x batch bytes per round trip is tested exactly on the virtual clock of
+tests/producer/test_throughput.py, and measured in real time by benchmarks/window.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORDS_PER_BATCH = 16
 
 
 def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
-    """The benchmark counts on 16 records for a batch of 16 KiB."""
+    """A batch of 16 KiB holds 16 records of 1000 bytes, as the benchmark assumes."""
 
     class Record:
         key = None
@@ -32,7 +32,7 @@ def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
 
 
 def test_1_5_and_20_in_flight_are_reached_and_not_passed(tmp_path: Path) -> None:
-    """The report has the window that was asked for, and the span that the broker counted."""
+    """The report shows the window that was asked for, and the span that the broker counted."""
     path = tmp_path / "rows.json"
     words = "perf --rtt 50 --retain 20 --in-flight 1,5,20 --num-records 500 --record-size 1000"
     props = ("--producer-props", "late.sealing=false", f"batch.size={BATCH_BYTES}")

@@ -1,1 +1,1 @@
-"""Hostile input: what a broker, or whoever poses as one, can send us."""
+"""Tests with hostile input from brokers and those who impersonate them."""

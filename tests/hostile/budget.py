@@ -1,15 +1,14 @@
-"""What one input may cost: processor time and memory, each so much and so much more per byte.
+"""The limits of what one input may cost: processor time and memory, depending on its length.
 
-Time is the processor's and not the clock's, so a busy machine fails nobody. Memory is measured in
-two ways, because `tracemalloc` makes an input take about three times as long:
+Processor time is measured instead of elapsed time, so a busy machine fails no test. Memory is
+measured in two ways, because `tracemalloc` makes an input take about three times as long:
 
-* For every input, how much more the process has resident at most while it runs. Linux tells that in
-  the time of two small reads (`/proc/self/clear_refs` begins anew, `VmHWM` is the peak); where it
-  cannot be asked, it is 0.
-* With `tracemalloc`, to the byte: for one input in fifty, and for each that made the process grow.
+- For every input, how much the process's resident size grows while it runs. On Linux this takes two
+  small reads (`/proc/self/clear_refs` resets the peak, `VmHWM` is the peak); elsewhere it is 0.
+- With `tracemalloc`, to the byte: for one input in fifty, and for each that made the process grow.
 
-Rejected: tracing every input (a million inputs would take three times as long), and resident memory
-alone (the allocator keeps what it has, so a second greedy input shows nothing).
+Rejected: tracing every input (a million inputs would take three times as long); the resident size
+alone (the allocator keeps freed memory, so a second greedy input would not show).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 ]
 
 GROWTH: Final = 2 << 20
-"""Bytes by which the process may grow before an input is traced."""
+"""An input is traced if the process grows by this many bytes."""
 
 _CLEAR: Final = Path("/proc/self/clear_refs")
 _STATUS: Final = Path("/proc/self/status")
@@ -46,13 +45,13 @@ _STATUS: Final = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Budget:
-    """What an input of so many bytes may take.
+    """What an input of a given length may cost.
 
     Attributes:
-        seconds: of processor time, whatever the input's length.
-        seconds_per_byte: beside that.
-        memory: bytes at once, whatever the length. Codecs have a limit of 1 MiB here, and copies.
-        memory_per_byte: beside that.
+        seconds: of processor time, for any length.
+        seconds_per_byte: additional time per byte.
+        memory: bytes at once, for any length. Codecs have a limit of 1 MiB here, plus copies.
+        memory_per_byte: additional memory per byte.
     """
 
     seconds: float = 0.05
@@ -61,11 +60,11 @@ class Budget:
     memory_per_byte: int = 64
 
     def time_for(self, length: int) -> float:
-        """Seconds of processor time for an input of `length` bytes."""
+        """Return the seconds of processor time for an input of `length` bytes."""
         return self.seconds + self.seconds_per_byte * length
 
     def memory_for(self, length: int) -> int:
-        """Bytes for an input of `length` bytes."""
+        """Return the bytes of memory for an input of `length` bytes."""
         return self.memory + self.memory_per_byte * length
 
 
@@ -73,13 +72,14 @@ DEFAULT: Final = Budget()
 
 
 class OverTimeError(BaseException):
-    """Ends an input that goes on and on; no handler of `Exception` keeps it."""
+    """Ends an input that does not end by itself; a handler of `Exception` does not catch it."""
 
 
 @contextmanager
 def stopped_after(seconds: float) -> Iterator[None]:
-    """Raise `OverTimeError` within the block after so many seconds of processor time, and again
-    every tenth of them. Does nothing outside of the main thread, where Python handles no signal.
+    """Raise `OverTimeError` in the block after this much processor time, and every tenth of it.
+
+    Outside of the main thread, where Python handles no signals, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -98,20 +98,20 @@ def stopped_after(seconds: float) -> Iterator[None]:
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """The processor time of a call, of all threads."""
+    """Measure the processor time of a call, in all threads."""
     began = _processor_time()
     run()
     return _processor_time() - began
 
 
 def _processor_time() -> float:
-    # Not `time.process_time`: with the timer of `stopped_after` it goes on in steps of 4 ms.
+    # `time.process_time` would advance in steps of 4 ms while the timer of `stopped_after` is on.
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def traced(run: Callable[[], object]) -> int:
-    """The bytes that Python has allocated at most during a call, beyond what was there before."""
+    """Return the peak of Python's allocations during a call, beyond those before it."""
     tracemalloc.start()
     try:
         run()
@@ -121,7 +121,7 @@ def traced(run: Callable[[], object]) -> int:
 
 
 def growth(run: Callable[[], object]) -> int:
-    """The bytes by which the process had more resident at most during a call than before it."""
+    """Return by how many bytes the resident size rose during a call, at its peak."""
     try:
         _CLEAR.write_bytes(b"5")
         before = _resident(b"VmRSS:")
@@ -133,9 +133,9 @@ def growth(run: Callable[[], object]) -> int:
 
 
 def resident() -> int:
-    """The bytes that the process has resident now; where Linux does not tell it, at most so far."""
+    """Return the resident size in bytes; elsewhere than on Linux its peak so far."""
     try:
-        # Not the system's own peak: a process is born with that of the one that started it.
+        # The peak that the system reports would include that of the parent process.
         return _resident(b"VmRSS:")
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

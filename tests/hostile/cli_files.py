@@ -1,8 +1,8 @@
-"""Fuzz target: the files that a command reads, from the words of its line to what it prints.
+"""Fuzz target: the files that a command reads, from the command line to its output.
 
-The first byte of an input chooses the file; the rest is what it holds, and a `$` in it is a secret.
-The command is parsed and checked as a user's is, and stops where it would begin to send. It ends
-with a plan whose secrets are hidden, or with status 2 and lines that are fit for a terminal.
+The first byte of an input selects the file, the rest is its content, in which `$` is a secret. The
+command is parsed and checked as usual, and stops before it would send. It must end with a plan that
+hides its secrets, or with status 2 and lines that are safe for a terminal.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["cli_files", "files"]
 
 _SECRET: Final = "c4n4rySecret"
 _NO_AUTHORITIES: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
-"""The system's are many, and loading them takes ten times what the rest of an input does."""
+"""Replaces the system's authorities, whose loading takes ten times as long as an input."""
 _VARIABLE: Final = "AIOIDEM_FUZZED"
 _PERF: Final = ("perf", "--bootstrap-server", "h:1", "--num-records", "1", "--topic", "t")
 _SECURE: Final = ("security.protocol=SASL_SSL", "sasl.username=me")
 
 
 _parser: Final = functools.cache(typer.main.get_command)
-"""Made once: to make it takes ten times what parsing with it does."""
+"""Made once, because making it takes ten times as long as parsing with it."""
 
 
 class _Command(NamedTuple):
-    """A command line, and which of what it names is a secret."""
+    """A command line, and which of its parts is a secret."""
 
     words: Sequence[str]
     hides: bool
@@ -52,7 +52,7 @@ class _Command(NamedTuple):
 
 @functools.cache
 def _folder() -> Path:
-    """A folder of this process's own, which is gone when it ends."""
+    """Make a folder for this process, which is removed at exit."""
     folder = tempfile.TemporaryDirectory(prefix="fuzzed-files-")
     _KEEP.append(folder)
     return Path(folder.name)
@@ -62,7 +62,7 @@ _KEEP: Final[list[object]] = []
 
 
 def cli_files(data: bytes) -> None:
-    """Give a command its file, and look at all that comes of it."""
+    """Give a command its file, and check everything that results."""
     if not data:
         return
     content = data[1:].replace(b"$", _SECRET.encode())
@@ -97,7 +97,7 @@ def cli_files(data: bytes) -> None:
 
 
 def _authenticate(config: ProducerConfig) -> None:
-    """Begin as a connection does: the secrets have to be of use."""
+    """Start to authenticate, because the secrets must be usable."""
     with declared():
         secured(TcpConnector(), config)
     client = sasl_client(config)
@@ -107,7 +107,7 @@ def _authenticate(config: ProducerConfig) -> None:
 
 
 def _now(coroutine: Any) -> Any:
-    """The result of a coroutine that has nothing to wait for."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -179,7 +179,7 @@ _SECRETS: Final = frozenset(
 
 
 def _hidden(content: bytes) -> bool:
-    """Whether the secret stands in a properties file as nothing but the value of a secret."""
+    """Return whether the secret is in a properties file only as the value of a secret property."""
     try:
         pairs = list(javaproperties.load(BytesIO(content), object_pairs_hook=list))
     except ValueError:
@@ -233,7 +233,7 @@ _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----\nMII$\n-----END CERTIFICATE-
 
 
 def files() -> Iterator[bytes]:
-    """Each file with what it should hold, and with what it should not."""
+    """Yield each file with legal and with illegal content."""
     for mode in (0x80 // len(_COMMANDS) * len(_COMMANDS) + len(_COMMANDS), 0):
         for each in _PROPERTIES:
             yield bytes((mode,)) + each

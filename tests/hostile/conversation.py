@@ -1,8 +1,9 @@
-"""Fuzz targets that talk: a connection, and a whole producer, to a broker whose script is mutated.
+"""Fuzz targets that are conversations: a connection, or a whole producer, with a corrupted broker.
 
-The broker is an honest one behind a `Mangler`, which spoils its answers as the input says and, once
-the input is used up, lets them pass. So every input is a whole conversation that begins well, and a
-producer that lives shows it at the end. Time is virtual: an hour of timeouts takes milliseconds.
+Behind a `Mangler` is an honest broker. The Mangler corrupts its answers as the input says, and
+passes them unchanged once the input is used up. So every input is a whole conversation that begins
+well, and a producer that survives shows it at the end. Time is virtual: an hour of timeouts takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .samples import filled, response
 __all__ = ["LIVED", "OPERATIONS", "connection", "producer"]
 
 LIVED: Counter[str] = Counter()
-"""What became of the record that was sent when the broker was honest again, for the figures."""
+"""The outcomes of the last record, which is sent when the broker is honest again."""
 
 _FAIL_SECONDS = 3600.0
 _PATIENCE: Mapping[str, Any] = {
@@ -48,7 +49,7 @@ _PATIENCE: Mapping[str, Any] = {
 
 
 class Script:
-    """Reads the input; past its end there is nothing but zeros."""
+    """Reads the input byte by byte; after its end there are zeros."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -68,7 +69,7 @@ class Script:
 
 
 class Mangler:
-    """Spoils one direction of one connection. None at the end of what is passed on: hang up."""
+    """Corrupts one direction of a connection; None in its output closes the connection."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -82,7 +83,7 @@ class Mangler:
                 continue
             chosen = self._script.number()
             spoil = OPERATIONS[(chosen & 0x7F) % len(OPERATIONS)]
-            # The high bit leaves the old length in front of what was changed.
+            # With the high bit set, the frame keeps its old length prefix.
             made = spoil(self._script, payload)
             if made and chosen & 0x80 and made[0] is not None:
                 made[0] = frame(payload)[:4] + made[0][4:]
@@ -119,7 +120,7 @@ def _truncate(script: Script, payload: bytes) -> list[bytes | None]:
 
 
 def _invent(script: Script, payload: bytes) -> list[bytes | None]:
-    """Another answer to the same request."""
+    """Make another answer to the same request."""
     return [frame(payload[:4] + script.take(script.number()))]
 
 
@@ -157,11 +158,11 @@ OPERATIONS: tuple[Callable[[Script, bytes], list[bytes | None]], ...] = (
     _hang_up_within,
     _swallow,
 )
-"""What a byte of a script does to an answer, by its place here."""
+"""The operations on an answer, selected by a byte of the script."""
 
 
 class Mangled(ByteStream):
-    """A stream whose incoming bytes are spoilt."""
+    """A stream whose incoming bytes are corrupted."""
 
     def __init__(self, inner: ByteStream, mangler: Mangler) -> None:
         self._inner = inner
@@ -195,9 +196,9 @@ class Mangled(ByteStream):
 
 
 class Broker(ByteStream):
-    """Answers each request at once with something well-formed; no broker is behind it.
+    """Answers each request at once with something well-formed, without a real broker.
 
-    What is no request, as a TLS handshake, makes it hang up.
+    Anything that is not a request, such as a TLS handshake, makes it close the connection.
     """
 
     def __init__(self) -> None:
@@ -248,7 +249,7 @@ class Broker(ByteStream):
 
 
 class Connecting:
-    """Connects through manglers that read one script, in the order in which answers come."""
+    """A connector with manglers that read one script, in the order in which answers arrive."""
 
     def __init__(self, script: Script, inner: Connector | None = None) -> None:
         self._script = script
@@ -265,7 +266,7 @@ class Connecting:
 
 
 def in_virtual_time(main: Callable[[], Awaitable[None]]) -> None:
-    """Run it on a loop of its own whose time jumps; an hour is too long for anything here."""
+    """Run a function on an event loop of its own with virtual time, for an hour at most."""
 
     async def bounded() -> None:
         with anyio.fail_after(_FAIL_SECONDS):
@@ -281,7 +282,7 @@ _ASKED = (ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.FETCH, ApiKey.DESCRIB
 
 
 def connection(data: bytes) -> None:
-    """Open a connection, with SASL if the first byte is odd, and ask four things on it."""
+    """Open a connection, with SASL if the first byte is odd, and send four requests on it."""
     in_virtual_time(lambda: _converse(Script(data)))
 
 
@@ -339,7 +340,7 @@ async def _ask(opened: Connection) -> None:
 
 
 class _Log(logging.Handler):
-    """Keeps what the producer logs, to look at it."""
+    """Keeps the producer's log records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +351,7 @@ class _Log(logging.Handler):
 
 
 def producer(data: bytes) -> None:
-    """Send eight records to two partitions, then one more when the broker is honest again."""
+    """Send eight records to two partitions, and one more when the broker is honest again."""
     log = _Log()
     logger = logging.getLogger("aioidem")
     level, propagate = logger.level, logger.propagate
@@ -400,13 +401,13 @@ async def _send_all(sender: Producer) -> None:
     for delivery in deliveries:
         with declared():
             await delivery
-    # delivery_timeout, one request_timeout of grace, and max_block for a partition that vanished.
+    # delivery_timeout, one request_timeout of grace, and max_block for a partition that vanished
     assert anyio.current_time() - began <= 46.0, "futures settled late"
     assert all(delivery.done() for delivery in deliveries)
 
 
 async def _send_last(sender: Producer) -> None:
-    # Before it, let back-offs run out, and the longest throttle that is believed.
+    # Before it, wait for back-offs and for the longest throttle time that is accepted.
     with anyio.move_on_after(400.0):
         await anyio.sleep_forever()
     try:

@@ -1,17 +1,17 @@
-"""Fuzzing: `python -m tests.hostile.fuzz --inputs N [--seed S] [--target T]`, or `make fuzz`.
+"""Run the fuzz targets: `make fuzz`, or `python -m tests.hostile.fuzz --inputs N [--target T]`.
 
-Runs every target (`targets.py`) on two processes, prints progress and each finding with the command
-that replays it, and ends with one line, `N inputs, F failures, ...`. Exit status 1 when there were
-failures. Where atheris is installed it guides by coverage (libFuzzer); elsewhere inputs are mutated
-blindly, and the last line says which it was.
+    python -m tests.hostile.fuzz --replay TARGET INPUT    one input (a file or base64), with its
+                                                          traceback
+    ... --keep    add to the corpus what ran new lines, and the slowest input of each target
 
-    python -m tests.hostile.fuzz --replay TARGET INPUT    one input, with its traceback: a file, or
-                                                          base64
-    ... --keep    add to the corpus what found new lines, and the slowest input of each target
+Every target (`targets.py`) runs in one of two processes. The script prints progress, each failure
+with the command that replays it, and one last line, `N inputs, F failures, ...`. The exit status is
+1 if there were failures. Where atheris is installed, libFuzzer selects inputs by coverage;
+elsewhere they are mutated at random, and the last line says which it was.
 
-A failure is an error that is not of the declared tree, a broken promise of a target, or more
-processor time or memory than the target's budget has for an input of that length (`budget.py`). The
-limits of the process, address space and resident memory, bound what many inputs leave behind.
+A failure is an error outside of the documented hierarchy, a broken guarantee of a target, or more
+processor time or memory than the target's budget for an input of that length (`budget.py`). The
+limits of the process, on address space and resident size, bound what many inputs leave behind.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ __all__ = ["main", "mutated"]
 
 _ADDRESS_SPACE: Final = 3 << 30
 _RESIDENT: Final = 512 << 20
-"""What a target's process may have in memory at any time, whatever the number of its inputs."""
+"""The limit on the resident size of a target's process after any number of inputs."""
 _PROCESSES: Final = 2
 _KEPT: Final = 40
 
 
 def coverage_guided() -> bool:
-    """Whether atheris is installed."""
+    """Return whether atheris is installed."""
     return importlib.util.find_spec("atheris") is not None
 
 
@@ -59,7 +59,7 @@ _ODD = [b"\0", b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff",
 
 
 def mutated(chance: random.Random, pool: list[bytes]) -> bytes:
-    """One of the pool with up to four changes."""
+    """Return an input of the pool with up to four changes."""
     data = bytearray(chance.choice(pool))
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(data) + 1)
@@ -84,7 +84,7 @@ def mutated(chance: random.Random, pool: list[bytes]) -> bytes:
 
 
 class Worker:
-    """Runs one target and tells how far it is in a file."""
+    """Runs one target, and writes its progress to a file."""
 
     def __init__(self, name: str, inputs: int, seed: int, folder: Path) -> None:
         from .targets import TARGETS, seeds
@@ -99,7 +99,7 @@ class Worker:
         self._known: set[str] = set()
 
     def blindly(self) -> None:
-        """The pool, then mutations of it."""
+        """Run the pool, then mutations of it."""
         chance = random.Random(self._seed)
         for each in self._pool[: self._inputs]:
             self._take(each)
@@ -107,7 +107,7 @@ class Worker:
             self._take(mutated(chance, self._pool)[: self._target.longest])
 
     def guided(self, atheris: Any) -> None:
-        """By libFuzzer, which ends the process."""
+        """Run under libFuzzer, which ends the process."""
         corpus = self._folder / "corpus"
         corpus.mkdir()
         for number, each in enumerate(self._pool):
@@ -137,7 +137,7 @@ class Worker:
             self.tell()
 
     def tell(self) -> None:
-        """Write down how far it is."""
+        """Write the progress."""
         from .conversation import LIVED
 
         judge = self._judge
@@ -183,7 +183,7 @@ def _work(name: str, inputs: int, seed: int, folder: Path) -> None:
 
 @dataclass
 class _Run:
-    """The process of one target, as the parent sees it."""
+    """The process of one target, as seen by the parent."""
 
     name: str
     asked: int
@@ -211,14 +211,15 @@ def _start(name: str, inputs: int, seed: int, out: Path) -> _Run:
             [*command, "--inputs", str(inputs), "--seed", str(seed)],
             stdout=log,
             stderr=log,
-            # What is large is given back at once, so that the next input's growth shows.
+            # Large blocks are returned to the system at once, so that the next input's growth
+            # shows.
             env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
         )
     return _Run(name, inputs, folder, process, time.monotonic())
 
 
 def fuzz(shares: dict[str, int], seed: int, out: Path, say: Callable[[str], object]) -> list[_Run]:
-    """Run so many inputs of each target, the longest runs first."""
+    """Run this many inputs of each target, the longest runs first."""
     waiting = list(shares)
     running: list[_Run] = []
     done: list[_Run] = []
@@ -254,7 +255,7 @@ def _tell_findings(run: _Run, told: set[str], say: Callable[[str], object]) -> N
 
 
 def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
-    """Say what a target came to; its inputs and failures."""
+    """Print the result of a target; return its inputs and failures."""
     status = run.status()
     died = run.process.returncode != 0 or status["inputs"] < run.asked
     grew = status["resident"] > _RESIDENT
@@ -277,7 +278,7 @@ def _figures(run: _Run, say: Callable[[str], object]) -> tuple[int, int]:
 
 
 def _save(run: _Run, status: dict[str, Any], which: str) -> Costliest:
-    """Write the costliest input beside the findings, under the name of its cost."""
+    """Save the costliest input next to the failures, named after its cost."""
     costliest = Costliest(status[which]["cost"], base64.b64decode(status[which]["data"]))
     (run.folder / which).write_bytes(costliest.data)
     return costliest
@@ -287,9 +288,7 @@ def _save(run: _Run, status: dict[str, Any], which: str) -> Costliest:
 
 
 def keep(name: str, found: Iterable[bytes], slowest: bytes, at_most: int) -> int:
-    """Add to the corpus what runs lines of the library that nothing kept before runs, and the
-    slowest input.
-    """
+    """Add to the corpus the inputs that run new lines of the library, and the slowest input."""
     from .targets import CORPUS, TARGETS, seeds
 
     target = TARGETS[name]
@@ -310,7 +309,7 @@ def keep(name: str, found: Iterable[bytes], slowest: bytes, at_most: int) -> int
 
 
 def _lines(target: Target, data: bytes) -> set[tuple[str, int]]:
-    """The lines of the library that an input runs."""
+    """Return the lines of the library that an input runs."""
     ran: set[tuple[str, int]] = set()
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
@@ -336,7 +335,7 @@ def _shares(inputs: int, only: str | None) -> dict[str, int]:
 
     if only is not None:
         return {only: inputs}
-    # The slowest first: the last one should not run alone.
+    # The slowest target starts first, so that it is not left alone at the end.
     shares = {name: math.ceil(inputs * each.share) for name, each in TARGETS.items()}
     return dict(reversed(shares.items()))
 
@@ -365,7 +364,7 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -388,7 +387,7 @@ def main() -> int:
     figures = [_figures(run, _say) for run in runs]
     if asked.keep:
         for run in runs:
-            corpus = run.folder / "corpus"  # of libFuzzer
+            corpus = run.folder / "corpus"  # libFuzzer's corpus
             found = [each.read_bytes() for each in corpus.iterdir()] if corpus.is_dir() else []
             kept = keep(run.name, found, (run.folder / "slowest").read_bytes(), _KEPT)
             _say(f"{run.name}: {kept} lines for {len(found)} inputs that were found")

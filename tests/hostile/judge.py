@@ -1,8 +1,8 @@
-"""Gives inputs to a target, and says what is wrong with them: what they raise, and what they cost.
+"""Run inputs on a target and decide what is wrong with them: what they raise, and what they cost.
 
-A cost that is too high, or higher than any before, is measured three times and the least counts:
-imports, garbage collections and a busy machine slow one run, hardly three. So the costliest input
-on record is one that costs as much whenever it is replayed.
+A cost that is too high, or higher than any before, is measured three times, and the lowest counts,
+because an import, a garbage collection or a busy machine slows one run down, but hardly three. So
+the recorded costliest input costs as much whenever it is replayed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _TRACED: Final = 50
 _PER_FINDING: Final = 3
 _REPEATS: Final = 2
 _ENDLESS: Final = 20
-"""Times its budget after which an input is stopped."""
+"""An input is stopped after this many times its budget."""
 
 
 @dataclass(frozen=True)
 class Costliest:
-    """The accepted input that cost most: seconds or bytes, and the input."""
+    """The accepted input with the highest cost: seconds or bytes, and the input."""
 
     cost: float = 0
     data: bytes = b""
 
 
 class _Found(NamedTuple):
-    """What is wrong with an input, or what it took."""
+    """What is wrong with an input, or what it cost."""
 
     wrong: str | None
     took: float = 0.0
@@ -47,11 +47,11 @@ class _Found(NamedTuple):
 
 @dataclass
 class Judge:
-    """Gives inputs to a target and keeps what was wrong.
+    """Runs inputs on a target and keeps what was wrong.
 
     Attributes:
-        slowest: of the inputs with which nothing was wrong, with its processor time.
-        largest: of those of them that were traced, with its bytes of memory.
+        slowest: the accepted input that took the most processor time.
+        largest: the accepted input that took the most memory, among those that were traced.
     """
 
     target: Target
@@ -62,7 +62,7 @@ class Judge:
     findings: dict[str, list[bytes]] = field(default_factory=dict)
 
     def __call__(self, data: bytes, *, trace: bool = False) -> str | None:
-        """What is wrong with it: one line that names the kind; None: nothing."""
+        """Return what is wrong with an input, in one line that names the kind, or None."""
         self.inputs += 1
         found = self._run(data, trace=trace or self.inputs % _TRACED == 0)
         if found.wrong is None:
@@ -95,7 +95,7 @@ class Judge:
                     peak = _least(lambda: traced(run), budget.memory_for(length))
         except OverTimeError:
             return _Found(f"did not end in {_ENDLESS} times its processor time")
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all are findings
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all are failures
             return _Found(_kind(error))
         wrong = None
         if took > budget.time_for(length):
@@ -107,7 +107,7 @@ class Judge:
         return _Found(wrong, took, peak)
 
     def smaller(self, data: bytes, wrong: str) -> bytes:
-        """As short an input as a few hundred tries find that is wrong in the same way."""
+        """Return a shorter input that is wrong in the same way, found in a few hundred attempts."""
         tries, size = 300, max(1, len(data) // 2)
         while size and tries:
             at = 0
@@ -123,13 +123,13 @@ class Judge:
 
 
 def _least(measure: Callable[[], int], limit: int) -> int:
-    """A measurement; the least of three if it is above a limit."""
+    """Return a measurement, or the lowest of three if it is above a limit."""
     first = measure()
     return first if first <= limit else min(first, *(measure() for _ in range(_REPEATS)))
 
 
 def _kind(error: BaseException) -> str:
-    """The same for the same defect: the error's type, and where in the project it came from."""
+    """Name the kind of a failure: the error's type, and where in the project it was raised."""
     places = [
         f"{Path(frame.filename).name}:{frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,8 +1,8 @@
-"""Fuzz targets that are plain functions: bytes in, and nothing out but what may be.
+"""Fuzz targets that are plain functions of bytes.
 
-What may come out of a target is nothing at all. An error of the declared tree (`KafkaError`, but
-`InternalError`, which is a defect of ours) is caught and its text looked at: it goes into logs, so
-it is short and printable. Anything else that is raised is a finding.
+A target returns nothing. A documented error (`KafkaError`, except `InternalError`, which is a
+defect) is caught, and its text is checked, because it is logged: it must be short and printable.
+Any other exception is a failure.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PASSWORD: Final = "pencil"
 
 @contextmanager
 def declared() -> Iterator[None]:
-    """Let pass what the library says it raises, if its text is fit for a log."""
+    """Catch the library's documented errors, and check that their text is safe to log."""
     try:
         yield
     except InternalError:
@@ -79,7 +79,7 @@ def declared() -> Iterator[None]:
 
 
 def check_text(text: str) -> None:
-    """What goes into a log is one short line."""
+    """Check that a text for the log is one short printable line."""
     assert text.isprintable(), f"not printable: {text[:200]!r}"
     assert len(text) <= LONGEST_TEXT, f"{len(text)} characters: {text[:200]!r}"
 
@@ -88,7 +88,7 @@ def check_text(text: str) -> None:
 
 
 def frames(data: bytes) -> None:
-    """The framer: the first byte is the size of the pieces it is fed, the second the limit."""
+    """Feed the frame splitter; the first byte is the size of the pieces, the second the limit."""
     piece, limit, stream = (*data[:1], 1)[0] or 1, 64 * ((*data[1:2], 1)[0] or 1), data[2:]
     splitter = FrameSplitter(limit)
     came, passed = bytearray(), 0
@@ -109,7 +109,7 @@ def frames(data: bytes) -> None:
 
 
 def answer(data: bytes) -> None:
-    """Every answer we read: the first byte says of which API and version, the rest is the frame."""
+    """Decode any answer that we read; the first byte selects API and version."""
     if not data:
         return
     api_key, version = READ[data[0] % len(READ)]
@@ -132,7 +132,7 @@ def answer(data: bytes) -> None:
 
 
 def _nothing(_response: Any) -> None:
-    """There is no reader of it yet beyond its schema."""
+    """Do nothing, because only the schema of this answer is used so far."""
 
 
 def _metadata(update: MetadataUpdate) -> None:
@@ -182,7 +182,7 @@ _TAKE: Final[dict[int, Callable[[Any], object]]] = {
 
 
 def versions(data: bytes) -> None:
-    """The negotiation every connection begins with: answers behind one byte of length each."""
+    """Run the negotiation of versions, with each answer after one byte of length."""
     negotiation = VersionNegotiation("me", ("aioidem", "0"))
     asked = []
     with declared():
@@ -197,7 +197,7 @@ def versions(data: bytes) -> None:
 
 
 def _pieces(data: bytes, size: int = 2) -> Iterator[bytes]:
-    """What an input holds behind lengths of so many bytes."""
+    """Split an input into pieces, each after a length of this many bytes."""
     while data:
         length = int.from_bytes(data[:size], "big")
         yield data[size : size + length]
@@ -208,8 +208,10 @@ def _pieces(data: bytes, size: int = 2) -> Iterator[bytes]:
 
 
 def batch(data: bytes) -> None:
-    """A page of record batches. Odd first byte: the first batch's length is put right, because
-    else next to nothing gets past it.
+    """Read a page of record batches.
+
+    If the first byte is odd, the first batch's length is corrected, because otherwise hardly any
+    input gets past it.
     """
     page = data[1:]
     if data[:1] and data[0] & 1 and len(page) > 12:
@@ -232,7 +234,7 @@ def _read(page: bytes, *, partial_end: bool) -> None:
 
 
 def codec(data: bytes) -> None:
-    """A codec alone, chosen by the first byte: no batch has to be right before it is reached."""
+    """Run a codec alone, selected by the first byte, because hardly any input is a valid batch."""
     if data:
         with declared():
             assert len(decompress(Codec(data[0] % 5), data[1:], LIMIT)) <= max(LIMIT, len(data))
@@ -242,7 +244,7 @@ def codec(data: bytes) -> None:
 
 
 def scram_server(data: bytes) -> None:
-    """A SCRAM server's messages. It is believed only with the right signature of the right text."""
+    """Run a SCRAM exchange; it may succeed only with the right signature of the right text."""
     name = "SCRAM-SHA-512" if data[:1] == b"\1" else "SCRAM-SHA-256"
     with declared(), mock.patch.object(scram, "MAX_ITERATIONS", 4096):
         client = scram.Scram(name, "user", Secret(PASSWORD), NONCE)
@@ -260,7 +262,7 @@ def scram_server(data: bytes) -> None:
 
 
 def _signature(name: str, server_first: str, client_final: str) -> bytes:
-    """``v=`` of RFC 5802, computed without the library that is tested."""
+    """Compute ``v=`` of RFC 5802 without the library that is tested."""
     hash_name = name.removeprefix("SCRAM-").replace("-", "").lower()
     fields = dict(each.split("=", 1) for each in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -281,7 +283,7 @@ def _mechanisms() -> list[Callable[[], Mechanism]]:
 
 
 class _Context:
-    """What the Kerberos library does, without one: odd bytes are no tokens."""
+    """A substitute for the Kerberos library, which takes odd bytes for invalid tokens."""
 
     complete = False
 
@@ -301,7 +303,7 @@ class _Context:
 
 
 def sasl(data: bytes) -> None:
-    """The other mechanisms, chosen by the first byte; and an OpenID provider's answer."""
+    """Run another mechanism, selected by the first byte, or read an OpenID provider's answer."""
     if not data:
         return
     made = _mechanisms()
@@ -321,7 +323,7 @@ def sasl(data: bytes) -> None:
 
 
 def jaas(data: bytes) -> None:
-    """A login configuration, which is a user's text: what cannot be read is not quoted."""
+    """Parse a login configuration; a malformed one must not be quoted."""
     text = data.decode("utf-8", "replace")
     try:
         options = read_jaas(text)

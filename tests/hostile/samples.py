@@ -1,7 +1,9 @@
-"""Well-formed input to begin with: fuzzing that starts from nothing stays at the first length.
+"""Well-formed inputs for fuzzing to start with.
 
-One message per schema with one item in each array, frames cut from them, record batches with every
-codec, bombs, and the messages of the SASL mechanisms. Nothing is random: the same seeds each time.
+Without them hardly any input would get past the first length.
+
+There is one message per schema with one item in each array, frames cut from these, record batches
+with every codec, decompression bombs, and the messages of the SASL mechanisms. Nothing is random.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ READ: tuple[tuple[int, int], ...] = tuple(
     for version in range(lowest, highest + 1)
     if response_type(api, version) is not None
 )
-"""Every API and version of which we read answers; an answer's first byte chooses among them."""
+"""Every API and version whose answers we read; an input's first byte selects one of them."""
 
 _VALUES: dict[str, Any] = {
     "bool": True,
@@ -50,7 +52,7 @@ _VALUES: dict[str, Any] = {
 
 
 def filled(schema: Any, **values: Any) -> Any:
-    """An instance with something in every field; ``values`` are for the outermost struct."""
+    """Make an instance with something in every field; ``values`` are for the outermost struct."""
     made = {each.name: _value(each) for each in dataclasses.fields(schema)}
     return schema(**made | {name: value for name, value in values.items() if name in made})
 
@@ -78,7 +80,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def response(api_key: int, version: int, correlation_id: int = 1) -> bytes:
-    """A response with something in every field, as a frame with its length."""
+    """Make a response with something in every field, as a frame with its length prefix."""
     made = _response(api_key, version)
     return made[:4] + correlation_id.to_bytes(4, "big") + made[8:]
 
@@ -97,7 +99,7 @@ def _response(api_key: int, version: int) -> bytes:
 
 
 def batches() -> list[bytes]:
-    """A record batch for each codec."""
+    """Yield a record batch for each codec."""
     records = [
         PlainRecord(b"value" * 9, b"key", [("header", b"h"), ("null", None)]),
         PlainRecord(None, None),
@@ -109,7 +111,7 @@ def batches() -> list[bytes]:
 
 
 def bombs(size: int = 1 << 21) -> Iterator[tuple[Codec, bytes]]:
-    """Few bytes that decompress to many."""
+    """Yield few bytes that decompress to many."""
     zeros = bytes(size)
     yield Codec.GZIP, gzip.compress(zeros, mtime=0)
     yield Codec.LZ4, lz4.frame.compress(zeros)
@@ -118,6 +120,6 @@ def bombs(size: int = 1 << 21) -> Iterator[tuple[Codec, bytes]]:
         Codec.ZSTD,
         zstandard.ZstdCompressor(write_content_size=False).compress(zeros),
     )
-    # A varint of the size, and nothing of it: raw snappy that claims 2 GiB.
+    # Only the size as a varint: raw snappy that announces 2 GiB.
     yield Codec.SNAPPY, b"\xff\xff\xff\xff\x07\x00"
     yield Codec.SNAPPY, b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01" + b"\xff\xff\xff\xff\x00"

@@ -1,7 +1,7 @@
-"""The fuzz targets in one table, what each begins with, and the corpus: inputs that are kept.
+"""The table of fuzz targets with their seeds, and the corpus of inputs that are kept.
 
-A corpus is a text file for each target, one input a line, in base64; lines with a ``#`` say why the
-next one is there. It is replayed by every run of the tests.
+A corpus is a text file per target with one input per line, in base64; a line with ``#`` says why
+the next one is there. Every run of the tests replays it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CORPUS: Final = Path(__file__).parent / "corpus"
 
 @dataclass(frozen=True)
 class Target:
-    """What is fuzzed.
+    """A fuzz target.
 
-    ``share``: of all inputs of a run. ``budget``: what one input may cost. ``longest``: bytes of an
-    input.
+    ``share`` is its part of a run's inputs, ``budget`` what one input may cost, ``longest`` the
+    most bytes of an input.
     """
 
     name: str
@@ -63,7 +63,7 @@ def _sized(pieces: Iterable[bytes], size: int = 2) -> bytes:
 def _versions() -> Iterator[bytes]:
     for version in range(5):
         known = samples.response(ApiKey.API_VERSIONS, version)[4:]
-        # UNSUPPORTED_VERSION, in the oldest form, then an answer.
+        # UNSUPPORTED_VERSION in the oldest format, then an answer.
         refused = bytearray(samples.response(ApiKey.API_VERSIONS, 0)[4:])
         refused[4:6] = b"\0\x23"
         yield _sized([known])
@@ -88,7 +88,7 @@ def _codecs() -> Iterator[bytes]:
 
 
 def _scram() -> Iterator[bytes]:
-    # Of RFC 7677's exchange, with the signature that its own user name and nonce have.
+    # RFC 7677's exchange, with the signature for its own user name and nonce.
     first = (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
@@ -119,7 +119,7 @@ def _jaas() -> Iterator[bytes]:
 
 
 def _scripts(answers: int, flags: int) -> Iterator[bytes]:
-    """Each operation alone, at each of the first answers, and some one after the other."""
+    """Yield each operation alone at each of the first answers, and some of them in sequence."""
     rest = b"\0\5\x7f\0\0\0"
     for flag in range(flags):
         for at in range(answers):
@@ -152,12 +152,12 @@ TARGETS: Final = {
 
 
 def kept(name: str) -> list[bytes]:
-    """The corpus of a target."""
+    """Return the corpus of a target."""
     path = CORPUS / f"{name}.txt"
     lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
     return [base64.b64decode(line) for line in lines if line and not line.startswith("#")]
 
 
 def seeds(target: Target) -> list[bytes]:
-    """All that a run begins with."""
+    """Return all inputs that a run starts with."""
     return list(dict.fromkeys([*target.seeds(), *kept(target.name)]))

@@ -1,4 +1,4 @@
-"""A budget that is exceeded fails, whatever kind of cost it is, and noise does not."""
+"""An input that exceeds its budget fails, whatever kind of cost it is; noise does not fail one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def judge(run: Callable[[bytes], None], budget: Budget = DEFAULT) -> Judge:
 
 
 def burn(seconds: float) -> None:
-    """Use up so much processor time of this process."""
+    """Use this much processor time."""
 
     def used() -> float:
         now = resource.getrusage(resource.RUSAGE_SELF)
@@ -41,7 +41,8 @@ def slow(_data: bytes) -> None:
 
 
 def greedy(_data: bytes) -> None:
-    # Written to, or the system has not given it yet; above 32 MiB it is new memory each time.
+    # Written to, because otherwise the system does not provide it; above 32 MiB it is new each
+    # time.
     bytearray(b"x") * LARGE
 
 
@@ -70,7 +71,7 @@ def test_an_input_that_never_ends_is_stopped_and_is_a_failure() -> None:
 
 
 def test_what_is_slow_only_once_is_noise() -> None:
-    """An import, a garbage collection, a page fault: the next time it is fast."""
+    """An input that is slow only once, for example because of an import, is not a failure."""
     burned: list[float] = []
 
     def run(_data: bytes) -> None:
@@ -85,7 +86,7 @@ def test_what_is_slow_only_once_is_noise() -> None:
 
 
 def test_too_much_memory_is_a_failure_though_it_was_not_to_be_traced() -> None:
-    """The process grows, so it is traced; where that cannot be seen, one in fifty is."""
+    """Too much memory is a failure even if the input was not chosen for tracing."""
     if growth(lambda: greedy(b"")) == 0:
         pytest.skip("this system does not tell by how much a process grew")
     judged = judge(greedy, Budget(seconds=1, memory=MIB, memory_per_byte=0))

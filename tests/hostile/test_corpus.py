@@ -1,7 +1,7 @@
-"""The corpus again, and a few hundred mutations of it: what a long run of `fuzz` does, in seconds.
+"""The corpus, and a few hundred mutations of it, pass: a long run of `fuzz` in seconds.
 
-Each input is judged as there: errors of the declared tree only, with text fit for a log, bounded
-time, and memory traced for every single one.
+Each input is judged as in a long run: documented errors only, text that is safe to log, bounded
+time, and memory, which is traced for every input here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MUTATIONS = {"connection": 20, "producer": 4, "token": 60, "files": 60}
 def test_the_corpus_is_taken(name: str) -> None:
     judge = Judge(TARGETS[name])
     pool = seeds(TARGETS[name])
-    # Each seed of a conversation is an operation at a place: the corpus has those that count.
+    # Each seed of a conversation is one operation at one place; the corpus has the important ones.
     slow = pool[:: len(pool) // 30 + 1] if name == "producer" else pool
     for data in dict.fromkeys([*kept(name), *slow]):
         wrong = judge(data, trace=True)

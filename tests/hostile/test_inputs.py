@@ -1,6 +1,6 @@
-"""What must hold whatever a peer or a caller gives us, at the level of the engine and the producer.
+"""The engine and the producer keep their guarantees with hostile peers and faulty callers.
 
-Parsers are tested beside what they parse: tests/protocol, tests/network, tests/security.
+Parsers are tested with the code they belong to: tests/protocol, tests/network, tests/security.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Spoilt(ByteStream):
 
 
 class Spoiling:
-    """Connects, and spoils one answer."""
+    """A connector that replaces one answer."""
 
     def __init__(self, inner: Connector, spoil: Callable[[bytes], bytes]) -> None:
         self._inner = inner
@@ -128,7 +128,7 @@ def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind
 
 
 class Dripping(Spoilt):
-    """Announces 50 KiB in the place of that answer, and goes on a byte a second."""
+    """Announces an answer of 50 KiB, and sends one byte of it per second."""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         if self._spoiling.done and not self._answers.pending:
@@ -138,7 +138,7 @@ class Dripping(Spoilt):
 
 
 def test_an_answer_that_drips_does_not_hold_up_its_records() -> None:
-    """Bytes move all the time, so only the deadline of the records ends the wait."""
+    """An answer that arrives byte by byte does not delay its records beyond their deadline."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -167,7 +167,7 @@ def test_an_answer_that_drips_does_not_hold_up_its_records() -> None:
 
 
 def test_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
-    """One record's answer is not a mebibyte; announcing that ends the connection at once."""
+    """An answer longer than its request can need is refused by its length, at once."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -206,7 +206,7 @@ def test_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port
 
 
 class OtherCluster(Rig):
-    """Its brokers say more than they were asked."""
+    """A cluster whose brokers answer more than they were asked."""
 
     invented = 0
 
@@ -236,7 +236,7 @@ def test_another_cluster_id_is_reported_once() -> None:
 
 
 def test_topics_nobody_asked_about_are_not_kept() -> None:
-    """A broker that names new topics with each answer does not fill the memory."""
+    """Topics that were not asked for are not kept, so a broker cannot fill the memory with them."""
     rig = OtherCluster()
     rig.start()
     rig.invented = 100
@@ -246,7 +246,7 @@ def test_topics_nobody_asked_about_are_not_kept() -> None:
 
 
 def test_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
-    """A broker that names new brokers with each answer does not fill the memory."""
+    """Removed brokers are forgotten if there are many, so they cannot fill the memory."""
     connections = Connections(ProducerConfig.build("a:1,b:2"), lambda: 0.5)
     for answer in range(50):
         connections.learn([BrokerAddress(answer * 100 + n, "a", 9092) for n in range(100)])
@@ -255,7 +255,7 @@ def test_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
 
 
 def test_a_new_leaders_address_is_taken_of_leaders_only() -> None:
-    """An answer to Produce names as many brokers as it has partitions, at most."""
+    """Of the addresses in a Produce answer only those of new leaders are kept."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]
@@ -280,7 +280,7 @@ def test_what_a_scram_server_says_is_escaped_and_cut() -> None:
 
 
 def test_the_servers_whole_nonce_goes_back() -> None:
-    """The client's last message has the server's whole nonce (CVE-2024-56128, KAFKA-13464)."""
+    """SCRAM's last message has the server's whole nonce (CVE-2024-56128, KAFKA-13464)."""
     client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
     client.first()
     proof = client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")
@@ -292,7 +292,7 @@ def test_the_servers_whole_nonce_goes_back() -> None:
 
 
 class BoomError(Exception):
-    """Raised by a caller's code."""
+    """Raised by the caller's code."""
 
 
 def _headers() -> Iterator[tuple[str, bytes]]:
@@ -321,7 +321,7 @@ def test_a_partitioner_that_chooses_nonsense_is_refused(chosen: Any) -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["topic known", "topic new"])
 def test_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(known: bool) -> None:
-    """The caller gets the exception, and the next record the next number (franz-go c733b9d)."""
+    """An exception of the caller's code takes no sequence number (franz-go c733b9d)."""
     fails = [False]
 
     def partitioner(_key: bytes | None, everything: Any, _available: Any) -> int:
@@ -354,7 +354,7 @@ def test_a_headers_iterator_or_a_partitioner_that_raises_takes_no_sequence(known
 
 
 def test_a_values_iterator_may_send_and_may_raise() -> None:
-    """Sending from within a call of `send_many` is as good as sending before it."""
+    """The iterator given to `send_many` may itself send records, and may raise."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -379,7 +379,7 @@ def test_a_values_iterator_may_send_and_may_raise() -> None:
 
 
 def test_a_serializer_that_raises_takes_no_sequence() -> None:
-    """In the drop-in a serializer's exception is the caller's, and takes no sequence."""
+    """In the drop-in a serializer's exception reaches the caller, and takes no sequence number."""
 
     def serializer(value: Any) -> bytes:
         if value == "boom":

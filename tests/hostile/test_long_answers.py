@@ -1,7 +1,7 @@
-"""A long answer is read off the event loop, one at a time, and holds up neither it nor the end.
+"""A long answer is decoded in a thread, one at a time, and delays neither other work nor the end.
 
-No time is measured here (benchmarks/hostile_answers.py does): what is looked at is the thread in
-which an answer is read, what runs on the loop meanwhile, and what is refused.
+No time is measured here (benchmarks/hostile_answers.py does that). The tests look at the thread in
+which an answer is decoded, at what runs on the loop meanwhile, and at what is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MANY = 5_000
 
 
 class Reading:
-    """Reads Metadata as it is read, and notes the thread and the size; waits if it is told to."""
+    """Decodes Metadata while noting thread and size; it waits if a test says so."""
 
     def __init__(self) -> None:
         self.read: list[tuple[int, bool]] = []
@@ -60,7 +60,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
 
 
 class Kept:
-    """Connects, and keeps what it opened."""
+    """A connector that keeps the streams it opened."""
 
     def __init__(self, inner: Connector) -> None:
         self._inner = inner
@@ -72,7 +72,7 @@ class Kept:
 
 
 async def until(happened: Callable[[], bool]) -> None:
-    while not happened():  # bounded by whoever calls
+    while not happened():  # the caller bounds the time
         await anyio.lowlevel.checkpoint()
 
 
@@ -107,7 +107,7 @@ def test_long_answers_are_read_in_a_thread_and_short_ones_are_not(reading: Readi
 
 
 def test_other_connections_go_on_while_one_is_read(reading: Reading) -> None:
-    """And the answers that come behind it on its own connection are not lost."""
+    """Other connections go on while an answer is decoded; later answers are not lost."""
 
     async def main(producer: Producer, _kept: Kept) -> None:
         await producer.send("few", b"1", partition=0)

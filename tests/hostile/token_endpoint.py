@@ -1,8 +1,8 @@
-"""Fuzz target: what a token endpoint answers, byte by byte, through the whole HTTP client.
+"""Fuzz target: a token endpoint's answer, through the whole HTTP client.
 
-The first byte of an input is the size of the pieces that its answer comes in, the rest is the
-answer, status line and headers included. A `$` in it is the client secret: an endpoint has it, and
-may say it back. Nothing is connected to: the HTTP client gets a stream in memory.
+The first byte of an input is the size of the pieces in which the answer arrives, the rest is the
+answer with status line and headers. A `$` in it is the client secret, which the endpoint knows and
+may repeat. No connection is made: the HTTP client gets a stream in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BACKEND: Final = "httpcore2._async.connection_pool.AutoBackend"
 
 
 class _Stream:
-    """A connection whose other side has said everything already."""
+    """A connection whose peer has already sent everything."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -43,20 +43,20 @@ class _Stream:
         return piece
 
     async def write(self, _buffer: bytes, **_: object) -> None:
-        """Nobody reads it."""
+        """Drop the data, which no peer reads."""
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection to close."""
 
     async def start_tls(self, *_: object, **__: object) -> _Stream:
         raise AssertionError("TLS was asked for at an http URL")
 
     def get_extra_info(self, _info: str) -> None:
-        """Nothing is known of a stream in memory."""
+        """Return None: there is no such information about a stream in memory."""
 
 
 class _Network:
-    """Connects to the answer, whatever host is asked for, and notes which."""
+    """Connects to the answer, whatever the host, and notes which host was asked for."""
 
     def __init__(self, answer: bytes, size: int) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ class _Network:
 
 @functools.cache
 def _loaded() -> ClientCredentials:
-    """A client that has its HTTP library: to load it takes longer than a thousand inputs."""
+    """Make a client with its HTTP library loaded, which takes longer than a thousand inputs."""
     credentials = ClientCredentials("http://provider/token", "me", Secret(_SECRET))
 
     async def load() -> None:
@@ -87,7 +87,7 @@ def _loaded() -> ClientCredentials:
 
 
 def token_endpoint(data: bytes) -> None:
-    """A token, or one of the two errors that `ClientCredentials.token` documents."""
+    """Ask for a token; get one, or an error that `ClientCredentials.token` documents."""
     size = (*data[:1], 1)[0] or 1
     network = _Network(data[1:].replace(b"$", _SECRET.encode()), size)
     credentials = copy.copy(_loaded())
@@ -131,7 +131,7 @@ _HEADERS: Final = (
 
 
 def answers() -> Iterator[bytes]:
-    """Each body with each status that is told apart, each header, and each framing."""
+    """Yield each body with each kind of status, each header, and each framing."""
     for body in _BODIES:
         for status in (b"200 OK", b"401 $", b"302 Found", b"503 Busy", b"204 None"):
             yield b"\x40" + _answer(status, _HEADERS[0], body)

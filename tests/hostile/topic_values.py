@@ -1,8 +1,8 @@
-"""Fuzz target: what anybody with leave to write to a cluster can put before an audit.
+"""Fuzz target: what anybody who may write to a cluster can present to an audit.
 
-The first byte of an input chooses: a record's value (as it is, or with magic, CRC and lengths put
-right, because else next to nothing gets past them), what Spark has made of such a value, or the
-metadata of a committed offset, which a task of the sink reads as its marker.
+The first byte of an input selects its kind: a record's value (unchanged, or with magic, CRC and
+lengths corrected, because otherwise hardly any input gets past them), what Spark makes of such a
+value, or the metadata of a committed offset, which a task of the sink reads as its marker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Place(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """What Spark hands over of a record that is in no ledger."""
+    """A row as Spark returns it for a record that is in no ledger."""
 
     producer: str | None
     call: int | None
@@ -47,7 +47,7 @@ class _Row(NamedTuple):
 
 
 def topic_values(data: bytes) -> None:
-    """One value or one offset's metadata, read as an audit or a task reads it, and shown."""
+    """Read a value or an offset's metadata as an audit or a task does, and show the result."""
     if not data:
         return
     chosen, rest = data[0] % 4, data[1:]
@@ -60,12 +60,12 @@ def topic_values(data: bytes) -> None:
 
 
 def value_of(data: bytes) -> bytes:
-    """The record's value that an input stands for: odd first bytes have magic and CRC put right."""
+    """Make a record's value from an input; an odd first byte has magic and CRC corrected."""
     rest = data[1:]
     if not data[:1] or not data[0] & 1:
         return rest
     body = rest[:16].ljust(16, b"\0") + rest[16:]
-    if rest[:1] > b"\x7f":  # lengths that fit what is there
+    if rest[:1] > b"\x7f":  # lengths that fit the rest
         sizes = len(rest) % 97, len(rest) % 31
         body = body[:12] + struct.pack(">HH", *sizes) + body[16:].ljust(sum(sizes), b"n")
     return b"aiv1" + struct.pack(">I", crc32(body)) + body
@@ -85,7 +85,7 @@ def _value(value: bytes) -> None:
 
 
 def _show(row: _Row) -> None:
-    """The text, the table and the JSON, as the command writes them."""
+    """Format the text, the table and the JSON as the command writes them."""
     text = example(row)
     found = {"topic": _TOPIC, "anomalies": {"foreign": 1}, "examples": {"foreign": [text]}}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -109,7 +109,7 @@ def _marker(metadata: bytes) -> None:
 
 
 def values() -> Iterator[bytes]:
-    """Values of producers with all kinds of names, and markers."""
+    """Yield values of producers with all kinds of names, and markers."""
     for name in ("p", "", "caf\u00e9", "\x1b[2J\r\n", "\u202e", "n" * 400, "[red]x[/red]", "[/]"):
         value = make_value(ValueId(name, _TOPIC, -1, 3), 60)
         yield b"\0" + value

@@ -1,8 +1,8 @@
-"""The load loop and one whole run, against a producer made of a list and a clock.
+"""The load loop sends what was asked for, tested with a producer that simulates time.
 
-`FakeProducer` has the public API of `aioidem.Producer` that the command line uses, a buffer counted
-in records and a link with a round trip: whenever it is awaited, time jumps to the next answer. So
-the rates are exact and nothing here waits.
+`FakeProducer` has the methods of `aioidem.Producer` that the command line uses, a buffer counted in
+records, and a link with a round trip. Whenever it is awaited, time jumps to the next answer, so
+rates are exact and no test waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LABEL = RunLabel(client="aioidem", version="0", in_flight=5, record_size=1000)
 
 
 class FakeClock:
-    """Seconds that pass only when told to."""
+    """A clock that advances only when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -70,7 +70,7 @@ class FakeDelivery:
 
 @dataclass
 class FakeProducer:
-    """Answers the oldest `batch * window` records per round trip; the first answer is one batch."""
+    """Acknowledges `batch * window` records per round trip, but one batch with the first answer."""
 
     clock: FakeClock
     room: int = 1000
@@ -130,7 +130,7 @@ class FakeProducer:
         for _ in range(min(count, len(self.queue))):
             self.queue.popleft().end(DeliveryStatus.ACKED)
         await anyio.lowlevel.checkpoint()
-        await anyio.lowlevel.checkpoint()  # the task that closes the first batch had its turn
+        await anyio.lowlevel.checkpoint()  # lets the task run that ends the first batch
 
 
 def workload(**changes: Any) -> Workload:
@@ -174,7 +174,7 @@ async def test_a_duration_ends_the_sending_and_the_rest_is_drained() -> None:
     result, failure = await loaded(producer, workload(duration=3.0))
     assert failure is None
     assert result.complete
-    # 1000 records of room are gone after 13 more round trips.
+    # The buffer of 1000 records is full after 13 further round trips.
     assert 3.0 <= result.seconds <= 3.0 + 0.15 * 14
 
 
@@ -204,7 +204,7 @@ async def test_transactions_are_committed_when_they_are_old_enough_and_at_the_en
     assert result.committed is not None
     assert len(producer.transactions) == result.committed.transactions > 2
     assert sum(producer.transactions) == result.committed.records == 5000
-    # A second of sending, what was in flight, and a round trip for the end.
+    # One second of sending, the records in flight, and a round trip for EndTxn.
     assert 1.0 <= result.seconds / len(producer.transactions) <= 1.0 + 0.15 * 15
     assert not producer.in_transaction
 
@@ -260,7 +260,7 @@ async def test_the_loop_gives_way_every_millisecond_while_there_is_room() -> Non
         tasks.start_soon(bystander)
         await loaded(producer, workload(num_records=30_000))
         tasks.cancel_scope.cancel()
-    # 300 ms of queueing, less the first turn of 50 ms.
+    # 300 ms of queueing, less the first 50 ms without a break.
     assert 240 <= producer.turns_before_flush <= 300
 
 
@@ -340,7 +340,7 @@ async def test_records_cut_off_by_a_cancellation_are_unknown() -> None:
     "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["virtual"]
 )
 async def test_the_throughput_is_kept() -> None:
-    """The last of 21 records at 200/s is due after 20 intervals."""
+    """The rate is kept: the last of 21 records at 200/s is due after 20 intervals."""
     producer = FakeProducer(FakeClock(), room=10**6)
     tally = Tally(0.0)
     start = anyio.current_time()

@@ -1,4 +1,4 @@
-"""Outcomes, latencies and rates are counted right, whatever the order they come in."""
+"""Outcomes, latencies and rates are correct in whatever order outcomes come."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_steady_rate_of_a_full_pipeline_is_window_times_batch_over_rtt(
     batch: int, window: int, rounds: int, rtt: float, first: float
 ) -> None:
     tally = queued(batch * (1 + window * rounds))
-    for _ in range(batch):  # the gate: one batch alone
+    for _ in range(batch):  # the first-ack gate lets one batch through
         tally.acknowledged(10, 0.0, first)
     tally.first_batch_over()
     for turn in range(1, rounds + 1):
@@ -90,7 +90,7 @@ def test_every_record_has_exactly_one_outcome(outcomes: list[DeliveryStatus]) ->
     assert result.acked + result.not_written + result.unknown == result.records == len(outcomes)
     pending = outcomes.count(DeliveryStatus.PENDING)
     assert tally.open == pending
-    # What is still open when it is over may have been written.
+    # A record without an outcome may have been written.
     assert result.unknown == outcomes.count(DeliveryStatus.UNKNOWN) + pending
     assert result.complete == (set(outcomes) == {DeliveryStatus.ACKED})
 
@@ -129,7 +129,7 @@ def test_without_an_acknowledgement_there_are_no_latencies_and_no_rates() -> Non
     assert result.timeline == ()
     assert (result.seconds, result.records_per_sec, result.mb_per_sec) == (0, 0, 0)
     assert not result.complete
-    assert not Tally(0.0).result(LABEL).complete  # nothing sent is nothing shown
+    assert not Tally(0.0).result(LABEL).complete  # without records nothing is complete
 
 
 def test_megabytes_are_of_the_acknowledged_values() -> None:
@@ -235,7 +235,7 @@ def test_what_was_committed_is_counted_and_nothing_else_is_complete() -> None:
     tally.committed(1, 0.4, 0.5)
     result = tally.result(LABEL)
     assert result.complete
-    assert result.seconds == pytest.approx(0.5)  # until it is committed
+    assert result.seconds == pytest.approx(0.5)  # the time of the commit counts
     assert result.as_json()["committed"] == {
         "transactions": 2,
         "records": 3,

@@ -397,7 +397,8 @@ def test_a_timed_sealed_run_queues_two_windows(
     sizes = (len(build_batch([record] * count).data) for count in counts)
     batch = max(1, sum(1 for size in sizes if size <= config.batch_size))
     batches = 2 * in_flight * partitions
-    # Deltas of time and offset decide whether one more record fits; never more than Kafka's buffer.
+    # Timestamps and offsets decide whether one more record fits; the limit is Kafka's default
+    # buffer.
     least, most = batches * max(1, batch - 1), batches * batch
     assert config.buffer_memory == 32 << 20 or least <= room <= most
 

@@ -1,4 +1,4 @@
-"""Results as text: what a person, a pipe and a script see."""
+"""Results as text, as a person, a pipe and a script get them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report is one page that holds everything and shows every run."""
+"""The report is a single page that contains every run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A connection once it is open: order, correlation, what has started, and how it ends.
+"""An open connection keeps order, knows which requests have started, and ends cleanly.
 
-Most tests use a pipe in memory, where it can be said exactly how far the bytes came; the last ones
-repeat what matters over TCP on the loopback interface.
+Most tests use a pipe in memory, where a test controls exactly how many bytes arrive. The last ones
+repeat the important cases over TCP on the loopback interface.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from aioidem.errors import InternalError, KafkaConnectionError, KafkaError, Prot
 pytestmark = pytest.mark.anyio
 
 LIMIT = 1 << 20
-PIECE = 1 << 17  # the most that one send of the connection carries
+PIECE = 1 << 17  # the most that the connection passes to one send
 VERSIONS = ApiVersionTable({0: (3, 13)})
 
 
 class Pipe(ByteStream):
-    """One end of a pipe. ``sent`` keeps each send as it was made; ``hold`` stops sends half-way."""
+    """One end of a pipe: ``sent`` keeps each send, ``hold`` makes sends wait halfway."""
 
     def __init__(self) -> None:
         self.peer: Pipe | None = None
@@ -84,7 +84,7 @@ class Pipe(ByteStream):
 
 
 class Peer:
-    """A connection in memory, the far end of its pipe, and what its callbacks were told."""
+    """A connection in memory, the far end of its pipe, and the calls of its callbacks."""
 
     def __init__(self) -> None:
         self.near, self.far = Pipe(), Pipe()
@@ -129,7 +129,7 @@ class Peer:
         return correlation_id
 
     async def arrives(self, count: int) -> bytes:
-        """This many bytes of requests, as the broker reads them."""
+        """Return this many bytes of requests, as the broker reads them."""
         data = b""
         while len(data) < count:
             data += await self.far.receive()
@@ -154,7 +154,7 @@ def response(correlation_id: int, body: bytes = b"ok") -> bytes:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Peer]:
-    """A peer whose connection runs; closed at the end, and everything within ten seconds."""
+    """Yield a peer whose connection runs, for at most ten seconds; it is closed at the end."""
     with anyio.fail_after(10):
         peer = Peer()
         async with anyio.create_task_group() as tasks:
@@ -209,7 +209,7 @@ async def test_correlation_ids_never_repeat_and_wrap_to_zero() -> None:
 
 
 async def test_responses_are_delivered_in_order_with_their_headers() -> None:
-    """Responses are matched in the order of their requests."""
+    """Responses are matched to requests in the order of the requests."""
     async with running() as peer:
         ids = [peer.write() for _ in range(20)]
         await peer.until(lambda: peer.connection.started(ids[-1]))
@@ -295,7 +295,7 @@ async def test_impossible_length_ends_the_connection_after_the_frames_before_it(
 
 
 async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length_alone() -> None:
-    """The answer before it was as long, and allowed to be."""
+    """Each answer has its own limit: one length can be legal for one request only."""
     async with running() as peer:
         first = peer.write(limit=FrameLimit(100, "Metadata answer"))
         second = peer.write(limit=FrameLimit(50, "EndTxn answer"))
@@ -473,7 +473,8 @@ async def test_answers_that_came_before_the_peer_hung_up_are_delivered() -> None
         peer.near.hold = anyio.Event()
         late = peer.write()
         await peer.until(lambda: peer.connection.started(late))
-        # All at once: answers, the end of the stream, and a send that fails because of it.
+        # All at one moment: responses, the end of the stream, and a send that fails because of that
+        # end.
         peer.near.arrive(response(ids[0]) + response(ids[1]))
         peer.far.closed = True
         peer.near.hold.set()
@@ -653,7 +654,7 @@ Script = Callable[[SocketStream], Awaitable[None]]
 
 @asynccontextmanager
 async def over_tcp(script: Script) -> AsyncIterator[Connection]:
-    """A connection to a listener on 127.0.0.1 that runs `script`."""
+    """Open a connection to a listener on 127.0.0.1 that runs `script`."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)

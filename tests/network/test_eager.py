@@ -1,5 +1,6 @@
-"""TCP below anyio: on asyncio and uvloop the connector's stream is the eager one, on trio anyio's;
-they behave alike.
+"""TCP streams behave alike on every event loop, although only asyncio and uvloop read ahead.
+
+On asyncio and uvloop the connector's stream is an `EagerStream`, on trio it is anyio's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MEGABYTE = 1 << 20
 
 @asynccontextmanager
 async def connected(script: Script) -> AsyncIterator[ByteStream]:
-    """A stream to a peer that does what `script` says, and then hangs up."""
+    """Yield a stream to a peer that does what `script` says and then closes the connection."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)
@@ -43,7 +44,7 @@ async def connected(script: Script) -> AsyncIterator[ByteStream]:
 
 
 async def nothing(_: SocketStream) -> None:
-    """Hang up at once."""
+    """Close the connection at once."""
 
 
 def uvloop_runs(backend: str) -> bool:
@@ -98,7 +99,7 @@ async def test_what_came_before_the_end_is_handed_out_before_the_end() -> None:
 
 @pytest.mark.anyio
 async def test_a_peer_that_is_not_read_is_not_taken_into_memory() -> None:
-    """It can send what the kernel and the bound hold; the rest when that was read."""
+    """A stream that is not read takes at most the kernel's buffers and its bound from the peer."""
     size = 32 * MEGABYTE
     sent = anyio.Event()
     block = bytes(MEGABYTE)
@@ -114,7 +115,7 @@ async def test_a_peer_that_is_not_read_is_not_taken_into_memory() -> None:
     async with connected(flood) as stream:
         await stream.receive(1)
         before = -1
-        while before != written:  # until it stands still
+        while before != written:  # until the count no longer rises
             before = written
             for _ in range(50):
                 await anyio.lowlevel.checkpoint()
@@ -150,7 +151,7 @@ async def test_a_send_waits_for_a_peer_that_does_not_read(anyio_backend_name: st
             tasks.start_soon(send)
             for _ in range(50):
                 await anyio.lowlevel.checkpoint()
-            # uvloop's transport says that it has sent what it has not, to whoever asks.
+            # uvloop's transport reports data as sent that it has not sent.
             assert not done.is_set() or uvloop_runs(anyio_backend_name)
             go.set()
         assert done.is_set()

@@ -1,7 +1,7 @@
-"""Opening a connection: whom we reached, which versions they speak, and what a stranger is called.
+"""Opening a connection negotiates versions and names a peer that is not a Kafka broker.
 
-Peers are scripts on a loopback listener. Whatever they do, `open` ends within its time, leaves no
-socket behind, and says what is wrong with the address in it.
+Peers are scripts on a loopback listener. Whatever they do, `open` ends in time, leaves no socket
+open, and its error has the address and the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIMIT = 1 << 20
 
 @asynccontextmanager
 async def peer(script: Script) -> AsyncIterator[int]:
-    """A listener on 127.0.0.1 that runs `script` once per connection; gives its port."""
+    """Yield the port of a listener on 127.0.0.1 that runs `script` for each connection."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)
@@ -77,7 +77,7 @@ async def open_to(
 
 
 def says(*chunks: bytes) -> Script:
-    """A peer that reads something, says this, and hangs up."""
+    """Make a peer that reads something, sends these bytes, and closes the connection."""
 
     async def script(stream: SocketStream) -> None:
         await stream.receive()
@@ -88,7 +88,7 @@ def says(*chunks: bytes) -> Script:
 
 
 async def requests(stream: SocketStream) -> AsyncIterator[RequestHeader]:
-    """The headers of all requests a client sends."""
+    """Yield the headers of all requests that a client sends."""
     splitter = FrameSplitter(LIMIT)
     async for data in stream:
         for each in splitter.feed(data):
@@ -104,7 +104,7 @@ def versions(
     error: Any = ErrorCode.none,
     correlation_id: int = 0,
 ) -> bytes:
-    """An ApiVersions answer, as a frame."""
+    """Make an ApiVersions answer as a frame."""
     kind: Any = response_type(18, version)
     module = importlib.import_module(kind.__module__)
     keys = tuple(
@@ -116,7 +116,7 @@ def versions(
 
 
 def broker(newest: int, *ranges: tuple[int, int, int], hint: bool = True) -> Script:
-    """A broker that knows ApiVersions up to `newest`."""
+    """Make a broker that knows ApiVersions up to `newest`."""
 
     async def script(stream: SocketStream) -> None:
         async for header in requests(stream):
@@ -294,7 +294,7 @@ async def test_a_silent_peer_is_given_up_after_the_setup_timeout() -> None:
 
 
 async def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> None:
-    """It takes the question for the beginning of a request, and says nothing."""
+    """A web server is recognised even if it waits silently for the rest of a request."""
 
     async def web(stream: SocketStream) -> None:
         heard = b""
@@ -349,7 +349,7 @@ async def test_more_frames_than_were_asked_for_are_refused() -> None:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port nobody listens on: bound, so that nobody else takes it meanwhile."""
+    """Return a port without a listener, bound so that no other process takes it."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -390,7 +390,7 @@ async def test_small_frames_are_sent_at_once() -> None:
 
 
 class Recorder:
-    """A connector that remembers its streams, and may never finish connecting."""
+    """A connector that keeps its streams, and may never finish connecting."""
 
     def __init__(self, *, hang: bool = False) -> None:
         self.streams: list[ByteStream] = []
@@ -444,7 +444,7 @@ async def test_a_stream_is_closed_when_opening_fails() -> None:
 
 
 async def test_a_stranger_may_answer_in_64_kib_which_does_not_hold_the_loop() -> None:
-    """A broker answers ApiVersions in 1 KiB; what is longer would be read before it is known."""
+    """Until a peer has proved to be a broker, it may answer at most 64 KiB; brokers need 1 KiB."""
     many = tuple((key, 0, 13) for key in range(9_000))
     async with peer(says(versions(3, *many))) as port:
         connection = await open_to(port)

@@ -1,6 +1,7 @@
-"""A session renewed in the middle of a connection's work (KIP-368): park, drain, ask, go on.
+"""A session is renewed while requests are in flight, without losing one (KIP-368).
 
-The peer is a script that sees every frame. It answers requests late and in order, so that many are
+Queued requests wait, outstanding ones are answered, the client authenticates, and sending goes on.
+The peer is a script that sees every frame. It answers late and in order, so that many responses are
 due when the renewal begins.
 """
 
@@ -44,11 +45,11 @@ pytestmark = [
 LIMIT = 1 << 20
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
 PAUSE = 0.2
-"""Between the arrival of a request and its answer, seconds."""
+"""The seconds between the arrival of a request and its answer."""
 
 
 class Broker:
-    """Answers in order, each request a while after it came, and keeps what it saw."""
+    """Answers each request in order, some time after it arrived, and keeps what it received."""
 
     def __init__(self, stream: MemoryStream, *, lifetime: float) -> None:
         self.stream = stream
@@ -59,11 +60,11 @@ class Broker:
 
     @property
     def kinds(self) -> list[int]:
-        """The API of each request, in order."""
+        """Return the API of each request, in order."""
         return [key for key, _, _ in self.seen]
 
     async def run(self) -> None:
-        """Read what comes when it comes, and answer it in its turn."""
+        """Read requests as they arrive, and answer each in its turn."""
         arrived, waiting = anyio.create_memory_object_stream[tuple[int, int, int]](1000)
         splitter = FrameSplitter(LIMIT)
         async with arrived, anyio.create_task_group() as tasks:
@@ -121,7 +122,7 @@ class Broker:
 
 
 class World:
-    """A connection that is open and running, and its broker."""
+    """A running connection and its broker."""
 
     def __init__(self, connection: Connection, broker: Broker) -> None:
         self.connection = connection
@@ -145,7 +146,7 @@ class World:
         self.ended.set()
 
     def write(self, count: int) -> list[int]:
-        """Queue so many requests; returns their ids."""
+        """Queue this many requests; return their ids."""
         ids = [self.connection.next_correlation_id() for _ in range(count)]
         for each in ids:
             body = b"\0\x03\0\x0c" + each.to_bytes(4, "big") + b"\xff\xff"
@@ -158,7 +159,7 @@ class World:
 
 
 class Credentials:
-    """What the user's callable gives, and how often it was asked."""
+    """The user's callable for credentials, with a count of its calls."""
 
     def __init__(self) -> None:
         self.name = "alice"
@@ -215,7 +216,7 @@ async def pass_time(seconds: float) -> None:
 
 async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> None:
     async with world(Credentials()) as it:
-        early = it.write(8)  # 1.6 seconds of answers
+        early = it.write(8)  # answered after 1.6 seconds
         await pass_time(1.95)
         late = it.write(3)
         await it.until_answered(early + late)
@@ -223,7 +224,7 @@ async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> 
         at = kinds.index(HANDSHAKE, 3)
         assert kinds == [18, 17, 36, *[3] * 8, 17, 36, *[3] * 3]
         assert [cid for _, cid, _ in it.broker.seen[at + 2 :]] == late
-        # Nothing was sent while something was due: the exchange had the connection to itself.
+        # Nothing was sent while a response was due, so the exchange had the connection to itself.
         assert it.answers == early + late
 
 
@@ -232,7 +233,7 @@ async def test_requests_in_the_pipe_are_drained_before_the_exchange_begins() -> 
         await pass_time(1.6)
         early = it.write(3)  # answered after 1.8, 2.0 and 2.2 seconds
         await pass_time(0.35)
-        late = it.write(5)  # after 1.95 seconds of a session of two
+        late = it.write(5)  # after 1.95 seconds of a session of two seconds
         await it.until_answered(early)
         drained = it.broker.answered_at
         await it.until_answered(early + late)
@@ -270,7 +271,7 @@ async def test_a_session_without_an_end_is_not_renewed() -> None:
 
 
 async def test_an_absurd_lifetime_keeps_us_neither_busy_nor_for_ever() -> None:
-    """A second passes between two renewals, and a lifetime is a month at most."""
+    """At least a second passes between two renewals, and a session lasts a month at most."""
     async with world(Credentials(), lifetime=0.001) as it:
         for _ in range(20):
             await it.until_answered(it.write(1))
@@ -327,7 +328,7 @@ async def test_a_refusal_is_the_cause() -> None:
 
 @pytest.mark.parametrize("what", ["another id", "garbage", "end", "two"])
 async def test_a_broker_that_breaks_the_exchange_ends_the_connection(what: str) -> None:
-    """An answer out of order, undecodable, cut off or too long ends the connection."""
+    """An answer that is out of order, undecodable, cut off or too long ends the connection."""
 
     async def break_it(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:

@@ -1,4 +1,4 @@
-"""Signals: given once, to all who wait, and to those who come later."""
+"""A signal wakes every task that waits for it, and later tasks do not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers and bodies as frames, compared with what kio makes of the same fields."""
+"""Headers and bodies have the bytes that kio writes for the same fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ client_ids = st.none() | st.text(max_size=20)
 
 
 def schema(kind: Any) -> Any:
-    """A schema that is there; its instances are made without kio's subtypes of int and str."""
+    """Return a schema that exists; its instances are made without kio's subtypes of int and str."""
     assert kind is not None
     return kind
 

@@ -1,4 +1,4 @@
-"""Metadata read by hand: held to the schemas' reader in each version, and bounded."""
+"""Metadata decoded by hand equals the schema decoder's result in each version, and is bounded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VERSIONS = range(4, 14)
 
 
 class Everything(Container[str]):
-    """Every topic was asked for."""
+    """A container that contains every topic."""
 
     def __contains__(self, _name: object) -> bool:
         return True
 
 
 def answer(version: int, *, topics: int = 2, partitions: int = 3, brokers: int = 2) -> bytes:
-    """Without its length; the topics are t0, t1, ..."""
+    """Make an answer without its length prefix; the topics are t0, t1, ..."""
     schema: Any = response_type(3, version)
     module = __import__(schema.__module__, fromlist=["MetadataResponseTopic"])
     parts = tuple(
@@ -93,7 +93,7 @@ def test_topics_nobody_asked_for_are_walked_over(version: int) -> None:
 
 
 def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
-    """Each array alone is far below it, and none of the topics was asked for."""
+    """One limit holds for all topics, partitions and brokers together, wanted or not."""
     count = MAX_ITEMS // 3
     part = bytes(14) + b"\1\1\1\0"
     topic = b"\0\0" + b"\2t" + bytes(17) + _uvarint(count + 1) + part * count + bytes(5)
@@ -107,7 +107,7 @@ def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
 
 
 def test_tagged_fields_count_as_items() -> None:
-    """None of any version is known, and 16 MiB of empty ones took five seconds to walk over."""
+    """Tagged fields count as items: skipping 16 MiB of empty ones took five seconds."""
     start = bytes(9) + b"\1\0" + bytes(4) + b"\1"
     for tags, fits in ((MAX_ITEMS, True), (MAX_ITEMS + 1, False)):
         frame = start + _uvarint(tags) + b"\x63\0" * tags

@@ -1,4 +1,4 @@
-"""Produce in every version: requests as kio writes them, answers as the engine sees them."""
+"""Produce requests have kio's bytes in every version; answers give the engine the same facts."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_version_that_does_not_exist_is_refused(version: int) -> None:
 
 
 def answer(version: int, **partition: Any) -> Any:
-    """A response of one partition, every field of it set that the version has."""
+    """Make a response for one partition, with every field that the version has."""
     kinds = schemas(version, "response")
     fields = {"index": 3, "error_code": ErrorCode.none, "base_offset": 42} | partition
     if version >= 8:
@@ -301,7 +301,7 @@ def outcome(read: Any, version: int, raw: bytes) -> Any:
 
 @st.composite
 def nearly_plain(draw: st.DrawFn) -> tuple[int, bytes]:
-    """A healthy broker's answer from v9 on, or one byte beside it."""
+    """Generate a healthy broker's answer from v9 on, possibly with one byte changed."""
     version = draw(st.sampled_from([v for v in VERSIONS if v >= 9]))
     kinds = schemas(version, "response")
     small, wide = st.integers(-2, 3), st.integers(-(2**63), 2**63 - 1)
@@ -400,7 +400,7 @@ def test_a_v14_answer_is_a_v13_answer_with_one_tag_more() -> None:
 
 
 def test_a_v13_answer_never_tells_a_window() -> None:
-    # To a v13 reader the field is an unknown tag.
+    # To a reader of v13 the field is an unknown tag.
     raw = payload(encode_response(v14(20, 20), 1))
     assert decode_produce_response(13, raw)[1].partitions[0].retained is None
 

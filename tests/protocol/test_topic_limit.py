@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of how large a batch of a topic may be."""
+"""DescribeConfigs tells how large a batch of a topic may be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioidem._protocol.topic_limit import topic_limit
 
 
 def described(configs: dict[str, str | None], code: int = 0) -> Fields:
-    """A broker's answer about one topic."""
+    """Make a broker's answer about one topic."""
     values = [Fields(name=name, value=value) for name, value in configs.items()]
     return Fields(results=[Fields(error_code=code, configs=values)])
 
@@ -28,7 +28,7 @@ def described(configs: dict[str, str | None], code: int = 0) -> Fields:
     ],
 )
 def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: int | None) -> None:
-    """A batch must fit into a message and into a segment."""
+    """A batch must fit into a message and into a segment, so the smaller limit holds."""
     assert topic_limit(described(configs), "none") == most
 
 
@@ -39,7 +39,7 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
         ("gzip", "gzip", 700),
         ("uncompressed", "none", 700),
         (None, "gzip", 700),
-        # Compressing can make what does not compress a little larger.
+        # Compressing incompressible records can enlarge them a little.
         ("snappy", "none", 600),
         ("uncompressed", "gzip", None),
         ("lz4", "zstd", None),
@@ -48,11 +48,11 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
 def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
     stored: str | None, sent: str, most: int | None
 ) -> None:
-    """The broker judges a batch again as it stores it; nobody knows how large that is."""
+    """If the broker compresses a batch again, its size on the wire has no known limit."""
     configs = {"max.message.bytes": "700", "compression.type": stored}
     assert topic_limit(described(configs), sent) == most
 
 
 def test_a_refusal_tells_nothing() -> None:
-    """A value beside an error code is not taken."""
+    """A value next to an error code is ignored."""
     assert topic_limit(described({"max.message.bytes": "700"}, code=29), "none") is None

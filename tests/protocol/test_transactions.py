@@ -1,4 +1,4 @@
-"""Requests of transactions: every version, there and back, against kio's own schemas."""
+"""Transactional requests and answers keep their fields in every version, by kio's schemas."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def spoken(api_key: int) -> range:
 
 
 def sent(request: Any) -> Any:
-    """As the broker decodes it."""
+    """Decode a request as the broker does."""
     return decode_request(encode_request(request, correlation_id=1, client_id="c")[4:])[1]
 
 
 def answered(api_key: int, version: int, values: dict[str, Any]) -> Any:
-    """As the client decodes it."""
+    """Decode an answer as the client does."""
     response = respond(api_key, version, {"throttle_time": THROTTLE, **values})
     return decode_response(type(response), encode_response(response, 1)[4:])[1]
 

@@ -1,7 +1,7 @@
-"""Our batches against Kafka's own, made by golden/regenerate.py with the Java classes themselves.
+"""Our batches equal Kafka's own, which golden/regenerate.py made with the Java classes themselves.
 
-Uncompressed batches are compared byte for byte. Compressed bytes differ between versions of a
-compressor, so there the decompressed records and the rest of the header are.
+Uncompressed batches are compared byte by byte. Compressed bytes differ between versions of a
+compressor, so there the decompressed records and the rest of the header are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READ_ONLY = {
     for name, case in CASES.items()
     if "kind" in case or "deltas" in case or case.get("magic", 2) != 2
 }
-# Of the largest ones only the hash is kept, which says nothing of a compressor of another version.
+# Of the largest batches only the hash is kept, which differs between versions of a compressor.
 COMPRESSED = [
     name
     for name, case in CASES.items()
@@ -47,7 +47,7 @@ PLAIN = [n for n, case in CASES.items() if "codec" not in case and n not in READ
 
 
 def expand(notation: str | None) -> bytes | None:
-    """``hh*n`` is one byte n times."""
+    """Expand ``hh*n``, which stands for n times the byte hh."""
     if notation is None:
         return None
     byte, _, times = notation.partition("*")

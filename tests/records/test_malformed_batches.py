@@ -1,4 +1,4 @@
-"""What is no batch is refused: only ProtocolError escapes, and memory stays within the limits."""
+"""Malformed batches raise ProtocolError only, and memory stays within the limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCHES = {codec: build_batch(RECORDS, codec=codec).data for codec in Codec}
 
 
 def batch_of(section: bytes, count: int, codec: Codec = Codec.NONE, last_delta: int = -1) -> bytes:
-    """A batch whose header is right and whose records are whatever ``section`` is."""
+    """Make a batch with a correct header and ``section`` as its records."""
     last_delta = max(count - 1, 0) if last_delta < 0 else last_delta
     tail = struct.pack(">hiqqqhii", codec, last_delta, NOW, NOW, -1, -1, -1, count)
     crc = crc32c(section, crc32c(tail))
@@ -57,7 +57,7 @@ def refuses(data: bytes) -> None:
 
 
 def unsigned(number: int) -> bytes:
-    """A varint without zigzag: what a length or count looks like before it is halved."""
+    """Encode a varint without zigzag, so that a length or count can have any bits."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -236,7 +236,7 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
 )
 def test_a_malformed_record_is_refused(section: tuple[str, bytes]) -> None:
     refuses(batch_of(section[1], 1))
-    # Nor does it help to be followed by bytes that it could run into.
+    # Further records after it, which it could run into, make no difference.
     refuses(batch_of(section[1] + record_of(WHOLE) * 40, 1))
 
 

@@ -1,3 +1,3 @@
-"""Who is let in, who is trusted, and what is never shown."""
+"""Tests of authentication, trust, and secrets that must never be shown."""
 
 from __future__ import annotations

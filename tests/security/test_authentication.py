@@ -1,8 +1,8 @@
-"""Whole producers and embedded brokers: every mechanism lets in and keeps out, sessions are renewed
-with the pipeline full, credentials change at run time.
+"""Producers authenticate with every mechanism, renew sessions, and change credentials.
 
-The brokers' side is written apart from the client's. What depends on time runs on trio's clock that
-jumps, with brokers in memory; the mechanisms themselves run on each event loop, over TCP.
+The embedded brokers' side of each mechanism is written independently of the client's. Tests that
+depend on time use trio's virtual clock and brokers in memory; the mechanisms themselves are tested
+on each event loop, over TCP.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PRODUCE, HANDSHAKE, AUTHENTICATE = 0, 17, 36
 
 
 def brokers(*mechanisms: str, **more: Any) -> EmbeddedCluster:
-    """Brokers that offer these mechanisms."""
+    """Start brokers that offer these mechanisms."""
     settings = {name: more.pop(name) for name in ("max_session", "tls") if name in more}
     security = BrokerSecurity(mechanisms=mechanisms, users=USERS, **settings)
     return EmbeddedCluster(security=security, **more)
@@ -60,7 +60,7 @@ def of(cluster: EmbeddedCluster, **options: Any) -> Producer:
 
 
 def credentials(mechanism: str, right: bool = True) -> Mapping[str, Any]:
-    """Alice's, or nearly."""
+    """Return Alice's credentials, or wrong ones that are similar."""
     secret = "alice-secret" if right else "alice-secreT"
     if mechanism == "OAUTHBEARER":
         seconds = 60 if right else -60
@@ -75,7 +75,7 @@ def credentials(mechanism: str, right: bool = True) -> Mapping[str, Any]:
 
 
 async def _pass(seconds: float) -> None:
-    """Let time pass that costs none: on the clock that jumps."""
+    """Let virtual time pass."""
     with anyio.move_on_after(seconds):
         await anyio.sleep_forever()
 
@@ -116,7 +116,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
-    """Whatever a broker offers instead, it learns the name of our mechanism and nothing else."""
+    """A broker that offers another mechanism learns the name of ours, and nothing else."""
     seen: list[tuple[int, Any]] = []
 
     def watch(request: RequestSeen) -> None:
@@ -157,11 +157,12 @@ async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) 
 
 @bounded(30)
 async def test_keys_are_derived_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million rounds take a second of a core: other tasks go on meanwhile."""
+    """Other tasks run while a key is derived, which takes a second for a million iterations."""
     derive, threads = hashlib.pbkdf2_hmac, set[int]()
 
     def derived(name: str, word: bytes, *more: Any) -> bytes:
-        if word == b"alice-secreT":  # ours: the broker derives its own from the right one
+        # the client's own derivation; the broker derives its key from the right password
+        if word == b"alice-secreT":
             threads.add(threading.get_ident())
         return derive(name, word, *more)
 
@@ -191,7 +192,7 @@ async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
 @bounded(30)
 async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) -> None:
-    """Error NONE without the broker's signature is a refusal: a stranger could say it."""
+    """Error code NONE without the broker's signature is a failure: any peer could send it."""
     rounds = 0
 
     def pretend(seen: RequestSeen) -> Action | None:
@@ -211,7 +212,7 @@ async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) ->
 
 @bounded(30)
 async def test_what_the_broker_says_is_escaped_and_cut() -> None:
-    """An error message is a stranger's text."""
+    """A broker's error message is escaped and shortened."""
 
     def shout(seen: RequestSeen) -> Action | None:
         if seen.api_key != AUTHENTICATE:
@@ -326,7 +327,7 @@ async def test_credentials_cannot_be_set_where_none_are_used() -> None:
 
 
 async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tuple[Any, float]:
-    """Change the password under a producer at work; what becomes of its next record, and when."""
+    """Change a running producer's password; return its next record's error, and when it came."""
     security = BrokerSecurity(mechanisms=("PLAIN",), users=users)
     async with (
         EmbeddedCluster(security=security, transport="memory") as cluster,
@@ -336,7 +337,7 @@ async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tupl
         users["alice"] = "changed"
         await cluster.stop_broker(0)
         await cluster.start_broker(0)
-        await _pass(0.01)  # until the end of the connection was noticed
+        await _pass(0.01)  # lets the producer notice the end of the connection
         began = anyio.current_time()
         delivery = producer.send_nowait("t", b"2")
         with pytest.raises((AuthenticationFailedError, DeliveryTimeoutError)) as caught:
@@ -348,7 +349,7 @@ async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tupl
 @VIRTUAL
 @bounded(300)
 async def test_values_that_are_refused_again_and_again_end_the_producer() -> None:
-    """Refused values end the producer after pauses, long before the deadline of its records."""
+    """Repeatedly refused values end the producer, after pauses but before its records expire."""
     error, seconds = await _locked_out(password("PLAIN"), dict(USERS))
     assert isinstance(error, SaslAuthenticationFailed)
     assert error.status is DeliveryStatus.NOT_WRITTEN
@@ -360,7 +361,7 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A callable may give other credentials the next time; warnings say what is waited for."""
+    """A callable is asked again until the deadline, with warnings that say what is awaited."""
     caplog.set_level(logging.WARNING, "aioidem")
     options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
     error, seconds = await _locked_out(options, dict(USERS))
@@ -374,7 +375,7 @@ async def test_a_callable_is_asked_again_until_the_deadline(
 
 
 class Exchanges:
-    """Counts the exchanges the brokers see, and what was served while one was going on."""
+    """Counts the exchanges that the brokers see, and the requests served during one."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.begun: list[float] = []
@@ -400,9 +401,10 @@ class Exchanges:
 async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
     mechanism: str,
 ) -> None:
-    """Every two seconds, twenty requests in flight over 150 ms, for half a minute."""
+    """Sessions of two seconds are renewed with twenty requests in flight, and no record is lost."""
     options = dict(credentials(mechanism))
-    if mechanism == "OAUTHBEARER":  # the brokers' clock is the real one here: long tokens
+    # the brokers' clock is the real one here, so tokens are valid for long
+    if mechanism == "OAUTHBEARER":
         options["sasl_oauth_token_provider"] = lambda: token(time.time() + 1e6)
     async with brokers(
         mechanism, max_session=2.0, rtt=0.15, retain=20, transport="memory"
@@ -418,8 +420,9 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
             values = [b"%d" % number for number in range(3500)]
             await producer.send_many("t", values, partition=0)
             statistics = producer.statistics()
-            assert len(cluster.state.connections) == 1  # the same one all along
-            assert exchanges.connections <= {1, 2}  # the bootstrap's, and that one
+            assert len(cluster.state.connections) == 1  # one connection for the whole test
+            # the bootstrap connection, and the one for the records
+            assert exchanges.connections <= {1, 2}
         stored = [r.value for batch in cluster.batches("t", 0) for r in batch.records()]
         assert stored == values
         assert cluster.max_span("t") > 15
@@ -448,7 +451,7 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
 @VIRTUAL
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
-    # As Kafka: within a second of the last one it is no renewal, but an error.
+    # As in Kafka, authenticating again within a second of the last time is an error.
     async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
         exchanges = Exchanges(cluster)
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
@@ -479,7 +482,7 @@ async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_d
 @VIRTUAL
 @bounded(600)
 async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> None:
-    # A renewal that changed the principal would be refused: "Cannot change principals".
+    # Kafka refuses a renewal that changes the principal: "Cannot change principals".
     async with brokers("PLAIN", max_session=5.0, transport="memory", rtt=0.1) as cluster:
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
             deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(500)]
@@ -501,7 +504,7 @@ async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time(
     def swallow(seen: RequestSeen) -> Action | None:
         nonlocal renewals
         renewals += seen.api_key == HANDSHAKE
-        # The first two are the bootstrap connection's and the broker's.
+        # The first two are the initial ones of the bootstrap connection and of the broker's.
         if seen.api_key == AUTHENTICATE and renewals == 3:
             return Drop(silent=True)
         return None
@@ -525,7 +528,7 @@ async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time(
 
 @bounded(60)
 async def test_expiring_tokens_are_replaced_before_they_expire() -> None:
-    """The session ends with its token; each renewal has a new one."""
+    """A session ends with its token, and each renewal uses a new one."""
     given: list[float] = []
 
     def provide() -> str:

@@ -1,4 +1,4 @@
-"""What is not allowed is said at once, with the name of what it is about."""
+"""A request that is not authorised fails at once, and the error names the resource."""
 
 from __future__ import annotations
 

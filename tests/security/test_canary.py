@@ -1,9 +1,9 @@
-"""Every mechanism, through success and failure, at DEBUG: what was said of it never has the secret.
+"""No output of any mechanism contains the secret, after success or failure, at DEBUG level.
 
-Searched are logs (of everything, not only ours), the text, repr and traceback of each exception
-with the local variables of all its frames, the reprs of producer, configuration and connection, the
-statistics, and pickles. The canary is a password, a token, a client secret, an AWS key; and, since
-nobody else may read them either, the payload of a record.
+The tests search logs (of all loggers), the text, repr and traceback of each exception with the
+local variables of all its frames, the reprs of producer, configuration and connection, the
+statistics, and pickles. The canary is a password, a token, a client secret, an AWS key, or the
+payload of a record, which must not be shown either.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What is said does not depend on the loop."""
+    """Use one event loop only, because the output does not depend on it."""
     return "asyncio"
 
 
 def unsigned(expires: float) -> str:
-    """A token with the canary in it, readable and encoded."""
+    """Make a token that contains the canary, in plain text and encoded."""
     parts: tuple[Mapping[str, Any], ...] = (
         {"alg": "none"},
         {"sub": "alice", "exp": expires, "jti": CANARY},
@@ -74,14 +74,14 @@ def unsigned(expires: float) -> str:
 
 
 def forms_of(secret: str) -> set[str]:
-    """How it could be spelt: plain, as bytes in a repr, in base64 at any place, in hexadecimal."""
+    """Return the spellings of a secret: plain, in a bytes repr, in base64 at any offset, in hex."""
     raw = secret.encode()
     encoded = {base64.b64encode(b"x" * shift + raw).decode()[4:-4] for shift in range(3)}
     return {secret, raw.hex(), secret[:-1], *encoded}
 
 
 class Ear:
-    """Hears everything that is said, and finds the canary in it."""
+    """Collects all output, and searches it for the canary."""
 
     def __init__(self) -> None:
         self._log = io.StringIO()
@@ -110,7 +110,7 @@ class Ear:
         told = traceback.TracebackException.from_exception(error, capture_locals=True, limit=50)
         own = [each for each in told.format() if "tests/security" not in each.split("\n")[0]]
         self._heard += own
-        # Error reporters follow the chain even where it is not shown.
+        # Error reporters follow the chain even if it is not displayed.
         for link in (error.__cause__, error.__context__):
             if link is not None:
                 self.hear_error(link)
@@ -127,7 +127,7 @@ class Ear:
 
 
 def options_for(mechanism: str, right: bool) -> dict[str, Any]:
-    """With the canary as the credential. Wrong ones are wrong on the broker's side."""
+    """Return options with the canary as credential; wrong ones differ on the broker's side."""
     if mechanism == "OAUTHBEARER":
         expires = time.time() + (60 if right else -60)
         return dict(sasl(mechanism, sasl_oauth_token_provider=lambda: unsigned(expires)))
@@ -168,7 +168,7 @@ def answers_nonsense(seen: RequestSeen) -> Action | None:
 
 
 def echoes(seen: RequestSeen) -> Action | None:
-    """A broker that says what it heard cannot be kept from it, but we need not repeat it all."""
+    """Make a broker that repeats what it received, which the client must not show in full."""
     if seen.api_key != AUTHENTICATE:
         return None
     values = {"error_code": 58, "error_message": "no", "auth_bytes": seen.request.auth_bytes}
@@ -176,7 +176,7 @@ def echoes(seen: RequestSeen) -> Action | None:
 
 
 async def drive(cluster: EmbeddedCluster, ear: Ear, options: Mapping[str, Any]) -> None:
-    """A producer's life, listened to."""
+    """Run a producer through its life and collect the output."""
     producer: Producer | None = None
     try:
         producer = Producer(cluster.bootstrap_servers, **options, max_block=5)
@@ -216,10 +216,10 @@ async def test_nothing_that_is_said_has_the_secret(
 
 @bounded(30)
 async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_keep_it() -> None:
-    """The frames of the stream's send have it as a local: none of them may be chained."""
+    """A failed send of a password chains no exception whose frames have it as a local variable."""
 
     class Breaking:
-        """Breaks at the third write: the first with a password in it."""
+        """A stream that breaks at the third write, the first with a password in it."""
 
         def __init__(self, inner: Any) -> None:
             self._inner = inner
@@ -270,7 +270,7 @@ async def test_the_client_secret_of_an_openid_client_is_not_said(right: bool) ->
 
 
 def kerberos() -> ModuleType:
-    """What is used of the package ``gssapi``, with a ticket that has the canary in it."""
+    """Make a substitute for the package ``gssapi``, with a ticket that contains the canary."""
 
     class SecurityContext:
         def __init__(self, **_given: object) -> None:
@@ -317,10 +317,10 @@ def kerberos() -> ModuleType:
 async def test_a_kerberos_ticket_is_not_said(
     answers: list[bytes], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No log and no exception has the ticket.
+    """No log and no exception contains a Kerberos ticket.
 
-    No embedded broker speaks GSSAPI: one without SASL says what such a one would, and may go on for
-    ten rounds.
+    Embedded brokers do not have GSSAPI, so one without SASL sends what such a broker would, for up
+    to ten rounds.
     """
     monkeypatch.setitem(sys.modules, "gssapi", kerberos())
     heard: list[bytes] = []
@@ -379,11 +379,11 @@ async def test_credentials_that_cannot_be_used_are_not_said(options: Mapping[str
 
 
 class NoValue:
-    """No option takes it."""
+    """Its values are legal for no option."""
 
 
 def _wrong(given: dict[str, Any], name: str, value: object) -> dict[str, Any]:
-    """Options with the canary in them, one of which is wrong."""
+    """Return options with the canary in them, one of which is wrong."""
     return {**given, name: value}
 
 
@@ -398,7 +398,7 @@ SINK = {"topic": "t"} | {f"kafka.{name}": value for name, value in JAVA.items()}
 
 
 def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Every way that options with a password come in, and all that can be wrong with them."""
+    """Yield every way to give options with a password, with everything that can be wrong."""
     for each in dataclasses.fields(ProducerConfig):
         wrong = _wrong({"bootstrap_servers": "h", **NATIVE}, each.name, NoValue())
         yield f"build {each.name}", partial(ProducerConfig.build, **wrong)
@@ -443,7 +443,7 @@ def entrances() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def frames_of(error: BaseException) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The local variables that an error reporter would send, but for those of the tests."""
+    """Return the local variables that an error reporter would send, except those of the tests."""
     for link in (error, error.__cause__, error.__context__):
         if link is None:
             continue
@@ -477,11 +477,11 @@ def no_frame_holds_a_password(entrance: str, enter: Callable[[], object]) -> Non
 
 
 TAKES_ANYTHING = {"api_version"}
-"""Arguments of the drop-in that any value is taken for, as in aiokafka."""
+"""The arguments of the drop-in that accept any value, as in aiokafka."""
 
 
 def test_what_kerberos_says_is_not_chained() -> None:
-    """The frames of its library hold tickets."""
+    """Exceptions of the Kerberos library are not chained, because their frames hold tickets."""
 
     def refuse() -> NoReturn:
         raise RuntimeError("no such key")
@@ -512,7 +512,7 @@ def test_what_makes_mechanisms_can_be_printed() -> None:
 
 
 def test_the_ear_hears() -> None:
-    """Each place where a secret could be said is one where it would be found."""
+    """The search finds the canary in each place where it could appear."""
     tries: list[Callable[[Ear], None]] = [
         lambda _: logging.getLogger("x").debug("%s", CANARY),
         lambda _: logging.getLogger("x").debug("%s", CANARY.encode()),

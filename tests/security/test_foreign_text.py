@@ -1,7 +1,7 @@
-"""What a stranger calls itself: escaped and cut wherever it is shown, whatever it is called.
+"""Text from a broker is escaped and shortened wherever it is shown.
 
-A broker puts hostile text into every field of type string of every answer that we read, one field
-at a time, and everything that is said of it is read: logs, exceptions, statistics and reprs.
+A broker puts hostile text into one field of type string at a time, of every answer that we read,
+and everything that is shown about it is examined: logs, exceptions, statistics and reprs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_hostile_text_is_shown_escaped_and_cut_and_compares_as_it_is() -> None:
 
 
 def strings_of(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of a schema's fields of type string."""
+    """Yield the paths of a schema's fields of type string."""
     for field in dataclasses.fields(schema):
         kind = _item(field.type)
         if dataclasses.is_dataclass(kind):
@@ -67,14 +67,14 @@ def strings_of(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def _item(kind: Any) -> Any:
-    """The type of a field, or of an array's items, without None."""
+    """Return the type of a field or of an array's items, without None."""
     while typing.get_origin(kind) is tuple or isinstance(kind, UnionType):
         kind = next(each for each in typing.get_args(kind) if each is not type(None))
     return kind
 
 
 def spoilt(entity: Any, path: tuple[str, ...]) -> Any:
-    """The same with hostile text at a path, in every item of the arrays on the way."""
+    """Copy an entity with hostile text at a path, in every item of the arrays on the way."""
     name, rest = path[0], path[1:]
     value = getattr(entity, name)
     if not rest:
@@ -139,7 +139,7 @@ def newest(api_key: int) -> tuple[int, int]:
 
 
 def met_by_a_producer() -> list[Any]:
-    """The fields of the newest version of what a producer asks."""
+    """Return the fields in the newest version of each API that a producer uses."""
     asked = set(SPOKEN) - {ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.CREATE_TOPICS}
     asked -= {ApiKey.DELETE_TOPICS, ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.DESCRIBE_CLUSTER}
     wanted = [newest(api_key) for api_key in sorted(asked)]
@@ -151,14 +151,14 @@ def met_by_a_producer() -> list[Any]:
 def test_nothing_a_producer_says_shows_it_raw(
     api_key: int, version: int, path: tuple[str, ...], failing: bool
 ) -> None:
-    """With an error code beside it, too: reasons are read where something failed."""
+    """No output of a producer shows the text unescaped, also when the answer has an error code."""
     said: list[str] = []
     log = Log()
     logger = logging.getLogger("aioidem")
     level, propagate = logger.level, logger.propagate
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)
-    logger.propagate = False  # what pytest shows is no terminal of an operator
+    logger.propagate = False  # pytest's own capture does not matter
 
     def rewrite(answer: Any) -> Any:
         if type(answer).__version__ != version and path[0] not in vars_of(answer):
@@ -186,7 +186,7 @@ def vars_of(entity: Any) -> set[str]:
 
 
 async def live(intercept: Any, said: list[str]) -> None:
-    """A transaction and a plain record, against brokers that want SASL."""
+    """Run a transaction and a plain record against brokers that require SASL."""
     security = BrokerSecurity(mechanisms=("PLAIN",), users={"me": "pw"})
     options = {**sasl("PLAIN", sasl_username="me", sasl_password="pw")}
     options |= {"max_block": 2.0, "delivery_timeout": 4.0, "request_timeout": 2.0}
@@ -218,7 +218,7 @@ async def live(intercept: Any, said: list[str]) -> None:
 
 
 def test_producers_that_an_audit_names_are_escaped() -> None:
-    """Their names come from the records of the topic, which anybody may have written."""
+    """An audit escapes producers' names, which come from records that anybody may have written."""
     found = {"examples": {"lost": [f"{FORGED}: 3", "p: 4"], "doubled": [HOSTILE]}}
     for line in example_lines(found):
         check(line)

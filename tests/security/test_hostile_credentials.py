@@ -1,8 +1,8 @@
-"""Credentials that cannot be used, and sources of credentials that fail: one refusal, no more.
+"""Unusable credentials, and sources of credentials that fail, cause one refusal and nothing else.
 
-Whatever goes wrong while a mechanism makes its message ends that attempt to authenticate as an
-`AuthenticationFailedError`. It neither ends the producer's background task nor shows the secret: a
-`UnicodeEncodeError` has the whole password in it.
+Whatever goes wrong while a mechanism makes its message ends that attempt to authenticate with
+`AuthenticationFailedError`. It neither ends the producer's background task nor shows the secret,
+although a `UnicodeEncodeError` contains the whole password.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TOKEN = base64.b64encode(CANARY.encode()).decode()
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """What is said does not depend on the loop."""
+    """Use one event loop only, because the texts do not depend on it."""
     return "asyncio"
 
 
 class Tokens:
-    """A provider of tokens, whose extensions are whatever the test says."""
+    """A provider of tokens whose extensions a test chooses."""
 
     def __init__(self, extensions: object) -> None:
         self._extensions = extensions
@@ -119,7 +119,7 @@ def test_what_can_never_be_sent_is_refused_as_an_option(options: Mapping[str, An
 
 @bounded(20)
 async def test_what_stands_behind_the_question_mark_of_a_url_is_not_said() -> None:
-    """Some providers take a key there."""
+    """The query of a token endpoint's URL, which may contain a key, is not shown."""
     ear = Ear()
     with provider(gives(b"", 503)) as (url, _):
         options = {**OPENID, "sasl_oauthbearer_token_endpoint_url": f"{url}?key={CANARY}"}
@@ -143,7 +143,7 @@ async def test_what_stands_behind_the_question_mark_of_a_url_is_not_said() -> No
     ],
 )
 def test_new_credentials_that_are_none_are_refused_at_once(username: Any, password: Any) -> None:
-    """And not when the session is renewed, hours later."""
+    """Unusable new credentials are refused when they are set, not hours later at the renewal."""
     ear = Ear()
     producer = Producer("h", **sasl("PLAIN", sasl_username="me", sasl_password="old"))
     with pytest.raises(ConfigError, match="two texts") as caught:

@@ -1,7 +1,7 @@
-"""Each mechanism as the plain object it is: what it says, and what it takes for an answer.
+"""Each mechanism, as a plain object, sends the right messages and refuses the wrong answers.
 
-SCRAM's server is scramp's, and for hostile ones a hand that writes messages. Every refusal must
-come as `AuthenticationFailedError`, at once, and without a word of the secret.
+SCRAM's server is scramp's, and messages of hostile servers are written by hand. Every refusal is an
+`AuthenticationFailedError`, comes at once, and does not contain the secret.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
     scram = Scram("SCRAM-SHA-256", "user", Secret("pencil"), nonce=OURS)
     assert scram.first() == f"n,,n=user,r={OURS}".encode()
     final = scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
-    # kafka_protocol #112, CVE-2024-56128: the whole nonce goes back.
+    # kafka_protocol #112, CVE-2024-56128: the client returns the whole nonce.
     assert final == (f"c=biws,r={THEIRS},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode())
     assert scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
 
@@ -97,13 +97,13 @@ def test_two_exchanges_have_different_nonces() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        # The nonce does not extend ours, is ours, cannot be printed, is missing.
+        # The nonce does not start with ours, equals ours, is not printable, or is missing.
         f"r=other{THEIRS},s={SALT},i=4096",
         f"r={OURS},s={SALT},i=4096",
         f"r={THEIRS}\x7f,s={SALT},i=4096",
         f"r={THEIRS[:-1]}é,s={SALT},i=4096",
         f"s={SALT},i=4096",
-        # Attributes missing, repeated, out of order, reserved, unreadable.
+        # Attributes are missing, repeated, out of order, reserved, or unreadable.
         f"r={THEIRS},i=4096",
         f"r={THEIRS},s={SALT}",
         f"r={THEIRS},r={THEIRS},s={SALT},i=4096",
@@ -118,7 +118,7 @@ def test_two_exchanges_have_different_nonces() -> None:
         "",
         "r",
         "\0" * 20,
-        # kafka-python #3026: few iterations are a downgrade, many a day's work.
+        # kafka-python #3026: few iterations are a downgrade, many take a day.
         *(f"r={THEIRS},s={SALT},i={count}" for count in ("0", "1", "4095", "-1", "x", "", "04096")),
         *(
             f"r={THEIRS},s={SALT},i={count}"
@@ -130,7 +130,7 @@ def test_two_exchanges_have_different_nonces() -> None:
 def test_a_hostile_first_answer_is_refused_at_once(
     message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong with it, no key is derived (kafka-python #3026)."""
+    """No key is derived from a malformed first answer (kafka-python #3026)."""
     derived: list[Any] = []
 
     def derive(*given: Any) -> bytes:
@@ -149,7 +149,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
 @pytest.mark.parametrize(
     "message",
     [
-        b"",  # Success without a proof.
+        b"",  # success without a proof
         b"v=",
         b"v=AAAA",
         b"v=" + base64.b64encode(b"\0" * 32),
@@ -163,7 +163,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
     ],
 )
 def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
-    """The exchange is not over before the server's signature was right."""
+    """The exchange is not complete before the server's signature was found right."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     with pytest.raises(AuthenticationFailedError):
@@ -173,7 +173,7 @@ def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
 def test_the_servers_signature_is_compared_in_constant_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As long for the first byte that differs as for the last, so that none can be guessed."""
+    """Comparing the signature takes as long for the first wrong byte as for the last one."""
     compared: list[object] = []
 
     def compare(one: Any, other: Any) -> bool:
@@ -189,7 +189,7 @@ def test_the_servers_signature_is_compared_in_constant_time(
 
 
 def test_scram_goes_on_after_nothing() -> None:
-    """A round after the end of the exchange is refused."""
+    """A message after the end of the exchange is refused."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
@@ -343,7 +343,7 @@ def test_aws_wants_to_be_confirmed() -> None:
 
 
 class Context:
-    """A security context that stands after two tokens, and marks what it wraps."""
+    """A security context that is complete after two tokens, and marks wrapped messages."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -380,7 +380,7 @@ def test_gssapi_shakes_hands_and_chooses_no_layer() -> None:
     [
         [b"bad"],
         [b"theirs", b"unprotected"],
-        [b"theirs", b"wrapped:\x06\x00\xff\xff"],  # only with a layer
+        [b"theirs", b"wrapped:\x06\x00\xff\xff"],  # security layers are required
         [b"theirs", b"wrapped:\x01"],
         [b"theirs", b""],
         [b"theirs", b"wrapped:\x01\x00\x00\x00", b"more"],

@@ -1,5 +1,6 @@
-"""Client credentials (KIP-768): tokens fetched, kept, replaced, and refused, from a server on this
-machine. The server is the standard library's, in a thread, in plaintext: TLS is the library's part.
+"""Client credentials (KIP-768): tokens are fetched, kept, replaced, and refused.
+
+The server is the standard library's, in a thread, without TLS, which is the HTTP library's part.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Answer = Callable[["Provider"], None]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Requests are made in a thread: the loop makes no difference."""
+    """Use one event loop only, because requests do not depend on it."""
     return "asyncio"
 
 
 class Provider(BaseHTTPRequestHandler):
-    """An OpenID provider that answers as the test says."""
+    """An OpenID provider that answers as a test says."""
 
     asked: list[tuple[dict[str, str], dict[str, list[str]]]]
     answer: Answer
@@ -60,7 +61,7 @@ class Provider(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing to stderr."""
+        """Log nothing."""
 
 
 def gives(body: object, status: int = 200, **headers: str) -> Answer:
@@ -70,7 +71,7 @@ def gives(body: object, status: int = 200, **headers: str) -> Answer:
 
 @contextmanager
 def provider(answer: Answer) -> Iterator[tuple[str, Any]]:
-    """Its token endpoint, and what it was asked."""
+    """Yield a token endpoint's URL, and the requests that it receives."""
     handler: Any = type("Handler", (Provider,), {"asked": [], "answer": staticmethod(answer)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -113,7 +114,7 @@ async def test_a_token_is_kept_until_a_fifth_of_its_life_is_left() -> None:
 async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
     lifetime: float,
 ) -> None:
-    """It is given to who asked, whatever is left of it by then: the broker judges it."""
+    """A token with a very short lifetime is returned, and not fetched again and again."""
     with provider(gives({"access_token": "t", "expires_in": lifetime})) as (url, handler):
         credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
         with anyio.fail_after(10):
@@ -133,7 +134,7 @@ async def test_those_who_wait_get_the_token_that_came_though_its_life_is_over() 
 
 @bounded(20)
 async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
-    """What is here already is read without waiting: 10,000 pieces of a byte held the loop."""
+    """Other tasks run while an answer arrives in tiny pieces, for example single bytes."""
     pieces = b"1\r\n \r\n" * 5_000
     ran = 0
 
@@ -149,7 +150,7 @@ async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
             with pytest.raises(AuthenticationFailedError, match="no usable access_token"):
                 await client(url).token()
             tasks.cancel_scope.cancel()
-    # 256 KiB of pieces of one byte: without a pause for each, 20 reads are as many turns.
+    # 256 KiB arrive in pieces of one byte. Without a break after each, 20 reads would be 20 passes.
     assert ran > 1 << 17
 
 
@@ -204,7 +205,7 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
             AuthenticationFailedError,
             "no usable access_token",
         ),
-        # A provider has the secret, and may say it back.
+        # A provider has the secret and may repeat it.
         (gives({"error": "no such secret: canary /secret"}, 401), AuthenticationFailedError, "401"),
         (
             gives({"error": "no such secret: canary+%2Fsecret"}, 401),
@@ -250,7 +251,7 @@ NOT_IN_TIME = "did not answer in full within 0.3 s"
 
 
 class Endpoint(socketserver.BaseRequestHandler):
-    """A token endpoint that sends `begin` at once and then `then`, again and again, slowly."""
+    """A token endpoint that sends `begin` at once, and then `then` slowly and for ever."""
 
     begin: bytes
     then: bytes
@@ -268,7 +269,7 @@ class Endpoint(socketserver.BaseRequestHandler):
 
 @contextmanager
 def endpoint(begin: bytes, then: bytes = b"") -> Iterator[str]:
-    """An endpoint that goes on until the block ends, if nobody closes the connection."""
+    """Start an endpoint that goes on until the block ends or the connection is closed."""
     gone = threading.Event()
     handler: Any = type("Handler", (Endpoint,), {"begin": begin, "then": then, "gone": gone})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
@@ -310,7 +311,7 @@ async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
         for _ in range(3):
             with pytest.raises(kind, match=says):
                 await credentials.token()
-            # One worker of anyio's, which imports the HTTP client, and none for each attempt.
+            # One worker thread of anyio, which imported the HTTP client, but none for each attempt.
             left = [
                 thread
                 for thread in threading.enumerate()

@@ -1,4 +1,4 @@
-"""The security options: what was asked for is done or refused, and nothing secret is quoted."""
+"""Security options are obeyed or refused, and no secret is quoted."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def _build(**options: Any) -> ProducerConfig:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        # Credentials or certificates that no protocol would use.
+        # Credentials or certificates that the protocol would not use.
         ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism is given: expected .* SASL_SSL"),
         ({**_SCRAM, "security_protocol": "SSL"}, "is given: expected .* SASL_SSL"),
         ({"ssl_context": ssl.create_default_context()}, "ssl_context is given: expected .* SSL"),
         ({**_SCRAM, "ssl_truststore_location": "ca.pem"}, "ssl_truststore_location is given"),
         ({**_SCRAM, "sasl_aws_region": "eu"}, "sasl_aws_region .*SCRAM-SHA-256 does not use"),
         (sasl("OAUTHBEARER", sasl_username="alice", **_OIDC), "sasl_username .*does not use"),
-        # What is missing.
+        # Something is missing.
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
         (sasl("PLAIN"), "needs sasl_username and sasl_password"),
         (sasl("SCRAM-SHA-512", sasl_username="alice"), "needs sasl_username and sasl_password"),
         (sasl("OAUTHBEARER"), "needs sasl_oauth_token_provider"),
         (sasl("OAUTHBEARER", sasl_oauthbearer_client_id="me"), "go together"),
         ({**_TLS, "ssl_keystore_key": "canary"}, "go together"),
-        # Two of what there is one of.
+        # Two values for the same thing.
         ({**_SCRAM, "sasl_credentials": lambda: None}, "both given"),
         (sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: "", **_OIDC), "not both"),
         (
@@ -71,7 +71,7 @@ def _build(**options: Any) -> ProducerConfig:
             {**_TLS, "ssl_context": ssl.create_default_context(), "ssl_keystore_location": "a"},
             "both given",
         ),
-        # What whoever listens could use.
+        # A listener could use these.
         (_PLAIN, "shows the credentials"),
         ({**sasl("OAUTHBEARER", **_OIDC), "sasl_allow_plaintext": False}, "shows the credentials"),
         ({**sasl("AWS_MSK_IAM"), "sasl_allow_plaintext": False}, "shows the credentials"),
@@ -102,7 +102,7 @@ def test_what_contradicts_itself_is_refused(options: Mapping[str, Any], complain
         _SCRAM,
         {**_PLAIN, "security_protocol": "SASL_SSL"},
         {**_PLAIN, "sasl_allow_plaintext": True},
-        {**_SCRAM, "sasl_allow_plaintext": False},  # nothing in it that a listener could replay
+        {**_SCRAM, "sasl_allow_plaintext": False},  # a listener could replay nothing of it
         sasl("PLAIN", sasl_credentials=lambda: ("a", "b")),
         sasl("OAUTHBEARER", **_OIDC),
         sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: ""),
@@ -175,7 +175,7 @@ def test_client_credentials_may_be_in_the_login_configuration() -> None:
         'PlainLoginModule required username="canary"; PlainLoginModule required;',
         'com.example.OwnLoginModule required password="canary";',
         'PlainLoginModule required username="a" password="canary" colour="canary";',
-        # A password with a blank in it, and no quotes around it.
+        # A password with a blank in it and without quotes around it.
         "PlainLoginModule required username=a password=my canary=1;",
     ],
 )

@@ -1,7 +1,7 @@
-"""The embedded brokers' TLS and SASL, judged by clients that have never heard of them.
+"""Other clients can use the embedded brokers' TLS and SASL.
 
-aiokafka authenticates with each of its mechanisms; librdkafka also renews its sessions (KIP-368).
-A mistake that our client and our broker shared would show here.
+aiokafka authenticates with each of its mechanisms; librdkafka also renews its sessions (KIP-368). A
+mistake that our client and our broker have in common would show here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HANDSHAKE = 17
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """aiokafka knows no trio."""
+    """Use asyncio only, which aiokafka needs."""
     return "asyncio"
 
 
@@ -89,7 +89,7 @@ async def test_librdkafka_is_let_in_and_renews_its_session(mechanism: str) -> No
             handshakes.append(seen.connection_id)
 
     def renewed() -> bool:
-        """Whether some connection authenticated three times."""
+        """Return whether some connection authenticated three times."""
         return any(handshakes.count(each) > 2 for each in set(handshakes))
 
     options: Mapping[str, Any] = {
@@ -110,7 +110,7 @@ async def test_librdkafka_is_let_in_and_renews_its_session(mechanism: str) -> No
 
 
 def _produce(servers: str, options: Mapping[str, Any], enough: Callable[[], bool]) -> int:
-    """A record whenever the last one was delivered, until it is enough."""
+    """Send one record after the other until it is enough."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, **options})
     failures: list[Any] = []
     sent, until = 0, time.monotonic() + 40

@@ -1,4 +1,4 @@
-"""Secret: nothing shows it but `reveal`."""
+"""Only `reveal` shows the content of a Secret."""
 
 from __future__ import annotations
 

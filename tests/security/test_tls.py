@@ -1,4 +1,4 @@
-"""TLS: whom we trust, whom we do not, and what a peer is called that does not speak it."""
+"""TLS accepts trusted certificates only, and an error names a peer that does not speak TLS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRUST: Mapping[str, Any] = {"security_protocol": "SSL", "ssl_truststore_certific
 
 
 class Renamed:
-    """Connects to the broker of the test by whatever name."""
+    """Connects to the test's broker under any name."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -50,7 +50,7 @@ class Renamed:
 
 @asynccontextmanager
 async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterator[int]:
-    """A listener on 127.0.0.1; gives its port."""
+    """Yield the port of a listener on 127.0.0.1."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)
@@ -69,8 +69,9 @@ async def peer(handle: Callable[[SocketStream], Awaitable[None]]) -> AsyncIterat
 
 
 def shaking(context: ssl.SSLContext) -> Callable[[SocketStream], Awaitable[None]]:
-    """A peer that shakes hands, and stays until it is left. It says why it does not shake hands,
-    which anyio's stream leaves unsent.
+    """Yield a peer that makes the TLS handshake and stays connected.
+
+    If the handshake fails, it sends the TLS alert, which anyio's stream does not.
     """
 
     async def handle(stream: SocketStream) -> None:
@@ -92,7 +93,7 @@ def shaking(context: ssl.SSLContext) -> Callable[[SocketStream], Awaitable[None]
 
 
 async def connect(port: int, host: str = "localhost", **options: Any) -> None:
-    """Shake hands with the peer, and leave."""
+    """Make the TLS handshake with the peer and close the connection."""
     config = ProducerConfig.build("h", **{**TRUST, **options})
     connector: Connector = TlsConnector(Renamed(port), lambda: client_context(config))
     stream = await connector.connect(host, 9093)
@@ -115,7 +116,7 @@ async def test_records_go_through_tls() -> None:
 
 
 class Guarded(MemoryStream):
-    """As sockets do: two sends at once are an error."""
+    """A stream on which two sends at the same time are an error, as on sockets."""
 
     sending = False
 
@@ -129,7 +130,7 @@ class Guarded(MemoryStream):
 
 @bounded(20)
 async def test_two_sends_at_once_wait_for_one_another() -> None:
-    # TLS may have to answer its peer while a request is being written.
+    # TLS may have to send something of its own while a request is being written.
     ours, theirs = stream_pair()
     ours.__class__ = Guarded
     stream = OneAtATime(ours)
@@ -146,7 +147,7 @@ async def test_two_sends_at_once_wait_for_one_another() -> None:
     ("host", "names"),
     [
         ("kafka-1.example.org", ["kafka-1.example.org"]),
-        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # librdkafka #5253: the root's dot
+        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # librdkafka #5253: a trailing dot
         ("KAFKA-1.example.org", ["kafka-1.example.org"]),
         ("kafka-1.example.org", ["*.example.org"]),
         ("10.1.2.3", ["10.1.2.3"]),
@@ -155,7 +156,7 @@ async def test_two_sends_at_once_wait_for_one_another() -> None:
 )
 @bounded(20)
 async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[str]) -> None:
-    """Names, wild cards, addresses of both kinds and a trailing dot match."""
+    """A certificate matches by name, wild card or address, also with a trailing dot."""
     async with peer(shaking(CA.server(*names))) as port:
         await connect(port, host)
 
@@ -173,7 +174,7 @@ async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[st
 )
 @bounded(20)
 async def test_a_certificate_for_another_host_is_refused(host: str, names: list[str]) -> None:
-    """The check is on by default, and only an explicit option turns it off."""
+    """A certificate for another host is refused, unless an explicit option turns the check off."""
     async with peer(shaking(CA.server(*names))) as port:
         with pytest.raises(SslAuthenticationError, match=r"certificate is not accepted: .*match"):
             await connect(port, host)
@@ -182,7 +183,7 @@ async def test_a_certificate_for_another_host_is_refused(host: str, names: list[
 
 @bounded(20)
 async def test_an_authority_nobody_named_is_refused_even_without_the_check_of_the_host() -> None:
-    """A certificate of an unknown authority is refused as a self-signed one is."""
+    """A certificate of an unknown authority is refused, even without the check of the host name."""
     async with peer(shaking(Authority().server("localhost"))) as port:
         with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
             await connect(port, ssl_endpoint_identification_algorithm="")
@@ -204,7 +205,7 @@ async def test_an_expired_certificate_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
 @bounded(20)
 async def test_tls_before_1_2_is_not_spoken() -> None:
-    """TLS 1.0 and 1.1 are refused, by our contexts and with a caller's that would speak them."""
+    """TLS 1.0 and 1.1 are refused, also with a caller's context that allows them."""
     old = CA.server("localhost")
     old.set_ciphers("DEFAULT@SECLEVEL=0")
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -301,7 +302,7 @@ def test_a_store_that_is_no_pem_is_named_with_its_path(
 
 
 def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> None:
-    """A folder in its place cannot be read by anybody, root included."""
+    """The error names a store that cannot be read, here a folder."""
     with pytest.raises(ConfigError, match=r"ssl_truststore_location=.*cannot be loaded") as caught:
         Producer("h:1", security_protocol="SSL", ssl_truststore_location=str(tmp_path))
     assert str(tmp_path) in str(caught.value)
@@ -468,7 +469,7 @@ async def test_the_end_of_the_stream_is_a_lost_connection_with_and_without_close
                     await front.unwrap()
 
         async with peer(relay) as relayed:
-            # The cluster names itself; the names lead through the relay.
+            # The cluster advertises a name, which leads through the relay.
             connector = Renamed(relayed)
             async with Producer(
                 cluster.bootstrap_servers, connector=connector, **TRUST

@@ -1,4 +1,4 @@
-"""What the security tests share: certificates of the moment, tokens, and options that fit them."""
+"""Helpers of the security tests: new certificates, tokens, and matching options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail the test if it takes longer."""
+    """Fail a test that takes longer than this."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -48,7 +48,7 @@ def bounded(
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate with its key, as PEM; the key in PKCS #8, which Java reads."""
+    """A certificate with its key, as PEM; the key is in PKCS #8, which Java reads."""
 
     key: str
     chain: str
@@ -67,18 +67,18 @@ class Identity:
 
 
 class Authority:
-    """A certificate authority that nobody but the test trusts."""
+    """A certificate authority that only the test trusts."""
 
     def __init__(self) -> None:
         self._ca = trustme.CA()
         self.pem = self._ca.cert_pem.bytes().decode()
 
     def identity(self, *names: str, **more: Any) -> Identity:
-        """A certificate for these hosts."""
+        """Make a certificate for these hosts."""
         return Identity.of(self._ca.issue_cert(*names, **more))
 
     def server(self, *names: str, clients: bool = False, **more: Any) -> ssl.SSLContext:
-        """A broker's context, with a certificate for these hosts; ``clients`` must have one too."""
+        """Make a broker's TLS context for these hosts; ``clients`` may need a certificate."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._ca.issue_cert(*names, **more).configure_cert(context)
         if clients:
@@ -88,7 +88,7 @@ class Authority:
 
 
 def token(expires: float, subject: str = "alice", **claims: Any) -> str:
-    """An unsigned token, as Kafka's own test validator takes them; ``expires`` is epoch seconds."""
+    """Make an unsigned token, which Kafka's test validator accepts; ``expires`` in epoch s."""
     parts = {"alg": "none"}, {"sub": subject, "iat": expires - 7200, "exp": expires, **claims}
     head, payload = (
         base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts
@@ -97,7 +97,7 @@ def token(expires: float, subject: str = "alice", **claims: Any) -> str:
 
 
 class AwsSession:
-    """What is used of a botocore session."""
+    """The part of a botocore session that is used."""
 
     def __init__(self, access_key: str, secret_key: str, session_token: str | None = None) -> None:
         from botocore.credentials import Credentials
@@ -116,7 +116,7 @@ class AwsSession:
 
 
 def sasl(mechanism: str, **options: Any) -> Mapping[str, Any]:
-    """Options for SASL without TLS."""
+    """Return the options for SASL without TLS."""
     return {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": mechanism,
@@ -126,12 +126,12 @@ def sasl(mechanism: str, **options: Any) -> Mapping[str, Any]:
 
 
 def password(mechanism: str, name: str = "alice", word: str = "alice-secret") -> Mapping[str, Any]:
-    """Options for a mechanism with passwords, without TLS."""
+    """Return the options for a mechanism with passwords, without TLS."""
     return sasl(mechanism, sasl_username=name, sasl_password=word)
 
 
 async def log_in(connector: Connector, servers: str, config: ProducerConfig) -> Connection:
-    """A connection to a broker, logged in as a producer of this configuration would be."""
+    """Open a connection that is authenticated as this configuration's producer would be."""
     host, _, port = servers.partition(":")
     return await Connection.open(
         connector,

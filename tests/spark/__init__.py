@@ -1,1 +1,1 @@
-"""Tests of the Spark parts."""
+"""Tests of aioidem on Spark."""

@@ -1,9 +1,9 @@
-"""What the tests on Spark share: one session of two threads, and one embedded cluster.
+"""Fixtures of the tests on Spark: one session with two threads, and one embedded cluster.
 
-Those are ``slow``: a JVM starts, and Spark plans for a second what it does in a blink. Spark's own
-Kafka source reads the embedded brokers, so that real ones are needed only where it says so.
+These tests are ``slow``: a JVM starts, and Spark's planning takes a second even for tiny jobs.
+Spark's own Kafka source reads from the embedded brokers, so that most tests need no real ones.
 
-Invariant: where Spark cannot be run a test is skipped with the reason, but on CI it fails.
+Invariant: where Spark cannot run, a test is skipped with the reason; on CI it fails.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
-# Sockets to its JVM, whenever a job's result has been read.
+# Sockets to its JVM, after a job's result has been read.
 PYSPARK_FORGETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*<socket:pytest.PytestUnraisableExceptionWarning",
 )
-_SECONDS = 240  # the first one starts a JVM, and may download
+_SECONDS = 240  # the first test starts a JVM, and may have to download jars
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of what Spark records of itself, as text."""
+    """Make the folder for Spark's event log, which is text."""
     return tmp_path_factory.mktemp("events")
 
 
 @pytest.fixture(scope="session")
 def spark(event_log: Path) -> Iterator[SparkSession]:
-    """The session, with Spark's Kafka source."""
+    """Start the session, with Spark's Kafka source."""
     try:
         opened = open_session(
             "aioidem tests",
@@ -63,7 +63,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.dir": event_log.as_uri(),
                 "spark.eventLog.compress": "false",
-                # Code that runs for a second is not worth the second compiler.
+                # The second compiler does not pay for code that runs for a second.
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             },
         )
@@ -72,7 +72,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         if os.environ.get("CI", "").lower() == "true":
             raise
         pytest.skip(str(error))
-    # Its port is opened here once, and not by the test that first needs it.
+    # Opens its port here once, instead of in the first test that needs it.
     from pyspark.java_gateway import ensure_callback_server_started
 
     start: Any = ensure_callback_server_started
@@ -83,21 +83,21 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def portal() -> Iterator[BlockingPortal]:
-    """An event loop in a thread of its own: Spark's calls block."""
+    """Run an event loop in a thread of its own, because Spark's calls block."""
     with start_blocking_portal() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def cluster(portal: BlockingPortal) -> Iterator[EmbeddedCluster]:
-    """An embedded broker that listens on a port."""
+    """Start an embedded broker that listens on a port."""
     with portal.wrap_async_context_manager(EmbeddedCluster(brokers=1)) as running:
         yield running
 
 
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> str:
-    """A topic of two partitions that nobody else has."""
+    """Make a topic of two partitions for one test."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(name, partitions=2)
     return name
@@ -105,7 +105,7 @@ def topic(cluster: EmbeddedCluster) -> str:
 
 @pytest.fixture
 def in_loop(portal: BlockingPortal) -> Callable[..., Any]:
-    """Call an async function in the loop of the cluster."""
+    """Return a function that calls an async function in the cluster's event loop."""
 
     def call(work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         return portal.call(work, *arguments)

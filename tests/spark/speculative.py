@@ -1,10 +1,10 @@
-"""A driver whose job has two attempts at one task at once: a batch write, exactly once.
+"""Run a job with two attempts at one task at once: an exactly-once batch write with speculation.
 
     python tests/spark/speculative.py MASTER SERVERS TOPIC IDENTITY FOLDER
 
-In the first attempt at task 0 a row in the middle waits until the test lets it go on (`go` in
-FOLDER); Spark takes the task for slow and makes a second attempt, on another host. Each attempt
-notes its number in FOLDER when it gets there.
+In the first attempt at task 0, a row in the middle waits until the test creates `go` in FOLDER.
+Spark takes the task for slow and starts a second attempt on another host. Each attempt writes its
+number into FOLDER when it reaches that row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from aioidem._spark.session import open_session
 from aioidem.spark import register
 
 ROWS, TASKS = 8000, 4
-MIDDLE = ROWS // TASKS // 2  # of task 0's rows; those before it are in their transaction by then
+# the middle of task 0's rows; the rows before it are then already in the transaction
+MIDDLE = ROWS // TASKS // 2
 PATIENCE = 60.0
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -30,7 +31,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.adaptive.enabled": "false",
-    # A process per task: a worker that waits must not be the next task's, too.
+    # Each task gets its own process: a worker that waits must not serve the next task as well.
     "spark.python.worker.reuse": "false",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",

@@ -1,4 +1,4 @@
-"""The audit finds what was planted, and nothing where nothing is."""
+"""The audit finds exactly the anomalies that are in the data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ACKED, NOT_WRITTEN, UNKNOWN, PENDING = (
 
 
 class Bench:
-    """A topic and a ledger, written by hand: each call as it should be, unless told otherwise."""
+    """A topic and a ledger, written by hand; calls are correct unless a test says otherwise."""
 
     def __init__(self, producer: Producer, topic: str, folder: Path) -> None:
         self.ledger = Ledger(str(folder), "p", topic, 5)
@@ -61,7 +61,7 @@ class Bench:
         return make_value(ValueId(producer, self._topic, partition, call), 100)
 
     async def write(self, value: bytes) -> int:
-        """Into partition 0; its offset."""
+        """Write a value to partition 0; return its offset."""
         return (await self._producer.send(self._topic, value, partition=0)).offset
 
     def enter(self, call: int, status: DeliveryStatus, offset: int = -1) -> None:
@@ -74,7 +74,7 @@ class Bench:
 
 
 async def plant(bench: Bench) -> None:
-    """One anomaly of each kind among calls without any."""
+    """Write one anomaly of each kind among correct calls."""
     for call in range(10):
         await bench.right(call)
     bench.enter(10, ACKED, 900)  # lost
@@ -82,21 +82,21 @@ async def plant(bench: Bench) -> None:
     await bench.right(12)
     await bench.write(bench.value(12))  # duplicate
     offset = await bench.write(bench.value(14))
-    await bench.right(13)  # reordered: 14 is ahead of it
+    await bench.right(13)  # reordered: 14 precedes it
     bench.enter(14, ACKED, offset)
     bench.enter(15, ACKED, await bench.write(bench.value(15)) + 7)  # wrong offset
     await bench.write(bench.value(16))
-    bench.enter(16, NOT_WRITTEN)  # and yet there
+    bench.enter(16, NOT_WRITTEN)  # not absent
     await bench.write(bench.value(17))
     bench.enter(17, PENDING)  # unsettled
     await bench.right(18)
     bench.enter(18, UNKNOWN)  # entered twice
     await bench.write(bench.value(0, producer="q"))  # foreign
-    await bench.write(bench.value(19, partition=1))  # misplaced: it was for partition 1
+    await bench.write(bench.value(19, partition=1))  # misplaced: its value names partition 1
     whole = bench.value(20)
     await bench.write(whole[:50] + b"#" + whole[51:])  # torn
-    # And what is no anomaly: a refused record, two that nobody knows of, one acknowledged without
-    # an offset.
+    # These are no anomalies: a refused record, two UNKNOWN ones, and one acknowledged without an
+    # offset.
     bench.enter(21, NOT_WRITTEN)
     await bench.write(bench.value(22))
     bench.enter(22, UNKNOWN)
@@ -109,7 +109,7 @@ async def plant(bench: Bench) -> None:
 
 
 def abort(servers: str, topic: str, value: bytes) -> None:
-    """Write it in a transaction that is aborted."""
+    """Write a value in a transaction that is aborted."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "transactional.id": secrets.token_hex(4)}
     )
@@ -141,7 +141,7 @@ def test_each_planted_anomaly_is_found(
     assert main(["audit", *words, "--json", str(tmp_path / "found.json")]) == 1
     assert "lost: p#10, acked at 0@900" in capsys.readouterr().out.splitlines()
     found = json.loads((tmp_path / "found.json").read_text())
-    # Entered twice: 18. Each other kind is of the one call it was planted at.
+    # Call 18 was entered twice. Each other kind was found at the one call where it was planted.
     assert found["anomalies"] == dict.fromkeys(map(str, Finding), 1)
     anomalies = spark.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
     assert {row.finding: row.call for row in anomalies} == {
@@ -149,7 +149,7 @@ def test_each_planted_anomaly_is_found(
         "not_absent": 16, "unsettled": 17, "entered_twice": 18, "foreign": 0, "misplaced": None,
         "torn": None,
     }  # fmt: skip
-    assert found["unknown_found"] == 1 + 1  # 22, and 18's second entry
+    assert found["unknown_found"] == 1 + 1  # call 22, and the second entry of 18
     assert found["unknown_absent"] == 1
     assert found["aborted_records"] == 1
     assert found["log_records"] == sum(cluster.log_end_offset(topic, each) for each in (0,))
@@ -190,7 +190,7 @@ KINDS = {
 
 
 def spoilt_history(source: random.Random) -> tuple[list[Row], list[LogRecord]]:
-    """A history of three producers and two partitions in which much is wrong."""
+    """Make a history of three producers and two partitions with many anomalies."""
     rows: list[Row] = []
     logs: dict[int, list[bytes]] = {0: [], 1: []}
     for number in range(900):
@@ -259,7 +259,7 @@ def test_it_agrees_with_the_history_checker(spark: SparkSession) -> None:
 def test_values_of_strangers_are_judged_as_by_the_history_checker_and_reported(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The fuzz target `values` has no JVM: here a thousand of its inputs meet Spark's functions."""
+    """Spark judges a thousand inputs of the fuzz target `values` as `check_history` does."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # noqa: T201 - a failure is repeated with it
     chance, pool = random.Random(seed), list(values())

@@ -1,4 +1,4 @@
-"""A task that is exactly once, without Spark around it: tried again, twice at a time, fenced."""
+"""An exactly-once task, tested without Spark, survives repeated, concurrent and fenced attempts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRODUCE, FETCH_OFFSETS, END_TXN = 0, 9, 26
 
 @pytest.fixture
 def query() -> str:
-    """An id that no other test has."""
+    """Return an id that no other test has."""
     return secrets.token_hex(4)
 
 
@@ -63,7 +63,7 @@ def numbered(topic: str, count: int, first: int = 0) -> list[SinkRow]:
 
 
 def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
-    """What a reader of committed data sees: librdkafka, as a witness."""
+    """Return what a reader of committed data sees, by librdkafka."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -106,7 +106,7 @@ def test_a_task_tried_again_after_its_commit_skips(
 def test_other_rows_for_a_written_batch_fail(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """A batch that was written with other rows fails: rows would be lost or doubled."""
+    """A batch that was written with other rows fails, because rows would be lost or duplicated."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     write_rows(sink, [numbered(topic, 5)], task)
     for other in (numbered(topic, 4), numbered(topic, 6), numbered(topic, 5, 1), []):
@@ -134,7 +134,7 @@ def test_a_task_that_fails_halfway_leaves_nothing(
 def test_an_attempt_whose_rows_cannot_be_computed_fences_nobody(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
-    """Spark has started the next attempt before this one has ended."""
+    """An attempt whose rows cannot be computed does not fence the next attempt."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     def broken() -> Iterator[Sequence[SinkRow]]:
@@ -160,7 +160,7 @@ def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, 
 def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """A second attempt that reads the marker after the first one's commit writes nothing."""
+    """An attempt that reads the marker after another one's commit writes nothing."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> bool:
@@ -181,7 +181,7 @@ def test_a_twin_that_wakes_up_before_it_reads_the_marker_skips(
 def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
     cluster: EmbeddedCluster, topic: str, query: str, in_loop: InLoop
 ) -> None:
-    """An attempt that read the marker before its twin committed is fenced, and writes nothing."""
+    """An attempt that read the marker before another one committed is fenced."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     async def twin() -> None:
@@ -236,7 +236,8 @@ def test_what_is_missing_or_ahead_fails_loudly(
         write_rows(sink, rows, TaskIdentity(query, 4, 0))
     careless = options(cluster, topic, marker="missing-ok")
     assert write_rows(careless, rows, TaskIdentity(query, 4, 0)) == Written(3)
-    assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)  # task 0 tells
+    # task 0's marker shows that none is missing
+    assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)
     with pytest.raises(MarkerAheadError):
         write_rows(sink, rows, TaskIdentity(query, 3, 0))
     assert committed(cluster, topic) == [0, 1, 2] * 2
@@ -324,5 +325,5 @@ def test_the_mode_is_exactly_once_where_there_is_an_identity() -> None:
     assert SinkOptions.read({**given, "identity": "a"}).mode == "exactly-once"
     careless = {**given, "mode": "at-least-once"}
     assert SinkOptions.read(careless, streaming=True).mode == "at-least-once"
-    # 15 minutes unless told otherwise.
+    # The default is 15 minutes.
     assert SinkOptions.read(given, streaming=True).config("x").transaction_timeout == 900

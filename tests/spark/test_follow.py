@@ -1,4 +1,4 @@
-"""The audit of a running load: judged as time goes on, across batches and a restart."""
+"""The audit of a running load judges records as time passes, across batches and a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = time.time() // 10 * 10 - 600
 
 
 class Load:
-    """Sends a call a second, by the stamps of its records, and enters it into the ledger."""
+    """Sends one call per second of its records' timestamps, and enters it into the ledger."""
 
     def __init__(self, producer: Producer, ledger: Ledger, topic: str) -> None:
         self.ledger = ledger
@@ -35,7 +35,7 @@ class Load:
         self._topic = topic
 
     async def write(self, call: int) -> int:
-        """The record; its offset."""
+        """Write a record; return its offset."""
         value = make_value(ValueId("p", self._topic, -1, call))
         done = await self._producer.send(self._topic, value, partition=0, timestamp=START + call)
         return done.offset
@@ -80,24 +80,24 @@ def test_anomalies_show_while_the_load_goes_on(
             offset = await load.write(14)
             await load.right(13)  # reordered
             load.enter(14, offset)
-            await load.right(*range(15, 30), 60, 61)  # the last two keep time going
+            await load.right(*range(15, 30), 60, 61)  # the last two advance the time
             await load.ledger.close()
 
     async def second() -> None:
         async with Producer(cluster.bootstrap_servers) as producer:
             load = Load(producer, ledger, topic)
-            await load.right(*range(62, 90), 55)  # 55 comes after what was judged before
+            await load.right(*range(62, 90), 55)  # 55 comes after calls that were judged before
             await load.right(120, 121)
             await load.ledger.close()
 
     in_loop(first)
     run(spark, plan, told)
     assert total(told, "records") == 30
-    assert total(told, "log_records") == 30  # one lost, one twice
+    assert total(told, "log_records") == 30  # one lost, one duplicated
     assert anomalies(told) == {"lost": 1, "duplicate": 1, "reordered": 1}
 
     in_loop(second)
-    run(spark, plan, told)  # from its checkpoint
+    run(spark, plan, told)  # continues from its checkpoint
     assert total(told, "records") == 30 + 2 + 28 + 1
     assert anomalies(told) == {"lost": 1, "duplicate": 1, "reordered": 2}
     rows = spark.read.parquet(str(tmp_path / "out" / "anomalies")).collect()

@@ -1,4 +1,4 @@
-"""Spark on a machine whose owner has other things on it."""
+"""Spark works on a machine with other Java software and settings on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_audit_runs_where_maven_has_a_pom_without_its_jar(
         env={
             **os.environ,
             "HOME": str(home),
-            # Java takes the home directory from the system's list of users unless told.
+            # By default Java takes the home directory from the system's list of users.
             "_JAVA_OPTIONS": f'"-Duser.home={home}"',
             "XDG_CACHE_HOME": str(jar_folder().parents[1]),
         },

@@ -1,4 +1,4 @@
-"""A driver that is killed when a task has committed, before it knows: restarted, it skips that."""
+"""A query whose driver was killed after a task had committed skips that task after a restart."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def feed(source: Path) -> None:
 
 
 def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int]) -> None:
-    """Kill a driver once something is committed; whoever calls loses the answers that say so."""
+    """Kill a driver after its first commit, whose answers the caller drops."""
     source, checkpoint = tmp_path / "events", tmp_path / "checkpoint"
     feed(source)
     words = [str(source), str(checkpoint), servers, topic]
     driver = subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
-        cwd=tmp_path,  # where Spark keeps artifacts, which a killed driver leaves behind
+        cwd=tmp_path,  # where Spark keeps artifacts, which a killed driver does not remove
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -65,7 +65,7 @@ def restart(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Start it again, from its checkpoint: every event is there once."""
+    """Restart the query from its checkpoint, and check that the topic has every event once."""
     words = [str(tmp_path / "events"), str(tmp_path / "checkpoint"), servers, topic]
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     query = importlib.import_module("spark_streaming").start(*words, once=True)

@@ -1,4 +1,4 @@
-"""`aioidem perf --spark`: what the tasks count, what their ledgers say and what the topic holds."""
+"""`aioidem perf --spark`: the tasks' counts, their ledgers and the topic agree."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_tasks_ledgers_and_topic_agree(
     assert ledger.select("producer").distinct().count() == 6
     assert ledger.filter("status != 'acked'").count() == 0
     assert sum(cluster.log_end_offset(topic, index) for index in range(2)) == 20_000
-    # Nothing half written is left behind.
+    # No unfinished file is left.
     assert not [
         path for path in folder.iterdir() if ".parquet" in path.name and path.name[0] == "."
     ]
@@ -59,13 +59,13 @@ def test_tasks_ledgers_and_topic_agree(
         single = single_pass(ledger, row["in_flight"])
         for name, percentile in (("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("p999", 99.9)):
             exact = single[math.ceil(percentile / 100 * len(single)) - 1]
-            # Three digits of the histogram, and the ledger's microseconds.
+            # The histogram has three digits, the ledger microseconds.
             assert row["latency_ms"][name] == pytest.approx(exact, rel=1.1e-3, abs=2e-3)
         assert row["latency_ms"]["max"] == pytest.approx(single[-1], abs=0.01)
 
 
 def single_pass(ledger: object, in_flight: int) -> list[float]:
-    """All latencies of a run in ms, sorted."""
+    """Return all latencies of a run in ms, sorted."""
     frame = ledger.filter(f"in_flight = {in_flight}")  # type: ignore[attr-defined]
     rows = frame.selectExpr("unix_micros(ended_at) - unix_micros(sent_at) AS took").collect()
     return sorted(row.took / 1000 for row in rows)
@@ -161,7 +161,7 @@ def test_merged_tallies_are_one_tally_of_all(
 
 
 def test_the_merged_rates_span_all_tasks() -> None:
-    """Two tasks, the second a second later: 2 x 100 records in 3 s; steady, 180 in 2.85 s."""
+    """Merged rates span all tasks: 2 x 100 records in 3 s, and a steady rate of 180 in 2.85 s."""
     states = []
     for started in (100.0, 101.0):
         tally = Tally(started)

@@ -1,4 +1,4 @@
-"""What a task does, by what is committed of it: the whole rule, row by row."""
+"""The table of what a task does, depending on the committed markers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answer(
         (0, marker(1), Answer.SKIP),
         (5, marker(6), Answer.SKIP),
         (5, marker(5), Answer.WRITE),
-        (5, marker(2), Answer.WRITE),  # it had no part in the batches between
+        (5, marker(2), Answer.WRITE),  # it had no rows in the batches between
     ],
 )
 def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -> None:
@@ -71,13 +71,13 @@ def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
 
 @pytest.mark.parametrize("first", [marker(5, 6 * WEEK), marker(3), marker(6, WEEK / 2 - 1)])
 def test_a_new_task_is_told_by_task_0(first: Marker) -> None:
-    """A task without a marker of its own writes where task 0's marker is recent."""
+    """A task without a marker of its own writes if task 0's marker is recent."""
     assert answer(5, None, first) is Answer.WRITE
 
 
 @pytest.mark.parametrize("first", [None, marker(6, WEEK / 2 + 1), marker(7)])
 def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
-    """A marker that may have expired is refused: groups expire, and follow the topic."""
+    """A marker that may have expired is an error: groups expire, and topics are recreated."""
     with pytest.raises(MarkerMissingError, match="marker=missing-ok"):
         answer(5, None, first)
     assert answer(5, None, first, missing_ok=True) is Answer.WRITE

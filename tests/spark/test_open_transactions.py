@@ -1,4 +1,4 @@
-"""What a killed query leaves open is found at the coordinators and ended, and nothing else is."""
+"""Open transactions of a killed query are found at the coordinators and ended, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def options(cluster: EmbeddedCluster, topic: str) -> SinkOptions:
 
 @asynccontextmanager
 async def writing(cluster: EmbeddedCluster, topic: str, name: str) -> AsyncIterator[Producer]:
-    """One record in an open transaction."""
+    """Write one record in an open transaction."""
     async with Producer(cluster.bootstrap_servers, transactional_id=name) as producer:
         await producer.begin_transaction()
         await producer.send(topic, name.encode(), partition=0)
@@ -46,7 +46,7 @@ async def writing(cluster: EmbeddedCluster, topic: str, name: str) -> AsyncItera
 
 
 def open_in(cluster: EmbeddedCluster, topic: str) -> int:
-    """Records that readers of committed data wait for."""
+    """Count the records that readers of committed data cannot see yet."""
     return cluster.log_end_offset(topic, 0) - cluster.last_stable_offset(topic, 0)
 
 
@@ -78,7 +78,7 @@ async def left_open(*, loads: bool) -> None:
             assert set(asked) == {0, 1, 2}
             with pytest.raises(ProducerFenced):
                 await twin.commit_transaction()
-            # The stranger's is the oldest, and held back all others.
+            # The transaction of another program is the oldest one, and holds back all others.
             assert open_in(cluster, topic) > 0
             await stranger.commit_transaction()
             assert open_in(cluster, topic) == 0
@@ -97,7 +97,7 @@ def test_what_is_open_is_ended(loads: bool) -> None:
 def test_a_broker_that_cannot_tell_is_named(
     cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Kafka 3.0."""
+    """A broker older than Kafka 3.0, without ListTransactions, is named in the error."""
     older = {key: api for key, api in dispatch.APIS.items() if key != LIST_TRANSACTIONS}
     monkeypatch.setattr(dispatch, "APIS", older)
     with pytest.raises(IncompatibleBrokerVersion, match="ListTransactions"):
@@ -121,14 +121,14 @@ def test_the_query_is_the_one_of_the_checkpoint(
     query = Query(spark, cluster.bootstrap_servers, topic, tmp_path)
     checkpoint = str(query.checkpoint)
     given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic}
-    assert end_open_transactions(spark, checkpoint, given) == ()  # it never ran
+    assert end_open_transactions(spark, checkpoint, given) == ()  # the query never ran
     query.feed()
     query.run()
     found = json.loads((query.checkpoint / "metadata").read_text())["id"]
     assert query_id(spark, checkpoint + "/") == found
     assert end_open_transactions(spark, checkpoint, given) == ()
 
-    # Of a task that the last batch had and the next one will not have.
+    # It belongs to a task that the last batch had and that the next one will not have.
     name = f"{PREFIX}.{found}.7"
     with portal.wrap_async_context_manager(writing(cluster, topic, name)):
         assert open_in(cluster, topic) > 0

@@ -1,4 +1,4 @@
-"""Credentials on Spark: no place that shows options shows them, and tasks look up named ones."""
+"""Spark shows no credentials where it shows options, and each task looks up named ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXPLAIN_MODES: Final = ("simple", "extended", "codegen", "cost", "formatted")
 
 @pytest.fixture(scope="module")
 def guarded(portal: BlockingPortal) -> Iterator[EmbeddedCluster]:
-    """An embedded broker that asks for a password."""
+    """Start an embedded broker that requires a password."""
     security = BrokerSecurity(mechanisms=("SCRAM-SHA-256",), users={"me": CANARY})
     made = EmbeddedCluster(brokers=1, security=security)
     with portal.wrap_async_context_manager(made) as running:
@@ -50,7 +50,7 @@ def guarded(portal: BlockingPortal) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def where(guarded: EmbeddedCluster, topic: str) -> dict[str, str]:
-    """The options that say where to write: a topic of its own of that broker."""
+    """Return the options for writing to a topic of its own on that broker."""
     guarded.create_topic(topic, partitions=2)
     return {"kafka.bootstrap.servers": guarded.bootstrap_servers, "topic": topic}
 
@@ -65,7 +65,7 @@ def password_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def talkative(spark: SparkSession) -> Iterator[None]:
-    """Event log and UI have the logical plans too, where the options stand."""
+    """Make event log and UI record the logical plans too, which contain the options."""
     setting = "spark.sql.ui.explainMode"
     before = spark.conf.get(setting)
     spark.conf.set(setting, "extended")
@@ -74,7 +74,7 @@ def talkative(spark: SparkSession) -> Iterator[None]:
 
 
 class Stream:
-    """One batch of rows by a stream, and all that Spark says of it."""
+    """A stream that writes one batch of rows, and everything that Spark reports about it."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: Mapping[str, str]) -> None:
         source, self.checkpoint = str(folder / "source"), folder / "checkpoint"
@@ -88,11 +88,11 @@ class Stream:
         self.raised = ""
         try:
             assert self.query.awaitTermination(120)
-        except Exception as error:  # noqa: BLE001 - what it says is looked at
+        except Exception as error:  # noqa: BLE001 - its text is examined
             self.raised = str(error)
 
     def said(self) -> Iterator[tuple[str, str]]:
-        """Places and the texts that stand there."""
+        """Return the places where Spark reports something, with the texts there."""
         yield "raised", self.raised
         yield "exception()", str(self.query.exception())
         yield "lastProgress", str(self.query.lastProgress)
@@ -108,7 +108,7 @@ class Stream:
 
 
 def recorded(spark: SparkSession, event_log: Path) -> str:
-    """The event log so far: of plans it has what the UI and its REST API show."""
+    """Return the event log so far, whose plans are those of the UI and its REST API."""
     context: Any = spark.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001
     files = [path for path in event_log.rglob("*") if not path.name.startswith(".")]
@@ -119,7 +119,7 @@ def written(cluster: EmbeddedCluster, topic: str) -> int:
     return len(cluster.records(topic))
 
 
-# Read on the driver; the broker does not speak TLS, so that only the plain ones write.
+# Read on the driver. The broker does not use TLS, so only the cases without it write records.
 GIVEN: Final[Mapping[str, Mapping[str, str]]] = {
     "password": {**SCRAM, "kafka.sasl.password": CANARY},
     "jaas": {
@@ -151,14 +151,14 @@ def test_spark_shows_no_credential_that_is_given_as_it_is(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever plans, exceptions, checkpoint, event log and the driver's output say."""
+    """Plans, exceptions, checkpoint, event log and the driver's output show no plain credential."""
     register(spark)
     stream = Stream(spark, tmp_path, {**where, **GIVEN[kind]})
     assert bool(stream.raised) is (kind == "keys-and-client-secret")
     for place, text in stream.said():
         assert CANARY not in text, place
     log = recorded(spark, event_log)
-    assert where["topic"] in log  # options do stand there
+    assert where["topic"] in log  # the log does contain options
     assert CANARY not in log
     assert CANARY not in "".join(capfd.readouterr())
     if not stream.raised:
@@ -368,7 +368,7 @@ def test_what_cannot_be_looked_up_is_a_config_error(
 def test_an_identity_that_the_driver_cannot_look_at_is_refused_by_every_task(
     guarded: EmbeddedCluster, where: dict[str, str], password_file: Path
 ) -> None:
-    """The driver has no password; a task that the first write did not have finds no marker."""
+    """If the driver has no password, every task refuses a used identity."""
     named = {**where, **SCRAM, "kafka.sasl.password": f"file:{password_file}"}
     sink = SinkOptions.read({**named, "identity": where["topic"]})
     row = SinkRow(where["topic"], b"v", None, (), 0, None)

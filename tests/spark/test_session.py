@@ -1,4 +1,4 @@
-"""What is missing for Spark is said in one line, before anything of it is loaded."""
+"""What Spark needs and is missing is reported in one line, before Spark is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WANTED = "Spark needs a JDK of version 17 or newer in JAVA_HOME or on the PATH"
 
 
 def a_java(folder: Path, script: str) -> Path:
-    """A program that stands in for Java."""
+    """Make a program that replaces Java."""
     java = folder / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")

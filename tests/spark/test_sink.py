@@ -1,4 +1,4 @@
-"""The sink on Spark: every column arrives as it was, and a task that fails says why."""
+"""The sink on Spark writes every column unchanged, and a task that fails says why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(topic: str) -> list[tuple[Any, ...]]:
 
 
 def read_back(spark: SparkSession, servers: str, topic: str) -> list[tuple[Any, ...]]:
-    """The topic as Spark's own source has it."""
+    """Read the topic with Spark's own source."""
     frame = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -82,7 +82,7 @@ def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
         query = (
             stream.writeStream.format("aioidem")
             .option("kafka.bootstrap.servers", cluster.bootstrap_servers)
-            .option("topic", topic)  # instead of the column's
+            .option("topic", topic)  # replaces the column
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -91,7 +91,7 @@ def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
 
     run()
     assert read_back(spark, cluster.bootstrap_servers, topic) == in_partition_order(topic)
-    run()  # nothing new
+    run()  # there are no new files
     more = spark.createDataFrame([("k", "a string")], "key string, value string")
     more.selectExpr("cast(key AS binary) key", "cast(value AS binary) value").write.mode(
         "append"

@@ -1,6 +1,6 @@
-"""The sink on Spark, exactly once: failing tasks, repeated batches, restored checkpoints.
+"""The exactly-once sink on Spark, with failing tasks, repeated batches and restored checkpoints.
 
-`local[2,2]`: a task that fails is tried once more.
+With `local[2,2]` a task that fails is tried once more.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def query(spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: P
 def test_failing_tasks_and_repeated_batches_write_once(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, query: Query
 ) -> None:
-    """What a task needs to know reaches it by its local properties, at every attempt."""
+    """Every attempt at a task gets its query and batch from Spark's local properties."""
     seen: list[int] = []
     cluster.intercept(lambda each: seen.append(each.api_key))
     try:
-        query.run(column=fail_once(100))  # before its commit, tried again
+        query.run(column=fail_once(100))  # fails before its commit, and is tried again
     finally:
         cluster.intercept(None)
-    # Of three attempts the one without a row fenced nobody: not the next one either.
+    # Of three attempts the one without a row fenced no other, not even its successor.
     assert seen.count(INIT_PRODUCER_ID) == 2
     assert values(spark, cluster.bootstrap_servers, topic) == list(range(ROWS))
     query.forget_commit(0)
     query.feed()
-    query.run()  # batch 0 again, which is skipped, and batch 1
+    query.run()  # batch 0 again, which is skipped, then batch 1
     assert values(spark, cluster.bootstrap_servers, topic) == list(range(2 * ROWS))
 
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_rolled_back_fails_and_loses_nothing(
         query.run()
     shutil.rmtree(query.checkpoint)
     shutil.copytree(tmp_path / "backup", query.checkpoint)
-    query.feed()  # a batch 1 with other rows
+    query.feed()  # batch 1 now has other rows
     with pytest.raises(Exception, match="MarkerAheadError"):
         query.run()
     assert values(spark, cluster.bootstrap_servers, topic) == list(range(3 * ROWS))
@@ -94,7 +94,7 @@ def test_a_batch_write_with_an_identity(
 
 
 def test_speculation_is_refused(spark: SparkSession, query: Query) -> None:
-    """Spark tells its tasks the application's settings; this one cannot be changed in passing."""
+    """Speculation is refused, by the application's setting, which tasks can see."""
 
     def told(_: int) -> str | None:
         context = TaskContext.get()

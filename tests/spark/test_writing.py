@@ -1,4 +1,4 @@
-"""What a task of the sink does, without Spark around it."""
+"""One task of the sink, tested without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream of files for the sink, and what can happen to it."""
+"""A stream that reads files and writes with the sink, and the failures it can meet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 300
 
 
 def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
-    """What a reader of committed data sees, sorted."""
+    """Return the values that a reader of committed data sees, sorted."""
     frame = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -29,7 +29,7 @@ def values(spark: SparkSession, servers: str, topic: str) -> list[int]:
 
 
 class Query:
-    """A stream of files: each `feed` is a batch, of two tasks unless told otherwise."""
+    """A stream of files: each `feed` makes a batch, by default with two tasks."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class Query:
         self._fed += 1
 
     def run(self, *, column: Any = "value", sink: str = "aioidem", **options: str) -> None:
-        """Write what is new; raises what the query ended with."""
+        """Write the new files; it raises the error that ended the query."""
         stream: DataFrame = self._spark.readStream.schema("value string").parquet(self.source)
         writer = stream.select(column).writeStream.format(sink)
         query = (
@@ -62,13 +62,13 @@ class Query:
         assert query.awaitTermination(120)
 
     def forget_commit(self, batch: int) -> None:
-        """As if the driver had been killed before it noted that the batch was done."""
+        """Remove the driver's note that a batch is finished, as if it had been killed before."""
         for name in (str(batch), f".{batch}.crc"):
             (self.checkpoint / "commits" / name).unlink()
 
 
 def fail_once(at: int) -> Any:
-    """A column that lets the first attempt at a row's task fail, halfway through its rows."""
+    """Make a column that fails the first attempt at a row's task after half of its rows."""
 
     def look(value: str) -> str:
         context = TaskContext.get()

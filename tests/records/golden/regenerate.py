@@ -1,12 +1,13 @@
-"""Writes golden.json: record batches built by Kafka's own Java classes, beside what went into them.
+"""Write golden.json: record batches made by Kafka's own Java classes, with the records in them.
 
-Run by hand when a case is added: ``python tests/records/golden/regenerate.py``, with Java 17 or
-newer and Maven on PATH. It also lets Java read what aioidem builds from every case, with every
-codec, and fails on any difference.
+Run it by hand after adding a case: ``python tests/records/golden/regenerate.py``, with Java 17 or
+newer and Maven on PATH. It also has Java read the batches that aioidem builds from every case, with
+every codec, and fails on any difference.
 
-Invariants: the output is deterministic up to the versions of Java's codecs; bytes in the file are
-hex, ``hh*n`` is one byte n times, ``repeat`` stands for the records over and over, and a batch
-above `_LARGEST` is kept as size and SHA-256 only.
+Invariants: the output is deterministic up to the versions of Java's codecs. Bytes in the file are
+hex; ``hh*n`` is n times one byte; ``repeat`` stands for the records repeated; a batch above
+`_LARGEST` is kept as size and SHA-256 only.
+
 Rejected: golden bytes from aiokafka (it writes neither log-append time nor control batches; the
 property tests compare with it in both directions instead).
 """
@@ -52,7 +53,7 @@ def text(string: str) -> str:
 
 
 def plain_cases() -> list[Case]:
-    """Uncompressed: to be equal byte for byte."""
+    """Return the uncompressed cases, which must be equal byte for byte."""
     one = [row(_NOW, text("key"), text("value"))]
     three = [row(_NOW + i, text(f"k{i}"), text(f"v{i}")) for i in range(3)]
     sizes = (0, 1, 62, 63, 64, 65, 8191, 8192, 8193)
@@ -147,7 +148,7 @@ def plain_cases() -> list[Case]:
 
 
 def reading_cases() -> list[Case]:
-    """What only a broker writes, and what must be refused: to be read, not built."""
+    """Return batches that only brokers write or that must be refused, to be read only."""
     three = [row(_NOW + i, text(f"k{i}"), text(f"v{i}")) for i in range(3)]
     marker = {"producer_id": 77, "producer_epoch": 4, "base_offset": 10, "leader_epoch": 2}
     return [
@@ -171,7 +172,7 @@ def reading_cases() -> list[Case]:
 
 
 def codec_cases() -> list[Case]:
-    """Compressed: what Java's compressor made of it must decompress to our bytes."""
+    """Return the compressed cases: what Java compressed must decompress to our bytes."""
     rng = random.Random(1)
     repetitive = [
         row(_NOW + i, text(f"key-{i}"), text(f'{{"field": "value", "number": {i * i}}}'))
@@ -258,7 +259,7 @@ def built_by_java(cases: list[Case]) -> list[bytes]:
     lines: list[str] = []
     for case in cases:
         plain = {key: value for key, value in case.items() if key != "log_append_time"}
-        # Java takes the records' own times even where the batch is stamped.
+        # Java returns the records' own timestamps even if the batch has an append time.
         lines += [batch_line(case), *record_lines(plain), "end"]
     return [bytes.fromhex(line) for line in java("build", lines)]
 

@@ -1,10 +1,11 @@
-"""GSSAPI with a Kerberos realm and real Kafka: who has a ticket is let in, who has none is not.
+"""GSSAPI with a Kerberos realm and real Kafka: only a client with a valid ticket is accepted.
 
     pip install aioidem[gssapi]; python -m pytest tests/security/on_kafka/kerberos.py
 
-Not collected by itself (its name is no test's), because it needs what few machines have: the
-package ``gssapi``, and MIT's ``krb5kdc``, ``kdb5_util`` and ``kadmin.local`` on the path (Debian:
-krb5-kdc and krb5-admin-server). The realm is this test's alone, on a port of its own.
+pytest does not collect this file by itself, because it needs the package ``gssapi`` and MIT's
+``krb5kdc``, ``kdb5_util`` and ``kadmin.local`` on the path (Debian: krb5-kdc and
+krb5-admin-server), which few machines have. The realm is used by this test only, on a port of its
+own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TOOLS = f"{os.environ['PATH']}{os.pathsep}/usr/sbin"
 
 
 class Realm:
-    """A Kerberos realm in a folder: who is in it, and their keys."""
+    """A Kerberos realm in a folder: its principals and their keys."""
 
     name = "AIOIDEM.TEST"
 
@@ -56,7 +57,7 @@ class Realm:
             f"[realms]\n {self.name} = {{\n  database_name = {folder}/principals\n"
             f"  key_stash_file = {folder}/stash\n  acl_file = {folder}/acl\n }}\n"
         )
-        more = os.environ.get("KRB5_CONFIG")  # where plugins are, if not where they are looked for
+        more = os.environ.get("KRB5_CONFIG")  # may name a folder with plugins
         self.environment = {
             **os.environ,
             "PATH": TOOLS,
@@ -66,7 +67,7 @@ class Realm:
         self.run("kdb5_util", "create", "-s", "-r", self.name, "-P", "of this test")
 
     def run(self, *command: str) -> None:
-        """A tool of the realm's."""
+        """Run a tool of the realm."""
         found = shutil.which(command[0], path=TOOLS)
         assert found is not None, f"{command[0]} is not installed"
         done = subprocess.run(
@@ -80,7 +81,7 @@ class Realm:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def keytab(self, principal: str) -> Path:
-        """A new principal; returns the file with its keys."""
+        """Add a principal; return the file with its keys."""
         file = self.folder / f"{principal.replace('/', '-')}.keytab"
         for query in (f"addprinc -randkey {principal}", f"ktadd -k {file} {principal}"):
             self.run("kadmin.local", "-r", self.name, "-q", query)
@@ -89,7 +90,7 @@ class Realm:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Tickets are given meanwhile."""
+        """Run the ticket server during the block."""
         kdc = shutil.which("krb5kdc", path=TOOLS)
         assert kdc is not None
         with subprocess.Popen(
@@ -105,7 +106,7 @@ class Realm:
 
     @contextmanager
     def as_user(self, keytab: Path) -> Iterator[None]:
-        """This process has no other credentials than those, and no ticket yet."""
+        """Use only these credentials in this process, without a ticket yet."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KRB5_CONFIG", str(self.config))
             patch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{keytab}")
@@ -154,7 +155,7 @@ def options(**more: Any) -> Mapping[str, Any]:
 async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
     cluster: KafkaCluster, realm: Realm
 ) -> None:
-    """Three sessions long, and by the ticket's name: Alice may write here."""
+    """Alice is accepted by her ticket's name, may write here, and renews three sessions."""
     await cluster.create_topic("open-1")
     with realm.as_user(realm.keytab("alice")):
         async with Producer(cluster.secure_servers("SASL"), **options()) as producer:
@@ -162,7 +163,7 @@ async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
             until = anyio.current_time() + 3 * SESSION
             while anyio.current_time() < until:
                 await outcomes(history.send(50))
-            # A session that ended would have been cut, and what was on its way sent again.
+            # A connection that ended would have had its outstanding batches sent again.
             assert producer.statistics().batches_retried == 0
     assert await check(cluster, [history], "open-1") == list(range(len(history.rows)))
 
@@ -170,7 +171,7 @@ async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
 @bounded(60)
 async def test_who_has_no_key_gets_no_ticket(cluster: KafkaCluster, realm: Realm) -> None:
     keys = realm.keytab("dave")
-    # The realm has new keys of his, and the file has the old ones.
+    # The realm now has new keys for Dave, and the file has the old ones.
     realm.run("kadmin.local", "-r", realm.name, "-q", "cpw -randkey dave")
     for keytab in (keys, realm.folder / "nothing.keytab"):
         with (
@@ -185,7 +186,7 @@ async def test_who_has_no_key_gets_no_ticket(cluster: KafkaCluster, realm: Realm
 async def test_a_ticket_for_somebody_else_is_refused_by_the_broker(
     cluster: KafkaCluster, realm: Realm
 ) -> None:
-    """Kept out: the service is one of the realm, and not the broker's."""
+    """A ticket for another service of the realm is refused by the broker."""
     realm.keytab("other/localhost")
     producer = Producer(
         cluster.secure_servers("SASL"), **options(sasl_kerberos_service_name="other")

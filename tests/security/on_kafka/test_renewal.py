@@ -1,8 +1,8 @@
-"""Re-authentication every second for a minute, under load, with twenty batches in flight (KIP-368).
+"""Sessions are renewed every second for a minute, with twenty batches in flight (KIP-368).
 
-A patched broker remembers twenty batches, its proxy says so and adds 40 ms, and the listener behind
-it is SASL_PLAINTEXT, so that the proxy sees what is on the wire: that nothing but the exchange is
-sent while one goes on, and that the pipeline was full before.
+A patched broker remembers twenty batches; its proxy announces that and adds 40 ms. The listener
+behind the proxy is SASL_PLAINTEXT, so that the proxy can see that only the exchange is sent while
+one goes on, and that the window was full before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .test_security import TRUST, password, security
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SECONDS = 60
-SESSION = 1.3  # renewed after 85 to 95 % of it, and no sooner than a second after the last time
+SESSION = 1.3  # renewed after 85 to 95 % of it, and at least a second after the last time
 HANDSHAKE, AUTHENTICATE = 17, 36
 
 
 class Renewals:
-    """Counts exchanges, and what was asked in the middle of one, by what the proxy sees."""
+    """Counts exchanges, and requests in the middle of one, as the proxy sees them."""
 
     def __init__(self, cluster: KafkaCluster, spans: SpanCount) -> None:
         self.begun: list[float] = []

@@ -1,7 +1,6 @@
-"""Who real Kafka lets in, and what it lets him do: each mechanism with both outcomes, TLS with and
-without the right certificate, tokens that expire, and rules for topics, cluster and producers.
+"""Real Kafka accepts and refuses clients as it should: mechanisms, TLS, tokens that expire, ACLs.
 
-One cluster serves the module: it has a listener for TLS with client certificates, one for SASL over
+One cluster serves the module. It has a listener for TLS with client certificates, one for SASL over
 TLS, and behind the proxy one for SASL in plaintext.
 """
 
@@ -171,7 +170,7 @@ async def test_a_mechanism_kafka_does_not_offer_is_named(
 
 @bounded(60)
 async def test_a_client_certificate_is_let_in(cluster: KafkaCluster) -> None:
-    """And is somebody else than Alice: Kafka calls him by the subject of his certificate."""
+    """A client certificate is accepted, and Kafka names the user by the certificate's subject."""
     await cluster.create_topic("open-mtls")
     options = {**MTLS, "enable_idempotence": False}
     async with Producer(cluster.secure_servers("TLS"), **options) as producer:
@@ -232,7 +231,7 @@ async def test_the_wrong_protocol_is_named_each_way(cluster: KafkaCluster) -> No
 async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record(
     cluster: KafkaCluster, mechanism: str
 ) -> None:
-    """Ended by the broker's limit, or with its token, which expired meanwhile."""
+    """A session that ended while idle is renewed before the next record."""
     topic = f"open-idle-{mechanism}"
     await cluster.create_topic(topic)
     options = bearer(2.0) if mechanism == "OAUTHBEARER" else password(mechanism)
@@ -240,14 +239,14 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
         assert (await producer.send(topic, b"1")).offset == 0
         await anyio.sleep_until(anyio.current_time() + 2.5)
         assert (await producer.send(topic, b"2")).offset == 1
-        # On the same connection: one that ends has what is on its way sent again.
+        # A connection that ended would have had its outstanding batches sent again.
         assert producer.statistics().batches_retried == 0
         assert [each.node_id for each in producer.statistics().connections] == [0]
 
 
 @bounded(60)
 async def test_a_token_ends_the_session_and_the_next_one_goes_on(cluster: KafkaCluster) -> None:
-    """Tokens of two seconds, under load, for eight: each is replaced before it expires."""
+    """Tokens of two seconds are each replaced before they expire, under load for eight seconds."""
     await cluster.create_topic("open-short")
     asked = 0
 
@@ -324,7 +323,7 @@ async def test_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCluster) 
 
 
 def producers_told(cluster: KafkaCluster) -> list[int]:
-    """Gets the error code of each partition in the answers to DescribeProducers from now on."""
+    """Collect the error code of each partition in the answers to DescribeProducers."""
     codes: list[int] = []
     others = cluster.proxy.on_answer
 
@@ -347,8 +346,10 @@ def producers_told(cluster: KafkaCluster) -> list[int]:
 async def test_doubt_is_resolved_without_the_right_to_ask_for_producers(
     cluster: KafkaCluster,
 ) -> None:
-    """DescribeProducers wants READ on the topic. It is a hint, and without it nothing is lost: five
-    in doubt when their broker restarts, and the client has to authenticate to it again.
+    """Without READ on the topic, which DescribeProducers needs, five batches in doubt are resolved.
+
+    DescribeProducers is only a hint. Here the broker restarts, and the client has to authenticate
+    again.
     """
     await cluster.create_topic("open-doubt")
     options = {**password("SCRAM-SHA-512"), "security_protocol": "SASL_PLAINTEXT"}

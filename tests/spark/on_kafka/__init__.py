@@ -1,1 +1,1 @@
-"""The Spark parts, on real Apache Kafka."""
+"""Tests of aioidem on Spark with real Apache Kafka."""

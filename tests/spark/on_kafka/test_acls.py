@@ -1,6 +1,6 @@
-"""What the Spark sink has to be allowed, and what a task says when one of it is missing.
+"""The Spark sink needs exactly the documented ACLs, and a task names the one that is missing.
 
-No Spark here: what is allowed or not is between a task's producer and the broker.
+These tests do without Spark, because ACLs concern a task's producer and the broker only.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def options(cluster: KafkaCluster, user: str) -> SinkOptions:
 
 
 async def write(cluster: KafkaCluster, user: str, **identity: Any) -> Written:
-    """One task's rows; each user is a query of its own."""
+    """Write one task's rows; each user is a query of its own."""
     rows = [SinkRow(ROWS, b"%d" % number, None, (), 0, None) for number in range(10)]
     task = TaskIdentity(**{"query": user, "batch": 0, "task": 0, **identity})
     write_one = partial(write_rows, options(cluster, user), [rows], task)
@@ -88,7 +88,7 @@ async def write(cluster: KafkaCluster, user: str, **identity: Any) -> Written:
 
 @bounded(60)
 async def test_what_the_page_says_is_enough(cluster: KafkaCluster) -> None:
-    """For a task, for the attempt that follows it, and for the driver."""
+    """The documented ACLs are enough for a task, for its next attempt, and for the driver."""
     assert await write(cluster, "all") == Written(10)
     assert await write(cluster, "all") == Written(10, skipped=True)
     assert await write(cluster, "all", batch=1) == Written(10)

@@ -1,5 +1,6 @@
-"""The Spark sink's exactly-once, as `tests/spark` has it on embedded brokers, on a real one: the
-same tests, with a broker of Kafka's in the place of ours, and a driver that is killed.
+"""The exactly-once tests of the Spark sink, with a real broker and a driver that is killed.
+
+They are the tests of `tests/spark` with Kafka's broker instead of the embedded one.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def cluster(portal: BlockingPortal) -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def topic(portal: BlockingPortal, cluster: KafkaCluster) -> str:
-    """A topic of two partitions that nobody else has."""
+    """Make a topic of two partitions for one test."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     portal.call(cluster.create_topic, name, 2)
     return name

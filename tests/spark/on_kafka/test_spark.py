@@ -1,6 +1,4 @@
-"""The Spark parts on a real broker: a load through faults, its audit, tasks that die around their
-commit, both sinks side by side.
-"""
+"""The Spark parts with a real broker: load with faults, audit, killed tasks, and both sinks."""
 
 from __future__ import annotations
 
@@ -72,9 +70,10 @@ def test_a_load_through_faults_has_no_anomaly(
 
 
 def at_last(query: Query, **options: Any) -> None:
-    """Start a query that ended again, as its operator would. An attempt that Spark has given up may
-    come to its coordinator after the one that follows, which is then fenced; and Spark, as it is
-    set up here, counts no third one.
+    """Start a query again that has ended with an error, as its operator would.
+
+    An attempt that Spark has given up may reach its coordinator after its successor, which is then
+    fenced; and Spark, as configured here, makes no third attempt.
     """
     try:
         query.run(**options)
@@ -91,7 +90,7 @@ def test_the_same_faults_for_both_sinks(
     sink: str,
     repeated: bool,
 ) -> None:
-    """A task that fails halfway, and a batch whose end the driver did not note."""
+    """Repeated tasks and batches make Spark's own sink write rows twice, this one never."""
     register(spark)
     topic = f"from-{sink}"
     portal.call(kafka.create_topic, topic, 2)
@@ -109,7 +108,7 @@ def test_the_same_faults_for_both_sinks(
 
 
 def connected_to(port: int) -> set[int]:
-    """The processes that have a connection to that port of this machine, but for this one."""
+    """Return the processes with a connection to this local port, except for this process."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ending = f":{port:04X}"
     sockets = {f"socket:[{row[9]}]" for row in rows if row[2].endswith(ending) and row[3] == "01"}
@@ -135,8 +134,10 @@ def test_a_task_is_killed_around_its_commit(
     answer: bool,
     again: bool,
 ) -> None:
-    """Its Python process, by SIGKILL: before it asks to commit; when it has asked and the broker
-    has not heard it; when it has. The next attempt writes all rows again, or none.
+    """After a task was killed around its commit, the next attempt writes all rows or none.
+
+    It is killed before it asks to commit, after it asked but before the broker receives that, or
+    after the broker received it.
     """
     register(spark)
     topic = f"killed-{api_key}-{answer}"

@@ -1,7 +1,7 @@
-"""Two attempts at one task at once, as speculation makes them: every row is written once.
+"""With two attempts at one task at once, made by speculation, every row is written once.
 
 Spark makes a second attempt only on another host than the first one's, and `local-cluster` has one
-host: so two workers of a standalone cluster here, on two addresses of the loopback.
+host. So there are two workers of a standalone cluster here, on two loopback addresses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = SECONDS) ->
 
 
 class Processes:
-    """What runs beside the test, each with a log, and ends with it."""
+    """Processes that run during the test, each with a log."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,7 +73,7 @@ class Processes:
     def close(self) -> None:
         for process in self._all:
             if process.poll() is None:
-                # Workers end their executors when they are asked to; the guard asks nobody.
+                # Workers end their executors when they are terminated; the guard would kill them.
                 process.terminate()
         for process in self._all:
             process.wait(30)
@@ -88,7 +88,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def master(processes: Processes) -> str:
-    """The URL of a standalone cluster of two workers on two hosts."""
+    """Start a standalone cluster with two workers on two hosts; yield its URL."""
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     port = reserve_port()
     url = f"spark://127.0.0.1:{port}"
