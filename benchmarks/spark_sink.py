@@ -22,11 +22,20 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pyspark.sql import SparkSession
 
 import aioidem.spark
+from aioidem._protocol.versions import ApiKey
 from aioidem._spark.session import open_session
 from aioidem.testing import Action, FrameSeen, KafkaCluster
 
-# FindCoordinator, InitProducerId, AddPartitions, AddOffsets, EndTxn, TxnOffsetCommit, OffsetFetch.
-_COORDINATORS = {10, 22, 24, 25, 26, 28, 9}
+_OFFSET_FETCH = 9
+_COORDINATORS = {
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    _OFFSET_FETCH,
+}
 _SINKS = ("at-least-once", "exactly-once", "Spark's own")
 
 

@@ -1,7 +1,8 @@
 """A client in a process of its own, watched from outside through the lines it prints.
 
-The worker is `clients.py` for the Python clients, `JavaProducer.java` for Java's. It has one producer
-for one partition. It connects, has one record acknowledged, and prints a line for each event:
+The worker is `clients.py` for the Python clients, `JavaProducer.java` for Java's. It has one
+producer for one partition. It connects, has one record acknowledged, and prints a line for each
+event:
 
     ready VERSION                           it is connected
     sent N                                  record N was handed to the client, counted from 1

@@ -312,7 +312,11 @@ async def test_a_refusal_is_the_cause() -> None:
     async def refuse(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:
             return False
-        values = {"error_code": 58, "error_message": "no longer", "auth_bytes": b""}
+        values = {
+            "error_code": ErrorCode.sasl_authentication_failed,
+            "error_message": "no longer",
+            "auth_bytes": b"",
+        }
         await broker.stream.send(encode_response(respond(36, 2, values), correlation_id))
         return True
 

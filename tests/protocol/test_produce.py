@@ -184,7 +184,7 @@ def test_absent_fields_have_their_defaults_in_every_version(version: int) -> Non
         topic="topic" if version < 13 else None,
         topic_id=TOPIC_ID if version >= 13 else None,
         partition=3,
-        error_code=0,
+        error_code=ErrorCode.none,
         base_offset=42,
     )
 
@@ -198,7 +198,7 @@ def test_every_field_of_every_version_reaches_the_view(version: int) -> None:
         "log_append_time": datetime(2026, 11, 21, 9, 30, 15, 123_000, tzinfo=UTC),
     }
     expected: dict[str, Any] = {
-        "error_code": 6,
+        "error_code": ErrorCode.not_leader_or_follower,
         "base_offset": 1 << 40,
         "log_append_time_ms": 1_795_253_415_123,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace as Fields
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from aioidem._protocol.topic_limit import topic_limit
 
@@ -55,4 +56,10 @@ def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
 
 def test_a_refusal_tells_nothing() -> None:
     """A value next to an error code is ignored."""
-    assert topic_limit(described({"max.message.bytes": "700"}, code=29), "none") is None
+    assert (
+        topic_limit(
+            described({"max.message.bytes": "700"}, code=ErrorCode.topic_authorization_failed),
+            "none",
+        )
+        is None
+    )

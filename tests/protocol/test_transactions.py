@@ -75,13 +75,18 @@ def test_a_coordinator_is_asked_for_and_found(version: int) -> None:
         "port": 9,
     }
     answer = coordinator_answer(answered(10, version, {**found, "coordinators": [found]}), "tx")
-    assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 4, "h", 9)
+    assert (answer.error_code, answer.node_id, answer.host, answer.port) == (
+        ErrorCode.none,
+        4,
+        "h",
+        9,
+    )
     assert answer.throttle_ms == (5 if version else 0)
 
 
 def test_an_answer_without_the_key_is_an_error() -> None:
     answer = coordinator_answer(answered(10, 4, {"coordinators": []}), "tx")
-    assert (answer.error_code, answer.node_id) == (-1, -1)
+    assert (answer.error_code, answer.node_id) == (ErrorCode.unknown_server_error, -1)
 
 
 def test_the_oldest_version_finds_no_coordinator_of_transactions() -> None:
@@ -125,7 +130,10 @@ def test_partitions_are_added_by_topic(version: int) -> None:
     answer = add_partitions_answer(
         answered(24, version, {"results_by_topic_v3_and_below": results})
     )
-    assert (answer.error_codes, answer.throttle_ms) == ({("a", 1): 51}, 5)
+    assert (answer.error_codes, answer.throttle_ms) == (
+        {("a", 1): ErrorCode.concurrent_transactions},
+        5,
+    )
 
 
 def test_versions_of_brokers_among_themselves_are_not_spoken() -> None:
@@ -139,7 +147,7 @@ def test_a_group_is_added(version: int) -> None:
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("tx", 7, 3)
     assert request.group_id == "g"
     answer = add_offsets_answer(answered(25, version, {"error_code": ErrorCode.not_coordinator}))
-    assert (answer.error_code, answer.throttle_ms) == (16, 5)
+    assert (answer.error_code, answer.throttle_ms) == (ErrorCode.not_coordinator, 5)
 
 
 # -- TxnOffsetCommit -------------------------------------------------------------------------------
@@ -162,7 +170,7 @@ def test_offsets_are_committed_with_the_consumers_place_in_its_group(version: in
     part = {"partition_index": 1, "error_code": ErrorCode.illegal_generation}
     topics = [{"name": "a", "partitions": [part]}]
     answer = txn_offset_commit_answer(answered(28, version, {"topics": topics}))
-    assert (answer.error_codes, answer.throttle_ms) == ({("a", 1): 22}, 5)
+    assert (answer.error_codes, answer.throttle_ms) == ({("a", 1): ErrorCode.illegal_generation}, 5)
 
 
 # -- EndTxn ----------------------------------------------------------------------------------------
@@ -176,7 +184,7 @@ def test_the_end_says_what_to_go_on_with_from_v5_on(version: int, commit: bool) 
     assert request.committed is commit
     values = {"error_code": ErrorCode.none, "producer_id": 7, "producer_epoch": 4}
     answer = end_txn_answer(answered(26, version, values))
-    assert (answer.error_code, answer.throttle_ms) == (0, 5)
+    assert (answer.error_code, answer.throttle_ms) == (ErrorCode.none, 5)
     assert (answer.producer_id, answer.producer_epoch) == ((7, 4) if version >= 5 else (-1, -1))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import pytest
 import trio.testing
+from kio.schema.errors import ErrorCode
 
 from aioidem import DeliveryStatus, Producer
 from aioidem._broker.entities import respond
@@ -110,7 +111,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
             await producer.start()
     assert isinstance(caught.value, AuthenticationFailedError)
     assert not caught.value.retriable
-    assert caught.value.errno == 58
+    assert caught.value.errno == ErrorCode.sasl_authentication_failed
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
