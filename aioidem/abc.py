@@ -1,7 +1,7 @@
-"""The abstract classes that a user of the drop-in subclasses, under aiokafka's names.
+"""The abstract classes that users of the drop-in subclass, under aiokafka's names.
 
-Rejected: asking for an instance of exactly this class. Who keeps aiokafka beside aioidem has
-providers derived from aiokafka's, and they have the same two methods.
+Rejected: accepting instances of these classes only. Services that keep aiokafka beside aioidem have
+token providers derived from aiokafka's class, with the same two methods.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ __all__ = [
 
 
 class AbstractTokenProvider(abc.ABC):
-    """Gives the bearer token for SASL/OAUTHBEARER.
+    """An object that gives bearer tokens for SASL/OAUTHBEARER.
 
-    It is asked once per connection, and again before a session ends (KIP-368): keep a token until
-    shortly before it expires.
+    It is asked once for each connection, and again before a session ends (KIP-368). It should keep
+    a token until shortly before the token expires.
     """
 
     @abc.abstractmethod
     async def token(self) -> str:
-        """The token to authenticate with now. It must not block the event loop."""
+        """Return the token to authenticate with now; it must not block the event loop."""
 
     def extensions(self) -> Mapping[str, str]:
-        """SASL extensions to send with the token (KIP-342); none unless overridden."""
+        """Return the SASL extensions to send with the token (KIP-342); none unless overridden."""
         return {}
 
 
 class ProducerMetricsCollector(abc.ABC):
-    """Hears of each batch of an `AIOKafkaProducer`, for metrics: the experimental interface that
-    aiokafka has prepared for the release after 0.14.
+    """An object that is told of each batch of an `AIOKafkaProducer`, for metrics.
 
-    Every method is a plain function called on the event loop, and must be quick. What it raises is
-    logged and otherwise ignored. Times are seconds.
+    This is the experimental interface that aiokafka has prepared for the release after 0.14. The
+    methods are plain functions that are called on the event loop and must be quick. Their
+    exceptions are logged and have no other effect. Times are in seconds.
     """
 
     @abc.abstractmethod
@@ -51,7 +51,16 @@ class ProducerMetricsCollector(abc.ABC):
         record_count: int,
         attempt: int,
     ) -> None:
-        """A batch is sent. `attempt` counts from 1; a retry has not queued, so its time is 0."""
+        """Take note of a batch that is sent.
+
+        Args:
+            topic: The batch's topic.
+            partition: Its partition.
+            queue_time_seconds: The time from queueing its first record to sending; 0 for a retry.
+            batch_size_bytes: Its size after compression.
+            record_count: How many records it has.
+            attempt: 1 for the first time that it is sent, one more for each retry.
+        """
 
     @abc.abstractmethod
     def on_batch_completed(
@@ -64,9 +73,15 @@ class ProducerMetricsCollector(abc.ABC):
         acknowledged: bool,
         batch_age_seconds: float,
     ) -> None:
-        """A batch is stored, or with `acknowledged` False (acks=0) on its way.
+        """Take note of a batch that is stored or, with `acknowledged` False (acks=0), was sent.
 
-        `batch_age_seconds` counts from when its first record was queued.
+        Args:
+            topic: The batch's topic.
+            partition: Its partition.
+            send_to_completion_seconds: The time from the last sending to the answer.
+            record_count: How many records it has.
+            acknowledged: Whether a broker has acknowledged it.
+            batch_age_seconds: The time since its first record was queued.
         """
 
     @abc.abstractmethod
@@ -79,15 +94,29 @@ class ProducerMetricsCollector(abc.ABC):
         record_count: int,
         batch_age_seconds: float,
     ) -> None:
-        """Records failed; `partition` is -1 when they never got one."""
+        """Take note of records that failed.
+
+        Args:
+            topic: Their topic.
+            partition: Their partition; -1 if none was chosen.
+            exception: Why they failed.
+            record_count: How many they are.
+            batch_age_seconds: The time since the first of them was queued.
+        """
 
     @abc.abstractmethod
     def on_buffer_wait(self, *, topic: str, partition: int, wait_seconds: float) -> None:
-        """A `send` waited for room; `partition` is -1 where none was given: it is chosen later."""
+        """Take note of a `send` that waited for room in the buffer.
+
+        Args:
+            topic: The record's topic.
+            partition: The partition that the caller chose; -1 if it chose none.
+            wait_seconds: How long it waited.
+        """
 
 
 class NullProducerMetricsCollector(ProducerMetricsCollector):
-    """Heeds nothing: a base for collectors that need some of the methods."""
+    """A metrics collector that ignores everything: a base for those that need some methods."""
 
     def on_batch_dispatched(
         self,

@@ -1,7 +1,7 @@
-"""What aiokafka has in its module of this name: a TLS context from files.
+"""What aiokafka has in its module of this name: a TLS context made of files.
 
-Invariant: a context made here verifies the broker's certificate and its host name; there is no
-argument that turns either off. Who must do without makes an `ssl.SSLContext` of his own.
+Invariant: a context made here verifies the broker's certificate and host name, and no argument
+turns that off. To do without, make an `ssl.SSLContext` yourself.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ def create_ssl_context(
     keyfile: _Path | None = None,
     password: Callable[[], _Password] | _Password | None = None,
 ) -> ssl.SSLContext:
-    """A context for `security_protocol="SSL"` or `"SASL_SSL"`.
+    """Return a TLS context for `security_protocol="SSL"` or `"SASL_SSL"`.
 
-    Reads files: call it before the event loop has work to do.
+    It reads files and so blocks: call it before the event loop is busy.
 
     Args:
-        cafile: certificate authorities to trust, PEM; the system's without `cafile`, `capath` and
-            `cadata`.
-        capath: a directory of such files.
-        cadata: the same, read already: PEM text or DER bytes.
-        certfile: this client's certificate and its chain, PEM, for brokers that ask for one.
-        keyfile: its private key, if that is not in `certfile`.
-        password: of the private key.
+        cafile: A PEM file of the certificate authorities to trust. Without `cafile`, `capath` and
+            `cadata` those of the operating system are trusted.
+        capath: A directory of such files.
+        cadata: The authorities as PEM text or DER bytes.
+        certfile: A PEM file of this client's certificate and its chain, for brokers that ask for
+            one.
+        keyfile: A PEM file of the certificate's private key, if it is not in `certfile`.
+        password: The private key's password, or a function that returns it.
 
     Raises:
-        OSError: a file cannot be read. ssl.SSLError: it is not what it should be.
+        OSError: A file cannot be read.
+        ssl.SSLError: A file does not hold what it should.
     """
     context = ssl.create_default_context(
         ssl.Purpose.SERVER_AUTH, cafile=cafile, capath=capath, cadata=cadata

@@ -1,7 +1,7 @@
-"""Checks of a record's parts, shared by the native producer and the drop-in.
+"""Checks of the parts of a record, shared by the native producer and the drop-in.
 
-Invariant: what passes here can be encoded; a wrong type is a TypeError, a value that Kafka cannot
-take a `RecordError`, both before anything is queued.
+Invariant: whatever passes these checks can be encoded. A wrong type raises TypeError, a value that
+Kafka does not accept raises `RecordError`, both before anything is queued.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ __all__ = [
 Headers = Sequence[tuple[str, bytes | None]]
 
 _LATEST_SECONDS = 100_000_000_000
-"""In the year 5138. Whatever is later was counted in a smaller unit, and a broker's
-message.timestamp.after.max.ms refuses it: the batch with it, and what it shared it with.
+"""The first second that is refused, in the year 5138.
+
+A later timestamp was counted in a smaller unit. Brokers refuse it (message.timestamp.after.max.ms),
+and with it the other records of its batch.
 """
 
 
 def checked_payload(name: str, data: object) -> bytes | None:
-    """Key or value as bytes, None for none. Raises TypeError."""
+    """Return a key or value as bytes, or None.
+
+    Raises:
+        TypeError: It is neither bytes-like nor None.
+    """
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
@@ -37,7 +43,11 @@ def checked_payload(name: str, data: object) -> bytes | None:
 
 
 def checked_headers(headers: Headers) -> Headers:
-    """Headers as a tuple of pairs. Raises TypeError."""
+    """Return headers as a tuple of pairs.
+
+    Raises:
+        TypeError: They are not (str, bytes or None) pairs.
+    """
     checked = []
     if not isinstance(headers, Iterable):
         raise TypeError(f"headers must be (str, bytes | None) pairs, not {type(headers).__name__}")
@@ -53,7 +63,12 @@ def checked_headers(headers: Headers) -> Headers:
 
 
 def check_partition(partition: object) -> None:
-    """Raise TypeError or RecordError unless it can be a partition's number."""
+    """Check that a value can be a partition's number.
+
+    Raises:
+        TypeError: It is not an int.
+        RecordError: It is negative or does not fit an int32.
+    """
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
     if not 0 <= partition < 2**31:
@@ -61,8 +76,11 @@ def check_partition(partition: object) -> None:
 
 
 def check_timestamp(timestamp_ms: object) -> None:
-    """Raise TypeError or RecordError unless it is milliseconds since the epoch, of a year up to
-    5138.
+    """Check that a value is a number of milliseconds since the epoch, up to the year 5138.
+
+    Raises:
+        TypeError: It is not an int.
+        RecordError: It is negative or after the year 5138.
     """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(
@@ -81,8 +99,11 @@ def check_timestamp(timestamp_ms: object) -> None:
 
 
 def milliseconds(timestamp: object) -> int:
-    """Seconds since the epoch, up to the year 5138, as whole milliseconds. Raises TypeError,
-    RecordError.
+    """Return seconds since the epoch, up to the year 5138, as whole milliseconds.
+
+    Raises:
+        TypeError: It is not a number.
+        RecordError: It is negative, NaN or after the year 5138.
     """
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         raise TypeError(
@@ -93,7 +114,7 @@ def milliseconds(timestamp: object) -> int:
             f"timestamp {timestamp!r}: expected seconds since the epoch, as time.time() gives "
             "them; this is after the year 5138, as milliseconds are: divide them by 1000"
         )
-    if not timestamp >= 0:  # not a number neither
+    if not timestamp >= 0:  # NaN fails as well
         raise errors.RecordError(
             f"timestamp {timestamp!r}: expected seconds since the epoch, not negative"
         )

@@ -1,13 +1,13 @@
-"""Delivery: one record's outcome, as the caller holds it.
+"""Delivery: the outcome of one record, as the caller sees it.
 
-It leaves PENDING once. Awaiting it waits for the outcome; cancelling the wait detaches the waiter
-and nothing else: the record goes on. A delivery that fails while nobody looks is counted, and the
-log tells (`unseen`). While it is pending it can be awaited, and given callbacks, on its producer's
-event loop only; what became of it may be read from anywhere.
+It leaves PENDING once. Awaiting it waits for the outcome; cancelling the wait does not cancel the
+record. A failure that nobody looks at is counted and logged (`unseen`). While a delivery is pending
+it may be awaited, and given callbacks, on its producer's event loop only; its outcome may be read
+from anywhere. What settles a delivery is in `queued`.
 
-Rejected: a future of the event loop. There is none that asyncio and trio share, cancelling one
-reads as "cancel the send", and its "exception was never retrieved" comes at the garbage collector's
-leisure.
+Rejected: a future of the event loop. asyncio and trio share none, cancelling one would look like
+cancelling the send, and its "exception was never retrieved" is logged only when the garbage
+collector finds it.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ class Delivery:
             logger.exception("a delivery callback raised")
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self.status is not DeliveryStatus.PENDING
 
     @property
     def metadata(self) -> RecordMetadata:
-        """Where the record is.
+        """Where the record is in the log.
 
         Raises:
-            KafkaError: it failed; `status` on the error says whether it may be in the log.
-            InternalError: the outcome is not known yet.
+            KafkaError: The record failed; the error's `status` says whether it may be in the log.
+            InternalError: The outcome is not known yet.
         """
         self._look()
         if self._error is not None:
@@ -93,7 +93,7 @@ class Delivery:
         return self._metadata
 
     def exception(self) -> KafkaError | None:
-        """The error it failed with, or None."""
+        """Return the error that the record failed with; None if it has not failed."""
         self._look()
         return self._error
 
@@ -103,13 +103,15 @@ class Delivery:
         self._looking = 1
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(delivery)` when the outcome is known: at once if it is. It must not block.
+        """Call `callback(delivery)` when the outcome is known, or now if it is.
 
-        What it raises is logged. It may call `send_nowait`.
+        Args:
+            callback: Must not block. It may call `send_nowait`; its exceptions are logged.
 
         Raises:
-            WrongLoopError: called from another thread or event loop while it is pending.
-            ProducerClosed: likewise, and the producer's loop was closed.
+            WrongLoopError: The record is pending, and this is another thread or event loop than
+                the producer's.
+            ProducerClosed: The record is pending, and the producer's event loop was closed.
         """
         if not self.done():
             self._home.check(False)
@@ -162,8 +164,9 @@ class Deliveries(Sequence[Delivery]):
         """Wait until every outcome is known.
 
         Raises:
-            WrongLoopError: called from another thread or event loop while one is pending.
-            ProducerClosed: likewise, and the producer's loop was closed.
+            WrongLoopError: A record is pending, and this is another thread or event loop than the
+                producer's.
+            ProducerClosed: A record is pending, and the producer's event loop was closed.
         """
         if self._pending:
             self._home.check(True)
@@ -178,14 +181,14 @@ class Deliveries(Sequence[Delivery]):
             raise
 
     def count(self, value: object) -> int:
-        """How many have this `DeliveryStatus`."""
+        """Return how many of the records have this `DeliveryStatus`."""
         return sum(delivery.status is value for delivery in self._items)
 
     def raise_for_status(self) -> None:
-        """Raise unless every record was acknowledged (or, under acks=0, at least sent).
+        """Return if every record was acknowledged or, with ``acks=0``, sent without an error.
 
         Raises:
-            PartialDeliveryError: with these deliveries as `deliveries`.
+            PartialDeliveryError: Some records failed; the error's `deliveries` are these.
         """
         failed = [delivery for delivery in self._items if delivery.exception() is not None]
         if failed:

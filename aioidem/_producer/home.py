@@ -1,11 +1,10 @@
-"""HomeLoop: the event loop and the thread that a producer was started on, and the rule that it is
-used from there only.
+"""HomeLoop: the event loop and thread on which a producer was started, and must be used.
 
-The engine is plain functions that one loop calls: a second thread would find it in the middle of a
-decision, and a task of another loop would wait for a signal that its own loop never hears.
+The engine is plain functions that one event loop calls. A second thread would enter it in the
+middle of a decision, and a task of another loop would wait for a signal that never reaches it.
 
-The check is made with each call, so it costs one look at the running loop (40 ns): it says which
-thread and which loop this is in one.
+The check is made with each call, so it asks one thing only, the running loop (40 ns): that tells
+both the thread and the loop.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LOOP_ENDED = (
 
 
 class HomeLoop:
-    """Where a producer lives, once it has moved in."""
+    """The event loop and thread of one producer, from its start on."""
 
     __slots__ = ("_loop", "_thread", "_thread_name")
 
@@ -35,28 +34,33 @@ class HomeLoop:
         self._thread_name = ""
 
     def move_in(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Home is here: this thread, and this asyncio loop (None on trio)."""
+        """Record the current thread and an event loop as the producer's.
+
+        Args:
+            loop: The running asyncio loop; None on trio.
+        """
         self._loop = loop
         self._thread = threading.get_ident()
         self._thread_name = threading.current_thread().name
 
     def __reduce__(self) -> tuple[type[HomeLoop], tuple[()]]:
-        return HomeLoop, ()  # in another process nobody is at home
+        return HomeLoop, ()  # another process has another loop
 
     @property
     def closed(self) -> bool:
-        """Whether the loop was closed under the producer. Trio's ends its tasks before it ends."""
+        """Whether asyncio's loop was closed before the producer; trio ends its tasks first."""
         return self._loop is not None and self._loop.is_closed()
 
     def check(self, awaits: bool) -> None:
-        """Return if a call comes from home.
+        """Return if the call comes from the producer's thread and event loop.
 
-        `awaits`: the caller is going to wait. A plain call may also come while the loop is not
-        running, from its thread: between two `run_until_complete`, say.
+        Args:
+            awaits: Whether the caller is going to wait. A call that does not may also come from
+                the thread while the loop is not running, as between two `run_until_complete`.
 
         Raises:
-            WrongLoopError: it comes from another thread or event loop.
-            ProducerClosed: the loop was closed.
+            WrongLoopError: It comes from another thread or event loop.
+            ProducerClosed: The event loop was closed.
         """
         home = self._loop
         try:

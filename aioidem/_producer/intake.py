@@ -50,7 +50,7 @@ class RecordIntake:
         observer: Is told how long callers waited for room; None if nobody asks.
     """
 
-    __slots__ = ("_accumulator", "_budget", "_config", "_life", "_observer", "_sender")
+    __slots__ = ("_accumulator", "_budget", "_config", "_home", "_life", "_observer", "_sender")
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class RecordIntake:
         self._budget = core.budget
         self._sender = sender
         self._life = life
+        self._home = life.home
         self._config = config
         self._observer = observer
 
@@ -78,11 +79,21 @@ class RecordIntake:
         timestamp_ms: int | None = None,
         block_until: float | None = None,
     ) -> QueuedDelivery:
-        """`send` without its second half: wait for room, queue the record, return its `Delivery`.
+        """Wait for room, queue a record and return its delivery: the first half of a `send`.
 
-        `timestamp_ms`: milliseconds since the epoch. `block_until`: when `max_block` ends for the
-        caller, on the loop's clock (see `block_until`); None: it begins now. All else, and what is
-        raised, as for `send`.
+        Args:
+            topic: The topic's name.
+            value: The payload; None is a tombstone.
+            key: Decides the partition; None leaves the choice to the partitioner.
+            headers: (name, value) pairs.
+            partition: The partition's number; None lets the key or the partitioner decide.
+            timestamp_ms: Milliseconds since the epoch; None is now.
+            block_until: When `max_block` ends for the caller, on the event loop's clock (see
+                `ProducerLife.block_until`); None if `max_block` begins with this call.
+
+        Raises:
+            KafkaError: As for `Producer.send`; the record was not queued.
+            TypeError: An argument has the wrong type; the record was not queued.
         """
         self._life.check_open()
         record, delivery = self.record(topic, value, key, headers, partition, timestamp_ms)
@@ -101,16 +112,24 @@ class RecordIntake:
         size: int | None,
         block_until: float | None = None,
     ) -> QueuedDeliveries:
-        """Wait for room and queue records of one partition, with nothing in between them.
+        """Wait for room and queue records of one partition, with no other record between them.
 
-        `size`: they make a batch of their own, of so many bytes before compression with its header;
-        None lets them share batches with others. A batch larger than the topic allows is split all
-        the same. `block_until`: as for `enqueue`. What is raised is as for `send`, and then nothing
-        was queued.
+        Args:
+            topic: The topic's name.
+            records: The records, in order.
+            partition: The partition's number.
+            size: The bytes, before compression and with the header, of the batch that the records
+                form by themselves; None if they may share batches with others. A batch that is
+                larger than the topic allows is split nevertheless.
+            block_until: As for `enqueue`.
+
+        Raises:
+            KafkaError: As for `Producer.send`; none of the records was queued.
+            TypeError: An argument has the wrong type; none of the records was queued.
         """
         self._life.check_open()
         group = None if size is None else RecordGroup(size)
-        deliveries = QueuedDeliveries(self._life.home)
+        deliveries = QueuedDeliveries(self._home)
         pending: deque[PendingRecord] = deque()
         for new in records:
             record, delivery = self.record(
@@ -140,7 +159,13 @@ class RecordIntake:
         timestamp_ms: int | None,
         group: QueuedDeliveries | None = None,
     ) -> tuple[PendingRecord, QueuedDelivery]:
-        """Check the arguments and make the record; nothing is queued yet."""
+        """Check the arguments of a send and return the record and its delivery; queue nothing.
+
+        Raises:
+            RecordError: The topic, partition, a header or the timestamp is illegal.
+            MessageSizeTooLargeError: The record exceeds `max_request_size` or `buffer_memory`.
+            TypeError: An argument has the wrong type.
+        """
         if type(topic) is not str or topic not in self._accumulator.topics:
             validate_topic(topic)
         value = checked_payload("value", value)
@@ -156,20 +181,32 @@ class RecordIntake:
         size = record_size_bound(key, value, headers)
         if size + BATCH_OVERHEAD > self._config.max_request_size:
             raise errors.MessageSizeTooLargeError(
-                f"a record of {size} bytes, more than max_request_size "
-                f"({self._config.max_request_size}) allows",
+                f"a record of {size} bytes for topic {topic!r}, more than max_request_size "
+                f"({self._config.max_request_size}) allows: nothing was queued",
             )
         if size > self._config.buffer_memory:
             raise errors.MessageSizeTooLargeError(
-                f"a record of {size} bytes, more than buffer_memory ({self._config.buffer_memory})"
+                f"a record of {size} bytes for topic {topic!r}, more than buffer_memory "
+                f"({self._config.buffer_memory}): nothing was queued"
             )
-        delivery = QueuedDelivery(group, self._sender.unseen, self._life.home)
+        delivery = QueuedDelivery(group, self._sender.unseen, self._home)
         return (
             PendingRecord(key, value, headers, timestamp_ms, partition, size, delivery),
             delivery,
         )
 
     def queue(self, topic: str, record: PendingRecord, block_until: float | None = None) -> None:
+        """Queue a record for which there is room.
+
+        Args:
+            topic: The topic's name.
+            record: The record, whose bytes have been taken from the budget.
+            block_until: When the wait for the topic's metadata ends, on the event loop's clock;
+                None if `max_block` begins now.
+
+        Raises:
+            KafkaError: The topic was refused. The record's bytes have been given back.
+        """
         try:
             self._accumulator.append(topic, record, self._life.clock(), block_until)
         except errors.KafkaError:
@@ -180,7 +217,15 @@ class RecordIntake:
     async def wait_for_bytes(
         self, size: int, topic: str, partition: int | None, block_until: float | None = None
     ) -> float:
-        """Wait for room; until when the call may go on waiting for other things."""
+        """Wait for room in the buffer, and take it.
+
+        Returns:
+            When the caller's `max_block` ends, on the event loop's clock.
+
+        Raises:
+            KafkaTimeoutError: There was no room in time.
+            ProducerClosed: The producer was closed meanwhile.
+        """
         began = self._life.clock()
         until = began + self._config.max_block if block_until is None else block_until
         try:
@@ -197,7 +242,7 @@ class RecordIntake:
         try:
             with anyio.CancelScope(deadline=until):
                 await room.wait()
-                # Cancelled since the room was granted: the record is not queued yet, so not sent.
+                # If the call was cancelled after the room was granted, the record is not queued.
                 await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             budget.abandon(waiter)
@@ -209,24 +254,20 @@ class RecordIntake:
             budget.abandon(waiter)
             raise errors.KafkaTimeoutError(
                 f"no room for {size} bytes within max_block ({self._config.max_block:g} s): "
-                f"{budget.used} of {budget.capacity} are in use"
+                f"{budget.used} of {budget.capacity} are in use; nothing was queued"
             )
-        # Nothing is awaited between this and the record's queueing: call order is kept.
+        # Nothing is awaited between this and the queueing, so that records keep the calls' order.
         budget.claim(waiter)
 
     async def wait_for_room(self, nbytes: int = 0) -> None:
-        """Wait until `send_nowait` has room again, after it raised BufferFullError.
-
-        That is a quarter of the buffer, so that its callers work in bursts and not record by
-        record, and nobody waiting in `send`.
+        """Wait until a quarter of the buffer is free and no `send` waits for room.
 
         Args:
-            nbytes: size of the record to be sent (key, value and headers), if it may be larger
-                than that quarter.
+            nbytes: The bytes of the record to be sent, if they may be more than that quarter.
 
         Raises:
-            KafkaTimeoutError: not within `max_block`.
-            ProducerClosed: the producer was closed meanwhile.
+            KafkaTimeoutError: There was no room within `max_block`.
+            ProducerClosed: The producer was closed meanwhile.
         """
         self._life.check_open()
         budget = self._budget

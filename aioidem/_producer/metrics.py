@@ -1,6 +1,4 @@
-"""What a producer is doing right now: frozen snapshots with a docstring per field. No registry, no
-exporter.
-"""
+"""Snapshots of what a producer is doing: frozen dataclasses, without a registry or an exporter."""
 
 from __future__ import annotations
 
@@ -25,87 +23,93 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatistics:
-    """One partition that the producer has written to."""
+    """The state of one partition to which the producer has written."""
 
     topic: str
     partition: int
     window: int
-    """Batches the leader is known to deduplicate: the limit of the span (KIP-1269)."""
+    """How many batches the leader is known to deduplicate: the limit of `span` (KIP-1269)."""
     window_reason: str
-    """Why the window is what it is, in words: what the leader says, why it was not asked, or the
-    option that binds instead. For people; its wording may change."""
+    """Why the window has this size, in words: what the leader says, why it was not asked, or which
+    option limits the batches instead. It is meant for people, and its wording may change."""
     span: int
-    """Batches from the oldest unresolved one to the newest sent, inclusive."""
+    """How many batches lie between the oldest one without an outcome and the newest sent one,
+    both included."""
     max_span: int
-    """The widest span so far."""
+    """The largest `span` so far."""
     in_flight: int
-    """Batches outstanding at the leader."""
+    """How many batches were sent to the leader and are unanswered."""
     in_doubt: int
-    """Batches that may have been appended and are being asked about."""
+    """How many batches may have been appended, and are being asked about."""
     pending_records: int
-    """Records not sealed into a batch yet."""
+    """How many records are queued and not in a sealed batch yet."""
     leader: int
-    """Node id of the leader; -1 when there is none."""
+    """The leader's node id; -1 if there is no leader."""
     leader_epoch: int
+    """The leader epoch; -1 if it is not known."""
     producer_epoch: int
-    """The epoch this partition writes under; -1 before its first batch and without idempotence."""
+    """The producer epoch of this partition's batches; -1 before the first batch and without
+    idempotence."""
     next_sequence: int
-    """The next record's sequence, unwrapped."""
+    """The next record's sequence number, counted on beyond 2^31 - 1."""
     acked_offset: int
-    """The highest offset acknowledged; -1 for none."""
+    """The highest acknowledged offset; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionStatistics:
-    """One connection."""
+    """The state of one connection to a broker."""
 
     node_id: int
-    """Negative for a bootstrap address whose node id is not known yet."""
+    """The broker's node id; negative for a bootstrap address whose node id is not known yet."""
     host: str
     port: int
     connected: bool
     in_flight: int
-    """Requests outstanding."""
+    """How many requests are unanswered."""
     rtt: float | None
-    """Smoothed seconds from a request to its answer; None before the first."""
+    """The smoothed time from a request to its answer, in seconds; None before the first answer."""
     produce_version: int
+    """The version of Produce requests on this connection."""
     window_discovery: str
-    """What is known of the broker and Produce v14, whose answers name windows: "answers in v14",
-    "not offered", "not granted" (DESCRIBE_CONFIGS), "held back" (it did not answer v14, and is
-    tried again), or a passing state. For people; its wording may change."""
+    """Whether the broker's answers name windows, as Produce v14 does (KIP-1269): "answers in v14",
+    "not offered", "not granted" (the ACL DESCRIBE_CONFIGS is missing), "held back" (it did not
+    answer v14, which is tried again later), or a passing state. It is meant for people, and its
+    wording may change."""
     throttled_until: float
-    """On the event loop's clock; 0.0 when never throttled."""
+    """When the broker's throttling ends, on the event loop's clock; 0.0 if it never throttled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
-    """A whole producer."""
+    """The state of a producer, with its counters since the start."""
 
     producer_id: int
-    """-1 until the broker has given one, and without idempotence."""
+    """The producer id; -1 before a broker has given one and without idempotence."""
     producer_epoch: int
+    """The producer epoch; -1 as for `producer_id`."""
     records_queued: int
-    """Records without an outcome."""
+    """How many records have no outcome yet."""
     records_acked: int
     records_not_written: int
     records_unknown: int
     bytes_acked: int
     batches_sent: int
-    """Batches written, resends included."""
+    """How many batches were written to connections, retries included."""
     batches_retried: int
     batches_split: int
     epoch_bumps: int
     data_loss_events: int
-    """How often a broker turned out to have lost acknowledged data, or this producer's state."""
+    """How often a broker turned out to have lost acknowledged records or this producer's state."""
     buffer_bytes_used: int
     buffer_waiters: int
-    """Callers waiting for room."""
+    """How many calls wait for room in the buffer."""
     partitions: tuple[PartitionStatistics, ...]
     connections: tuple[ConnectionStatistics, ...]
 
 
 def snapshot(core: ProducerCore) -> ProducerStatistics:
-    """The engine's state as plain data."""
+    """Return the engine's state as plain data."""
     identity, counters, budget = core.current_identity, core.counters, core.budget
     partitions, connections = core.partitions, core.connections
     return ProducerStatistics(

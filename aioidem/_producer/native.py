@@ -1,16 +1,17 @@
-"""Producer: the native API. No protocol logic: it checks arguments, waits for room, and hands
-records to the engine.
+"""Producer: the native API, without protocol logic: it waits for the engine's decisions.
 
-What is promised
-- Every record ends ACKED, NOT_WRITTEN or UNKNOWN within `delivery_timeout`; one `request_timeout`
-  later at the latest, while a batch in doubt is being asked about. Nothing here waits for ever.
-- A `send` cancelled before its record is queued sends nothing; cancelled later, it only stops
-  waiting.
-- Bad arguments raise at the call, before a sequence number is taken.
-- A producer carried over a `fork()` refuses to work in the child: it would share its producer id
-  with the parent, and the broker would drop one's records as the other's duplicates.
-- A call from another thread or event loop than the one it was started on raises, and does nothing.
-- What failed and nobody looked at is in the log.
+What it guarantees:
+
+- Every record ends ACKED, NOT_WRITTEN or UNKNOWN within `delivery_timeout`, or one
+  `request_timeout` later if its batch is in doubt and brokers are being asked. No call waits
+  without a limit.
+- A `send` that is cancelled before its record is queued sends nothing. Cancelled later, it only
+  stops waiting.
+- Bad arguments raise at the call, before the record gets a sequence number.
+- In a child process after `fork()` a producer refuses to work. It would share its producer id with
+  the parent's, and the broker would drop records of one as duplicates of the other's.
+- A call from another thread or event loop than that of `start()` raises and has no effect.
+- A failed record whose outcome nobody looks at is logged.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ _GRACEFUL_END = 5.0
 class Producer(TransactionCalls):
     """An idempotent Kafka producer for asyncio and trio.
 
-    Use it with `async with`, or `start()` and `stop()`, which may be called from different tasks.
-    With a `transactional_id` every record belongs to a transaction.
+    Use it with `async with`, or with `start()` and `stop()`, which different tasks may call. With a
+    `transactional_id` every record belongs to a transaction.
 
-    It is used on the event loop, and so in the thread, that `start()` was called on; a call from
-    elsewhere raises `WrongLoopError`, and does nothing. To send from another thread hand the call
+    Call it only on the event loop, and so in the thread, on which `start()` was called. A call from
+    elsewhere raises `WrongLoopError` and has no effect. To send from another thread, pass the call
     to that loop: `asyncio.run_coroutine_threadsafe(producer.send(...), loop).result()`, or in a
     thread that anyio has started `anyio.from_thread.run(producer.send, ...)`.
 
     Args:
         bootstrap_servers: "host:port", several joined by commas, or a sequence of them.
-        connector: how to open connections; None for TCP.
-        config: ready-made options, instead of `options`.
-        observer: who hears of batches, for metrics.
-        options: the options below, by name; times are in seconds, sizes in bytes.
+        connector: Opens the connections; None opens TCP connections.
+        config: Ready-made options, instead of `options`.
+        observer: Receives facts about batches, for metrics.
+        options: The options below, by name; times are in seconds, sizes in bytes.
 
     Raises:
         ConfigError: An option is unknown, illegal or contradicts another one.
@@ -102,15 +103,17 @@ class Producer(TransactionCalls):
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, and with idempotence get a producer id; with a transactional id get that one,
-        which fences whoever had it.
+        """Connect to the cluster and, with idempotence, get a producer id.
+
+        With a `transactional_id` this fences an older producer that has the same one.
 
         Raises:
-            AuthenticationFailedError: a broker and this producer do not accept one another.
-            KafkaConnectionError: no bootstrap address could be reached; `NotKafkaError` if one
-            speaks something else. BrokerResponseError: the cluster refuses to give a producer id.
-            KafkaTimeoutError: not done within `max_block`. ProducerClosed: it was started or closed
-            before.
+            AuthenticationFailedError: The broker rejected the client, or the client the broker.
+            KafkaConnectionError: No bootstrap address could be reached; `NotKafkaError` if one of
+                them speaks another protocol.
+            BrokerResponseError: The cluster refuses to give a producer id.
+            KafkaTimeoutError: It was not done within `max_block`.
+            ProducerClosed: The producer was started or closed before.
         """
         self._life.check_process()
         if self._life.closed or self._life.background is not None:
@@ -154,37 +157,43 @@ class Producer(TransactionCalls):
 
     @without_frames
     def set_sasl_credentials(self, username: str, password: str | Secret[str]) -> None:
-        """Authenticate with these from now on (PLAIN and SCRAM).
+        """Authenticate with another user name and password from now on (PLAIN and SCRAM).
 
-        New connections use them at once. A session that is renewed takes a new password; for a new
-        user name its connection is closed when nothing is outstanding on it, and opened anew. To
-        have credentials fetched instead, pass `sasl_credentials`.
+        New connections use them at once. Sessions that are renewed (KIP-368) use a new password. A
+        connection with an old user name is closed once none of its requests is unanswered, and
+        opened again. To have credentials fetched instead, use the option `sasl_credentials`.
+
+        Args:
+            username: The user name.
+            password: The password.
 
         Raises:
-            ConfigError: this producer does not authenticate with the options for name and password,
-                or one of them is empty or no text in UTF-8.
+            ConfigError: The producer does not authenticate with `sasl_username` and
+                `sasl_password`, or one of the arguments is empty or not text in UTF-8.
         """
         if self._sender.sasl is None:
             raise errors.ConfigError("this producer uses no SASL")
         self._sender.sasl.set_credentials(username, password)
 
     async def stop(self) -> None:
-        """`close()` without a limit of its own: `delivery_timeout` bounds it."""
+        """Deliver what is queued, then end; the same as `close()` without a timeout."""
         await self.close()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver what is queued, then end. An open transaction is aborted.
+        """Deliver what is queued, then end the producer. An open transaction is aborted.
+
+        Records that fail raise nothing here: their deliveries have the errors, and those that
+        nobody looks at are logged. If the producer's event loop was closed before, records without
+        an outcome end NOT_WRITTEN or UNKNOWN and are logged.
 
         Args:
-            timeout: seconds to wait for deliveries; what is unsettled then ends NOT_WRITTEN or
-                UNKNOWN. 0 ends at once; None waits until the last record's deadline.
-
-        Raises nothing for records that fail: look at their deliveries. Failures nobody looked at
-        are logged. Where the producer's event loop was closed before, what is unsettled ends
-        NOT_WRITTEN or UNKNOWN, and is logged too.
+            timeout: How many seconds to wait for outcomes. Records without one then end
+                NOT_WRITTEN or UNKNOWN. 0 does not wait; None waits until the last record's
+                `delivery_timeout`.
 
         Raises:
-            WrongLoopError: called from another thread or event loop; the producer runs on.
+            WrongLoopError: It was called from another thread or event loop. The producer was not
+                closed.
         """
         life, background = self._life, self._life.background
         if life.closed:
@@ -213,7 +222,7 @@ class Producer(TransactionCalls):
             await self._end()
 
     async def _await_end(self, background: BackgroundTask, timeout: float | None) -> None:
-        """Another call closes it: wait for that, and end it when this call's time is over."""
+        """Wait for the end that another call has begun; end the producer when the time is over."""
         if background.finished or self._life.home.closed:
             await anyio.lowlevel.checkpoint()
             return
@@ -224,8 +233,9 @@ class Producer(TransactionCalls):
         await self._end()
 
     async def _end(self) -> None:
-        """Settle everything and end the task. The settling is plain `def`, so that cancellation
-        cannot skip it.
+        """Give every record an outcome and end the background task.
+
+        The outcomes come from a plain function, so that a cancelled call cannot skip them.
         """
         self._life.closed = True
         self._sender.shut()
@@ -268,28 +278,31 @@ class Producer(TransactionCalls):
     ) -> RecordMetadata:
         """Send one record and wait until it is acknowledged.
 
-        Cancelled while it waits for room in the buffer, nothing was queued; cancelled later, the
-        record is sent all the same, and only the wait for its outcome ends.
+        If the call is cancelled while it waits for room in the buffer, nothing is sent. If it is
+        cancelled later, the record is sent, and only the wait for its outcome ends.
 
         Args:
-            topic: its name.
-            value: the payload; None is a tombstone.
-            key: decides the partition; None leaves it to the sticky partitioner.
+            topic: The topic's name.
+            value: The payload; None is a tombstone.
+            key: Decides the partition; None leaves the choice to the partitioner.
             headers: (name, value) pairs.
-            partition: overrides the key's choice.
-            timestamp: seconds since the epoch, up to the year 5138; None is now.
+            partition: The partition's number; None lets the key or the partitioner decide.
+            timestamp: Seconds since the epoch, up to the year 5138; None is now.
 
         Returns:
-            Where it is. `offset` is -1 where the broker proved it stored without saying where
-            (`has_offset`).
+            Where the record is in the log. Its `offset` is -1 if the broker proved that the record
+            is stored without saying where (see `RecordMetadata.has_offset`).
 
         Raises:
-            KafkaError: it failed; `status` says NOT_WRITTEN or UNKNOWN.
-            KafkaTimeoutError: no room in the buffer within `max_block`, and nothing was queued; or
-            no metadata for the topic within `max_block` from the call on.
-            UnknownTopicOrPartitionError: the topic does not have that partition.
-            RecordError, TypeError, MessageSizeTooLargeError: bad arguments; nothing was queued.
-            ProducerClosed, WrongLoopError: nothing was queued.
+            KafkaError: The record failed; the error's `status` is NOT_WRITTEN or UNKNOWN.
+            KafkaTimeoutError: There was no room in the buffer, or no metadata of the topic, within
+                `max_block`.
+            UnknownTopicOrPartitionError: The topic does not have that partition.
+            RecordError: An argument has an illegal value; nothing was queued.
+            MessageSizeTooLargeError: The record exceeds `max_request_size`; nothing was queued.
+            TypeError: An argument has the wrong type; nothing was queued.
+            ProducerClosed: The producer is not started or closed; nothing was queued.
+            WrongLoopError: It was called from another thread or event loop; nothing was queued.
         """
         delivery = await self._intake.enqueue(
             topic,
@@ -311,14 +324,22 @@ class Producer(TransactionCalls):
         partition: int | None = None,
         timestamp: float | None = None,
     ) -> Delivery:
-        """Queue one record and return its `Delivery` at once. Arguments as for `send`.
+        """Queue one record and return its `Delivery` at once.
+
+        Args:
+            topic: The topic's name.
+            value: The payload; None is a tombstone.
+            key: Decides the partition; None leaves the choice to the partitioner.
+            headers: (name, value) pairs.
+            partition: The partition's number; None lets the key or the partitioner decide.
+            timestamp: Seconds since the epoch, up to the year 5138; None is now.
 
         Raises:
-            BufferFullError: there is no room; `await wait_for_room()` and call again.
-            RecordError, TypeError, MessageSizeTooLargeError, ProducerClosed, WrongLoopError:
-            nothing was queued.
+            BufferFullError: There is no room; `await wait_for_room()` and call again.
+            KafkaError: As for `send`; nothing was queued.
+            TypeError: An argument has the wrong type; nothing was queued.
         """
-        self._life.check_open(awaits=False)
+        self._life.check_open(False)
         timestamp_ms = None if timestamp is None else milliseconds(timestamp)
         record, delivery = self._intake.record(topic, value, key, headers, partition, timestamp_ms)
         if not self._budget.try_take(record.size):
@@ -338,19 +359,28 @@ class Producer(TransactionCalls):
         partition: int | None = None,
         timestamp: float | None = None,
     ) -> Deliveries:
-        """Send many records that differ only in their values, in order, and wait for all of their
-        outcomes.
+        """Send many records that differ only in their values, and wait for all outcomes.
 
-        `max_block` is for each record by itself: a long call goes on as long as there is room again
-        within that time.
+        The records are queued in order. Each may wait for room for up to `max_block`, so that a
+        long call continues as long as room becomes free within that time.
+
+        Args:
+            topic: The topic's name.
+            values: The payloads; None is a tombstone.
+            key: Decides the partition; None leaves the choice to the partitioner.
+            headers: (name, value) pairs of every record.
+            partition: The partition's number; None lets the key or the partitioner decide.
+            timestamp: Seconds since the epoch, up to the year 5138; None is now.
 
         Returns:
-            Their deliveries, all acknowledged.
+            The deliveries, all of them acknowledged.
 
         Raises:
-            PartialDeliveryError: some failed; its `deliveries` has each outcome. It is also raised
-                when the call must stop halfway (no room within `max_block`, a bad value): what was
-                queued before is in `deliveries`.
+            PartialDeliveryError: Some records failed, or the call had to stop before the last one
+                (no room within `max_block`, a bad value). Its `deliveries` has the outcome of each
+                record that was queued.
+            KafkaError: Nothing was queued; as for `send`.
+            TypeError: An argument has the wrong type; nothing was queued.
         """
         self._life.check_open()
         deliveries = QueuedDeliveries(self._life.home)
@@ -376,7 +406,7 @@ class Producer(TransactionCalls):
                 f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries
             ) from error
         except BaseException:
-            deliveries.watched = False  # cancelled: nobody gets to see them
+            deliveries.watched = False  # cancelled: the caller does not get them
             raise
         await deliveries.settled()
         deliveries.raise_for_status()
@@ -401,18 +431,19 @@ class Producer(TransactionCalls):
     # -- waiting and asking ------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> DeliveryCounts:
-        """Wait until every record queued before this call has its outcome; ends lingering for them.
+        """Wait until every record that was queued before this call has its outcome.
 
-        It does not raise for records that failed.
+        Their batches are sent without waiting for `linger`. Failed records raise nothing here.
 
         Args:
-            timeout: seconds; None waits until the last deadline.
+            timeout: How many seconds to wait; None waits until the last `delivery_timeout`.
 
         Returns:
-            What became of the records that it waited for: those without an outcome at the call.
+            How many of the records that had no outcome at the call ended in which way.
 
         Raises:
-            KafkaTimeoutError: records are still unsettled after `timeout`.
+            KafkaTimeoutError: Some records have no outcome after `timeout` seconds.
+            ProducerClosed: The producer is not started or closed.
         """
         self._life.check_open()
         with anyio.move_on_after(timeout) as scope:
@@ -451,7 +482,7 @@ class Producer(TransactionCalls):
         return await self._topics.partitions_for(topic)
 
     def statistics(self) -> ProducerStatistics:
-        """What the producer is doing right now."""
+        """Return a snapshot of what the producer is doing, with its counters."""
         return snapshot(self._core)
 
     def __repr__(self) -> str:

@@ -1,13 +1,12 @@
-"""Hosts one background task on the running event loop, asyncio's or trio's.
+"""BackgroundTask: one task on the running event loop, asyncio's or trio's, outside task groups.
 
-A task group would tie `start()` and `stop()` to one task: anyio's must be left by the task that
-entered it. A producer is started in one task and stopped in another (a web framework's lifespan
-hooks), so its main loop runs as an asyncio task or a trio system task. Inside it everything is
-anyio again.
+An anyio task group must be left by the task that entered it, but a producer may be started in one
+task and stopped in another (the lifespan hooks of web frameworks). Its main loop therefore runs as
+an asyncio task or a trio system task. Inside that task everything uses anyio.
 
-Invariants: the hosted function's exceptions never escape into the loop (an exception in a trio
-system task would take the whole program down): they are handed to `on_crash`. Cancelling is a plain
-call that any task may make.
+Invariants: an exception of the hosted function never reaches the event loop, where it would end a
+whole trio program; it is given to `on_crash`. Any task may cancel the background task, by a plain
+call.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ logger = logging.getLogger("aioidem")
 
 
 def on_asyncio() -> bool:
-    """Whether the caller runs on asyncio's loop (uvloop's is one) and not on trio's.
+    """Return whether the caller runs on asyncio's event loop (uvloop's is one) and not on trio's.
 
-    Asks anyio, which has the two, by the one thing of it that is public and tells them apart: what
-    anyio believes is what the rest of the producer runs on, in trio's guest mode too.
+    It asks anyio, because the rest of the producer runs on what anyio detects, also in trio's guest
+    mode. The class of cancellation exceptions is the public fact that tells the two apart.
 
     Raises:
-        InternalError: no supported event loop is running.
+        InternalError: No supported event loop is running.
     """
     try:
         return anyio.get_cancelled_exc_class() is asyncio.CancelledError
@@ -41,13 +40,13 @@ def on_asyncio() -> bool:
 
 
 def loop_clock() -> Callable[[], float]:
-    """The running loop's clock, in seconds.
+    """Return the running event loop's clock, a function that returns seconds.
 
-    What `anyio.current_time` returns, without its search for the loop: that search was an eighth of
-    queuing a record.
+    It returns what `anyio.current_time` returns, without searching for the loop at each call: that
+    search took an eighth of the time of queueing a record.
 
     Raises:
-        InternalError: no supported event loop is running.
+        InternalError: No supported event loop is running.
     """
     if on_asyncio():
         return asyncio.get_running_loop().time
@@ -57,12 +56,12 @@ def loop_clock() -> Callable[[], float]:
 
 
 class BackgroundTask:
-    """Runs `main()` until it returns or is cancelled.
+    """A task that runs `main()` until it returns or is cancelled.
 
     Args:
-        main: what to run; it must not refer to the object that owns this one, or that is never
-        collected.
-        on_crash: called with the exception if `main` raises one.
+        main: The function to run. It must not refer to the object that owns this one: that object
+            would never be garbage collected.
+        on_crash: Called with the exception if `main` raises one.
     """
 
     def __init__(
@@ -76,10 +75,13 @@ class BackgroundTask:
         self._trio_token: object = None
 
     def start(self, name: str) -> None:
-        """Spawn the task on the running loop.
+        """Start the task on the running event loop.
+
+        Args:
+            name: The task's name, for debuggers.
 
         Raises:
-            InternalError: no supported event loop is running.
+            InternalError: No supported event loop is running.
         """
         if on_asyncio():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
@@ -101,7 +103,7 @@ class BackgroundTask:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The asyncio loop that it runs on; None on trio, and before the start."""
+        """The asyncio event loop of the task; None on trio and before the start."""
         return None if self._task is None else self._task.get_loop()
 
     @property
@@ -110,11 +112,11 @@ class BackgroundTask:
         return self._finished.is_set()
 
     def cancel(self) -> None:
-        """Ask the task to end. From a task of the same loop."""
+        """Ask the task to end; to be called on the same event loop."""
         self._scope.cancel()
 
     def cancel_from_anywhere(self) -> None:
-        """Ask the task to end from a finaliser, in whatever thread and state the loop may be."""
+        """Ask the task to end, from any thread and whatever the state of the event loop."""
         if self._task is not None:
             loop = self._task.get_loop()
             if not loop.is_closed():

@@ -44,29 +44,36 @@ class TopicLookup:
         return self._view
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic.
+        """Return the numbers of a topic's partitions, asking for metadata if they are not known.
 
         Raises:
-            KafkaError: the cluster refuses to tell, or does not know the topic within `max_block`.
+            RecordError: The topic's name is illegal.
+            KafkaError: The cluster refuses to describe the topic, or does not know it within
+                `max_block`.
         """
         self._life.check_open()
         validate_topic(topic)
         view = self._view
         if view.partitions(topic) is None:
             self._metadata.want()
-        await self._told(topic, lambda: view.partitions(topic) is not None, None)
+        await self._described(topic, lambda: view.partitions(topic) is not None, None)
         return set(view.partitions(topic) or ())
 
     async def await_partition(
         self, topic: str, partition: int | None, block_until: float | None = None
     ) -> None:
-        """Wait until a topic's partitions are known, and the one given is one of them.
+        """Wait until a topic's partitions are known and the given one is among them.
 
-        `block_until`: as for `enqueue`.
+        Args:
+            topic: The topic's name.
+            partition: The partition's number; None if any will do.
+            block_until: When the wait ends, on the event loop's clock; None if `max_block` begins
+                with this call.
 
         Raises:
-            UnknownTopicOrPartitionError: metadata that was asked for in this call lacks it.
-            KafkaError: as `partitions_for`.
+            UnknownTopicOrPartitionError: Metadata that was asked for after the call began does not
+                have the partition.
+            KafkaError: As for `partitions_for`.
         """
         self._life.check_open()
         validate_topic(topic)
@@ -74,7 +81,7 @@ class TopicLookup:
             return
         self._metadata.want()
         state, asked = self._accumulator.topic(topic), self._metadata.requests
-        await self._told(
+        await self._described(
             topic,
             lambda: self.knows(topic, partition) or state.described_by > asked,
             block_until,
@@ -82,10 +89,14 @@ class TopicLookup:
         if partition is not None and not self.knows(topic, partition):
             raise self._accumulator.missing_partition(topic, partition)
 
-    async def _told(
+    async def _described(
         self, topic: str, condition: Callable[[], bool], block_until: float | None
     ) -> None:
-        """Wait until metadata has told something of a topic; raise if it does not."""
+        """Wait until metadata of a topic fulfils a condition.
+
+        Raises:
+            KafkaError: The cluster refuses the topic, or the condition does not hold in time.
+        """
         state = self._accumulator.topic(topic)
         self._sender.wakeup.set()
         state.waiting += 1
@@ -105,7 +116,8 @@ class TopicLookup:
         """Ask for metadata now, and wait for the answer.
 
         Raises:
-            KafkaTimeoutError: none within `max_block`. ProducerClosed: there is nobody to ask.
+            KafkaTimeoutError: No broker answered within `max_block`.
+            ProducerClosed: The producer is not started or closed.
         """
         self._life.check_open()
         refreshed = self._metadata.refreshed_at
@@ -121,6 +133,6 @@ class TopicLookup:
             )
 
     def knows(self, topic: str, partition: int | None = None) -> bool:
-        """Whether the topic's partitions are known and, if one is given, it is one of them."""
+        """Return whether a topic's partitions are known, and the given one is among them."""
         known = self._view.partitions(topic)
         return known is not None and (partition is None or partition in known)

@@ -1,18 +1,19 @@
-"""The transactional half of `Producer`: calls that start something in the engine and wait for it.
+"""The transactional calls of `Producer`: each starts something in the engine and waits for it.
 
-The engine goes on whoever waits: a call that timed out or was cancelled is taken up again by
-calling it again, and a transaction whose end nobody heard of still has one.
+The engine continues when a call times out or is cancelled; calling again waits for the same result.
 
-What to do with what is raised
-- `AbortableTransactionError`: `abort_transaction()`, then begin anew.
-- `KafkaTimeoutError`: nothing is lost; call again.
-- `IllegalStateError`, `IllegalOperation`: the call does not fit the state, which is as it was.
-- anything else is fatal (fenced by a newer producer of that transactional id, not authorised):
-  close this producer. Its `status`, after a commit, says whether the transaction may have been
-  committed (UNKNOWN) or was not (NOT_WRITTEN).
+What to do about an error:
 
-Rejected: a transaction object that carries `send`. A producer has one transaction at a time, which
-is the protocol's rule, and two places to send from would only hide that.
+- `AbortableTransactionError`: call `abort_transaction()`, then begin another transaction.
+- `KafkaTimeoutError`: call again; nothing is lost.
+- `IllegalStateError`, `IllegalOperation`: the call does not fit the transaction's state, which has
+  not changed.
+- Every other error is fatal, such as a newer producer with the same transactional id or a missing
+  right: close the producer. After a commit the error's `status` says whether the transaction may
+  have been committed (UNKNOWN) or was not (NOT_WRITTEN).
+
+Rejected: a transaction object with a `send` of its own. The protocol allows a producer one
+transaction at a time, and a second place to send from would hide that.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicParti
 __all__ = ["TransactionCalls"]
 
 _BEFORE_LEAVING = 5.0
-"""Seconds that a cancelled block waits for its abort; the next `begin_transaction` waits on."""
+"""The seconds that a cancelled block waits for its abort.
+
+If the abort takes longer, the next `begin_transaction` waits for the rest of it.
+"""
 
 _COMMITTING = (TransactionState.COMMITTING, TransactionState.DECIDING)
 _BETWEEN = (
@@ -48,9 +52,9 @@ _BETWEEN = (
 
 
 class TransactionCalls:
-    """Needs `transactional_id`; every call raises `IllegalOperation` without one.
+    """The transactional calls; without a `transactional_id` each raises `IllegalOperation`.
 
-    All waits are bounded by `timeout` seconds, `max_block` if None.
+    Each waits for at most `timeout` seconds, or `max_block` if `timeout` is None.
     """
 
     config: ProducerConfig
@@ -59,13 +63,18 @@ class TransactionCalls:
     _life: ProducerLife
 
     async def init_transactions(self, timeout: float | None = None) -> None:
-        """Get this transactional id for this producer: fences whoever had it, and ends what he left
-        open. `start()` has done so; it is here for code that expects it, and to try again.
+        """Register the transactional id for this producer.
+
+        This fences an older producer with the same id and ends its open transaction. `start()` does
+        it already; call this to try again, or in code that expects Java's order of calls.
+
+        Args:
+            timeout: How many seconds to wait; None waits for `max_block`.
 
         Raises:
-            KafkaTimeoutError: not done yet; call again.
-            KafkaError: the coordinator refuses, for example `TransactionalIdAuthorizationFailed` or
-            `InvalidTransactionTimeout`.
+            KafkaTimeoutError: It is not done yet; call again.
+            KafkaError: The coordinator refuses, for example with
+                `TransactionalIdAuthorizationFailed` or `InvalidTransactionTimeout`.
         """
         transactions = self._transactional()
         self._coordination.init(transactions)
@@ -78,15 +87,16 @@ class TransactionCalls:
             raise transactions.cause
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction. What is sent from here on is part of it.
+        """Begin a transaction, to which all records belong that are sent after it.
 
-        It waits for an abort that goes on in the background, and for an epoch that is being asked
-        for; nothing else is asked of a broker.
+        It waits for an abort that is still going on, and for a new epoch if one has been requested.
+        It sends no request of its own.
 
         Raises:
-            IllegalStateError: one is open, or a commit has not been waited for.
-            AbortableTransactionError: the last one must be aborted first.
-            KafkaTimeoutError: not ready within `max_block`; call again. KafkaError: fatal.
+            IllegalStateError: A transaction is open, or a commit is still going on.
+            AbortableTransactionError: The last transaction must be aborted first.
+            KafkaTimeoutError: The producer is not ready within `max_block`; call again.
+            KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
         await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
@@ -95,12 +105,17 @@ class TransactionCalls:
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver every record of the transaction, then commit it.
 
+        Args:
+            timeout: How many seconds to wait; None waits for `max_block`.
+
         Raises:
-            AbortableTransactionError: a record was not delivered, or the coordinator has aborted it
-            meanwhile (KIP-588): abort it. Once that has succeeded, nothing was committed.
-            KafkaTimeoutError: not known yet; call again, the commit goes on.
-            IllegalStateError: no transaction is open.
-            KafkaError: fatal. `status` is UNKNOWN if it may have been committed.
+            AbortableTransactionError: A record was not delivered, or the coordinator has aborted
+                the transaction because it took too long (KIP-588). Call `abort_transaction()`; once
+                it has succeeded, nothing was committed.
+            KafkaTimeoutError: The result is not known yet. The commit goes on; call again.
+            IllegalStateError: No transaction is open.
+            KafkaError: A fatal error; its `status` is UNKNOWN if the transaction may have been
+                committed.
         """
         transactions = self._transactional()
         outcome = self._coordination.commit(transactions)
@@ -115,12 +130,15 @@ class TransactionCalls:
         outcome.told = True
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
+        """Abort the transaction; records without an outcome fail with `TransactionAborted`.
+
+        Args:
+            timeout: How many seconds to wait; None waits for `max_block`.
 
         Raises:
-            KafkaTimeoutError: not known yet; call again, the abort goes on.
-            IllegalStateError: no transaction is open, or its commit may have taken place.
-            KafkaError: fatal.
+            KafkaTimeoutError: The result is not known yet. The abort goes on; call again.
+            IllegalStateError: No transaction is open, or its commit may have taken place.
+            KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
         outcome = self._coordination.abort(transactions)
@@ -137,10 +155,17 @@ class TransactionCalls:
 
     @asynccontextmanager
     async def transaction(self, timeout: float | None = None) -> AsyncIterator[None]:
-        """`async with producer.transaction():` begins one, commits it at the end of the block, and
-        aborts it if the block raises or it cannot be committed. Raises as those calls do.
+        """Return a context manager that begins a transaction and ends it with the block.
 
-        `timeout`: seconds for the end of the block, a commit and an abort after it together.
+        At the end of `async with producer.transaction():` the transaction is committed. It is
+        aborted if the block raises or the commit fails.
+
+        Args:
+            timeout: How many seconds the end of the block may take: the commit, and an abort after
+                it, together. None is `max_block`.
+
+        Raises:
+            KafkaError: As for `begin_transaction` and `commit_transaction`.
         """
         await self.begin_transaction()
         limit = self.config.max_block if timeout is None else timeout
@@ -153,13 +178,13 @@ class TransactionCalls:
             left = limit if ends is None else max(0.0, ends - anyio.current_time())
             await self._leave_transaction(left)
             raise
-        except BaseException:  # cancelled: what is waited for must be shielded, and so be short
+        except BaseException:  # cancelled: the abort is waited for in a shield, so briefly
             with anyio.move_on_after(_BEFORE_LEAVING, shield=True):
                 await self._leave_transaction(timeout)
             raise
 
     async def _leave_transaction(self, timeout: float | None) -> None:
-        """Abort what can be aborted. Says nothing of its own errors: there is one already."""
+        """Abort the transaction, if possible, and raise nothing: the block has raised already."""
         with suppress(errors.KafkaError):
             await self.abort_transaction(timeout)
 
@@ -169,19 +194,22 @@ class TransactionCalls:
         group: str | ConsumerGroupMetadata,
         timeout: float | None = None,
     ) -> None:
-        """Commit consumer offsets with the transaction: the next ones to be read, by partition.
+        """Commit a consumer group's offsets as a part of the transaction.
 
         Args:
-            offsets: a number, or one with metadata.
-            group: its id; with the consumer's place in it brokers fence a consumer that has lost
-                its partitions (KIP-447). Without, two consumers of one group may write twice.
-            timeout: seconds.
+            offsets: By partition, the next offset to be read, alone or with metadata.
+            group: The group's id, or better the consumer's `ConsumerGroupMetadata`: with it brokers
+                refuse the offsets of a consumer that has lost its partitions (KIP-447). Without it
+                two consumers of one group may process the same records.
+            timeout: How many seconds to wait; None waits for `max_block`.
 
         Raises:
-            AbortableTransactionError: refused; `__cause__` says why.
-            KafkaTimeoutError: not known yet; call again with the same.
-            TypeError, RecordError: bad offsets. IllegalStateError: no transaction is open.
-            KafkaError: fatal.
+            AbortableTransactionError: The offsets were refused; `__cause__` says why.
+            KafkaTimeoutError: The result is not known yet; call again with the same arguments.
+            TypeError: An offset or the group has the wrong type.
+            RecordError: An offset, a topic or a partition is illegal.
+            IllegalStateError: No transaction is open.
+            KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
         who = group if isinstance(group, ConsumerGroupMetadata) else ConsumerGroupMetadata(group)
@@ -201,11 +229,12 @@ class TransactionCalls:
             )
 
     def _check_transaction(self) -> None:
-        """Whether records and offsets may be sent.
+        """Return if records and offsets may be sent now.
 
         Raises:
-            IllegalOperation: no transaction is open. AbortableTransactionError, KafkaError: why
-            this one, or any, cannot be committed.
+            IllegalOperation: No transaction is open, or there is no transactional id.
+            AbortableTransactionError: The transaction can only be aborted.
+            KafkaError: A fatal error has ended the producer.
         """
         self._transactional().need_open()
 
@@ -239,13 +268,13 @@ class TransactionCalls:
         self._life.check_open()
 
     def _last_refusal(self) -> str:
-        """What a coordinator said last, for the message of a timeout."""
+        """Return the coordinator's last refusal as the end of a timeout's message."""
         transactions = self._core.transactions
         refusal = transactions.last_refusal
         return "" if refusal is None else f"; the last refusal: {refusal}"
 
     async def _end_transaction(self) -> None:
-        """The producer is closing: abort what is open, wait for what is being ended."""
+        """Abort an open transaction, and wait for its end, because the producer is closing."""
         transactions = self._core.transactions
         if self.config.transactional_id is None:
             return

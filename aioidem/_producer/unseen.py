@@ -1,16 +1,15 @@
-"""UnseenFailures: records that failed and whose outcome nobody has looked at, as lines in the log.
+"""UnseenFailures: log lines about failed records whose outcome nobody has looked at.
 
-Looked at means: a task awaits the delivery, or its group (`send_many`), a callback is attached, or
-`exception()` or `metadata` was read. What failed without that is counted when it fails, by topic
-and error, and taken back out when somebody looks after all.
+An outcome has been looked at if a task awaits the delivery or its group (`send_many`), a callback
+is attached, or `exception()` or `metadata` was read. Other failures are counted by topic and error,
+and no longer counted when somebody looks later.
 
-The first failure is logged at once, with whatever fails for the same cause; after that there is one
-line per interval at most, and only if there is something new. The line says "yet":
-whoever holds the deliveries may still look. When the producer ends, one line says what nobody ever
-looked at.
+The first failure is logged at once, together with those of the same cause. After that there is at
+most one line per interval, and only for new failures. The line says "yet", because the holder of
+the deliveries may still look. When the producer ends, one line says what nobody looked at.
 
 Rejected: a line when a `Delivery` is garbage collected, as asyncio does for futures. It comes late,
-or never for those that are held, and 45,000 of them are 45,000 lines.
+or never if the delivery is kept, and 45,000 failures would be 45,000 lines.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["UnseenFailures"]
 logger = logging.getLogger("aioidem")
 
 INTERVAL = 10.0
-"""Seconds between two lines."""
+"""The seconds between two lines, at least."""
 
 _NAMED = 5
 
@@ -34,20 +33,22 @@ _Failure = tuple[str, str]
 
 
 class UnseenFailures:
-    """Of one producer.
+    """The unseen failures of one producer.
 
     Args:
-        client_id: its name in the log.
+        client_id: The producer's name in the log.
+
+    Attributes:
+        wanted: Whether to log at all; False after another line has reported the losses.
     """
 
     __slots__ = ("_client_id", "_first", "_first_ever", "_new", "_next_at", "_unseen", "wanted")
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        # False when the log has told it otherwise.
         self.wanted = True
         self._unseen: Counter[_Failure] = Counter()
-        # Those that no line has told of yet, looked at or not.
+        # Failures that no line has reported yet, whether looked at or not.
         self._new: Counter[_Failure] = Counter()
         self._first: KafkaError | None = None
         self._first_ever: KafkaError | None = None
@@ -57,7 +58,7 @@ class UnseenFailures:
         return UnseenFailures, (self._client_id,)  # each process has its own log
 
     def add(self, topic: str, error: KafkaError) -> None:
-        """A record failed and nobody looks."""
+        """Count a record that failed while nobody looked."""
         failure = topic, type(error).__name__
         self._unseen[failure] += 1
         self._new[failure] += 1
@@ -67,16 +68,20 @@ class UnseenFailures:
             self._first_ever = error
 
     def looked_at(self, topic: str, error: KafkaError | None) -> None:
-        """Somebody looked at one of these after all."""
+        """Count one failure less, because somebody has looked at it."""
         self._unseen[topic, type(error).__name__] -= 1
 
     @property
     def due_at(self) -> float | None:
-        """When `report` has something to say; None while nothing is new."""
+        """When the next line is due, on the event loop's clock; None if no failure is new."""
         return self._next_at if self._new else None
 
     def report(self, now: float) -> None:
-        """Log what is new, if the interval is over."""
+        """Log the new failures if the interval is over.
+
+        Args:
+            now: The event loop's clock, in seconds.
+        """
         if not self._new or now < self._next_at or not self.wanted:
             return
         counts = self._new & self._unseen
@@ -93,7 +98,7 @@ class UnseenFailures:
             )
 
     def report_the_rest(self) -> None:
-        """The producer has ended: log what nobody has looked at, and forget it."""
+        """Log what nobody has looked at, and forget it, at the end of the producer."""
         counts = +self._unseen if self.wanted else Counter[_Failure]()
         if counts:
             logger.error(
@@ -111,7 +116,7 @@ class UnseenFailures:
 
 
 def _described(counts: Counter[_Failure]) -> str:
-    """Counts by topic and error, the largest first."""
+    """Return the counts by topic and error in words, the largest first."""
     largest = counts.most_common(_NAMED)
     named = [f"{count} of {topic!r} {error}" for (topic, error), count in largest]
     if len(counts) > _NAMED:

@@ -1,5 +1,3 @@
-"""Adapters to other people's libraries. Each imports its library when it is imported itself, and
-nothing in aioidem imports one of these.
-"""
+"""Adapters to other libraries; each imports its library, and nothing in aioidem imports them."""
 
 from __future__ import annotations
