@@ -105,8 +105,8 @@ class EmbeddedCluster:
         }
         if brokers < 1 or rtt < 0 or (bandwidth is not None and bandwidth <= 0):
             raise ConfigError(
-                f"brokers={brokers}, rtt={rtt}, bandwidth={bandwidth}: there must be a broker, "
-                "and neither delay nor bandwidth can be negative"
+                f"brokers={brokers}, rtt={rtt}, bandwidth={bandwidth}: brokers must be 1 or "
+                "more, rtt must be 0 or more, and bandwidth more than 0, or None"
             )
         try:
             self._state = ClusterState(
@@ -521,14 +521,14 @@ class EmbeddedCluster:
     def _topic(self, name: str) -> Topic:
         topic = self._state.topics.get(name)
         if topic is None:
-            raise _unknown(f"no topic {name!r}")
+            raise _unknown(f"there is no topic {name!r}")
         return topic
 
     def _partition(self, topic: str, index: int) -> Partition:
         partition = self._topic(topic).partition(index)
         if partition is None:
             raise error_for_code(ErrorCode.unknown_topic_or_partition)(
-                f"no partition {index} of topic {topic!r}"
+                f"topic {topic!r} has no partition {index}"
             )
         return partition
 

@@ -197,7 +197,10 @@ class ThreadedCluster:
 
     def _wait(self, run: Callable[[EmbeddedCluster], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a hook cannot wait for the cluster that it was called by")
+            raise RuntimeError(
+                "a hook cannot wait for the cluster in whose thread it runs: call stop_broker and "
+                "start_broker from another thread"
+            )
         if self._ended.done():
             raise RuntimeError(_OVER) from self._ended.exception(0)
         if not self._running.done():

@@ -143,7 +143,7 @@ def patched(class_file: bytes, retain: int) -> bytes:
         BrokerPatchError: It is another class, or not as expected.
     """
     if not 1 <= retain <= _MOST:
-        raise BrokerPatchError(f"retain={retain}: 1 to {_MOST} are possible")
+        raise BrokerPatchError(f"retain={retain}: it must be 1 to {_MOST}")
     place = _find(class_file)
     try:
         return _replace(class_file, place, _push(retain))
@@ -183,18 +183,18 @@ def _find(class_file: bytes) -> _Place:
     try:
         return _find_constant(_Cursor(class_file))
     except (IndexError, StructError) as error:
-        raise BrokerPatchError("not a class file, or one that was cut off") from error
+        raise BrokerPatchError("the file is no class file, or is incomplete") from error
 
 
 def _find_constant(cursor: _Cursor) -> _Place:
     if cursor.u4() != _MAGIC:
-        raise BrokerPatchError("not a class file")
+        raise BrokerPatchError("the file is no class file")
     cursor.take(4)
     texts, classes = _constants(cursor)
     cursor.take(2)
     name = texts.get(classes.get(cursor.u2(), -1), b"").decode(errors="replace")
     if name != CLASS_NAME:
-        raise BrokerPatchError(f"class {name!r}, not {CLASS_NAME!r}")
+        raise BrokerPatchError(f"the class is {name!r} instead of {CLASS_NAME!r}")
     cursor.take(2)
     cursor.take(2 * cursor.u2())
     for _ in range(cursor.u2()):
@@ -357,7 +357,7 @@ def _moved_table(name: bytes, body: bytes, moved: Moved) -> bytes:
             return _moved_variables(_Cursor(body), moved)
         case b"StackMapTable":
             return _moved_frames(_Cursor(body), moved)
-    raise BrokerPatchError(f"the code has a table {name!r}, of which nothing is known")
+    raise BrokerPatchError(f"the code has an unknown table {name!r}")
 
 
 def _moved_lines(cursor: _Cursor, moved: Moved) -> bytes:
@@ -406,7 +406,7 @@ def _frame(tag: int, delta: int, rest: bytes) -> bytes:
 
 def _moved_types(cursor: _Cursor, tag: int, moved: Moved) -> bytes:
     if 128 <= tag <= 246:
-        raise BrokerPatchError(f"a stack map frame of the reserved kind {tag}")
+        raise BrokerPatchError(f"the code has a stack map frame of the reserved kind {tag}")
     if 64 <= tag <= 127 or tag == 247:
         return _types(cursor, 1, moved)
     if 252 <= tag <= 254:

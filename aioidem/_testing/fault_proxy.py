@@ -186,8 +186,8 @@ class FaultProxy:
         """
         if rtt < 0 or jitter < 0 or (bandwidth is not None and bandwidth <= 0):
             raise ConfigError(
-                f"rtt={rtt}, jitter={jitter}, bandwidth={bandwidth}: delays are 0 or more, and a "
-                "bandwidth is more than 0 or None"
+                f"rtt={rtt}, jitter={jitter}, bandwidth={bandwidth}: delays must be 0 or more, "
+                "and a bandwidth must be more than 0, or None"
             )
         self.rtt, self.jitter, self.bandwidth = rtt, jitter, bandwidth
 

@@ -303,7 +303,7 @@ class KafkaAdmin:
     async def _replicas(self, topic: str, partition: int) -> list[int]:
         state = await self._state(topic, partition)
         if state is None:
-            raise KafkaError(f"no partition {topic}-{partition}")
+            raise KafkaError(f"there is no partition {topic}-{partition}")
         return [int(each) for each in state.replica_nodes]
 
 

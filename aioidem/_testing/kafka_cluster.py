@@ -226,7 +226,7 @@ class KafkaCluster:
         """
         face = self._brokers[broker].proxy.retention
         if face is None:
-            raise KafkaError(f"broker {broker} was not given a value of `retain`")
+            raise KafkaError(f"broker {broker} is a stock broker: no `retain` was given for it")
         return face
 
     @property
@@ -328,7 +328,7 @@ class KafkaCluster:
 
     def _running_tools(self) -> KafkaTools:
         if self._tools is None:
-            raise KafkaError("the cluster was not entered")
+            raise KafkaError("the cluster does not run: use it inside its `async with` block")
         return self._tools
 
     # -- starting ---------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class KafkaCluster:
                 )
         except TimeoutError:
             raise KafkaInstallError(
-                f"the jars of Kafka {self.version} did not come in {_DOWNLOAD_SECONDS:g} s"
+                f"the jars of Kafka {self.version} did not arrive within {_DOWNLOAD_SECONDS:g} s"
             ) from None
 
     async def _start_all(self) -> None:
@@ -394,7 +394,9 @@ class KafkaCluster:
 
     async def _not_ready(self) -> NoReturn:
         tails = await anyio.to_thread.run_sync(self._log_tails)
-        raise KafkaStartError(f"not ready after {self._start_timeout:g} s\n{tails}") from None
+        raise KafkaStartError(
+            f"the brokers are not ready after {self._start_timeout:g} s\n{tails}"
+        ) from None
 
     def _make_folder(self, guard: ProcessGuard) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="aioidem-kafka-"))
@@ -475,7 +477,9 @@ class KafkaCluster:
             if not broker.running:
                 code = broker.process.exit_code()
                 tail = await anyio.to_thread.run_sync(broker.process.tail)
-                raise KafkaStartError(f"broker {broker.node_id} ended with {code}\n{tail}")
+                raise KafkaStartError(
+                    f"broker {broker.node_id} ended with exit code {code}\n{tail}"
+                )
             metadata = await self._admin.questions.metadata(broker, None)
             if metadata is not None:
                 ids = {int(each.node_id) for each in metadata.brokers}
@@ -499,7 +503,7 @@ class KafkaCluster:
         except TimeoutError:
             tail = await anyio.to_thread.run_sync(process.tail)
             raise KafkaError(
-                f"broker {broker} runs {self._stop_timeout:g} s after {number.name}\n{tail}"
+                f"broker {broker} still runs {self._stop_timeout:g} s after {number.name}\n{tail}"
             ) from None
 
     async def _shut(self) -> None:

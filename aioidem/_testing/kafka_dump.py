@@ -79,12 +79,12 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
         record = _RECORD.fullmatch(line)
         if batch is not None:
             if batch["valid"] != "true":
-                raise LogDumpError(f"a corrupt batch: {line}")
+                raise LogDumpError(f"DumpLogSegments found a corrupt batch: {line}")
             batches.append((batch, []))
         elif record is not None and batches:
             batches[-1][1].append(_record(record))
         elif not _CHATTER.match(line):
-            raise LogDumpError(f"DumpLogSegments printed {line!r}")
+            raise LogDumpError(f"DumpLogSegments printed a line of an unknown kind: {line!r}")
     return tuple(_batch(match, records) for match, records in batches)
 
 
@@ -100,7 +100,7 @@ def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
         if line.startswith("Dumping "):
             current = dumps.setdefault(PurePath(line.removeprefix("Dumping ")).parent.name, [])
         elif current is None:
-            raise LogDumpError(f"DumpLogSegments began with {line!r}")
+            raise LogDumpError(f"DumpLogSegments began with {line!r}, not with a file name")
         else:
             current.append(line)
     return dumps

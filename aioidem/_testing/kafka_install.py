@@ -79,7 +79,7 @@ class KafkaInstall:
         for each in self.jars:
             if each.name == name:
                 return each
-        raise KafkaInstallError(f"Kafka {self.version} has no {name}")
+        raise KafkaInstallError(f"Kafka {self.version} has no jar {name}")
 
     def class_path(self, *ahead: Path) -> str:
         """Return the class path for ``java -cp``: these directories, then the jars."""
@@ -102,8 +102,8 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
     pins = pinned_jars(version)
     if pins is None and not unpinned:
         raise KafkaInstallError(
-            f"the SHA-256 of the jars of Kafka {version} is not kept here: pass unpinned=True to "
-            "run what Maven Central gives"
+            f"the SHA-256 of the jars of Kafka {version} is not in this package: pass "
+            "unpinned=True to run the jars that Maven Central gives"
         )
     java = find_java()
     try:
@@ -113,8 +113,8 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
     wrong = unlike_pins(jars, pins) if pins is not None else []
     if wrong:
         raise KafkaInstallError(
-            f"Kafka {version} is not run, its jars are not those that were pinned: delete them, "
-            f"and if they come again they are forged: {'; '.join(wrong)}"
+            f"Kafka {version} is not run, because its jars do not have the pinned SHA-256. Delete "
+            f"them; if the download gives the same ones, they are forged: {'; '.join(wrong)}"
         )
     return KafkaInstall(version, java, jars)
 

@@ -134,7 +134,9 @@ class ProcessGuard:
         try:
             self._process.wait(_GUARD_SECONDS)
         except subprocess.TimeoutExpired:
-            raise KafkaError("brokers could not be cleaned up in time") from None
+            raise KafkaError(
+                f"processes and files are not removed after {_GUARD_SECONDS:g} s"
+            ) from None
 
     def _tell(self, line: str) -> None:
         pipe = self._process.stdin
@@ -226,7 +228,9 @@ class KafkaProcess:
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise KafkaError(f"process {self._process.pid} does not end") from None
+            raise KafkaError(
+                f"process {self._process.pid} did not end within {timeout:g} s"
+            ) from None
         self._forget()
 
     def _forget(self) -> None:
@@ -253,7 +257,9 @@ def _wait_until_stopped(pid: int) -> None:
     with suppress(ChildProcessError):
         while os.waitid(os.P_PID, pid, what) is None:
             if time.monotonic() > until:
-                raise KafkaError(f"process {pid} does not stop")
+                raise KafkaError(
+                    f"process {pid} did not stop within {_STOP_SECONDS:g} s of SIGSTOP"
+                )
             time.sleep(_POLL_SECONDS)
 
 

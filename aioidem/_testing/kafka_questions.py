@@ -62,7 +62,7 @@ class KafkaQuestions:
         """
         schema, answer = request_type(api_key, version), response_type(api_key, version)
         if schema is None or answer is None:
-            raise KafkaError(f"no schema of API {api_key} v{version}")
+            raise KafkaError(f"there is no schema of API {api_key} in version {version}")
         request = encode_request(
             build(schema, fields), correlation_id=0, client_id="KafkaCluster", version=version
         )
@@ -71,7 +71,7 @@ class KafkaQuestions:
                 payload = await _exchange(broker.inner_port, request)
         except TimeoutError:
             raise KafkaConnectionError(
-                f"broker {broker.node_id} did not answer in {_ANSWER_SECONDS:g} s"
+                f"broker {broker.node_id} did not answer within {_ANSWER_SECONDS:g} s"
             ) from None
         return decode_response(answer, payload)[1]
 
@@ -144,4 +144,6 @@ async def _exchange(port: int, request: bytes) -> bytes:
                 for payload in splitter.feed(await stream.receive()):
                     return payload
         except (anyio.EndOfStream, anyio.BrokenResourceError, OSError) as error:
-            raise KafkaConnectionError(f"port {port} closed the connection: {error}") from error
+            raise KafkaConnectionError(
+                f"the broker at port {port} closed the connection: {error}"
+            ) from error

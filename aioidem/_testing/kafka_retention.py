@@ -93,7 +93,7 @@ class RetentionFace:
             ConfigError: The value is below 1.
         """
         if not 1 <= batches < 1 << 31:
-            raise ConfigError(f"{RETAIN_CONFIG}={batches}: 1 or more is possible")
+            raise ConfigError(f"{RETAIN_CONFIG}={batches}: it must be 1 or more")
         if topic is None:
             self._default = batches
         else:

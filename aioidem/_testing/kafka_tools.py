@@ -90,7 +90,7 @@ class KafkaTools:
             raise KafkaToolError(f"{main_class} took longer than {timeout:g} s") from None
         if code != 0:
             printed = (stdout + stderr).decode(errors="replace")
-            raise KafkaToolError(f"{main_class} ended with {code}:\n{printed[-2000:]}")
+            raise KafkaToolError(f"{main_class} ended with exit code {code}:\n{printed[-2000:]}")
         return stdout
 
     async def _run(self, command: Sequence[str]) -> tuple[int, bytes, bytes]:

@@ -74,6 +74,7 @@ def test_kip_1269_default_and_minimum_of_the_config() -> None:
 
 
 def test_the_cluster_default_is_a_broker_config_that_a_topic_overrides() -> None:
+    """A topic's own value of KIP-1269's config overrides the brokers' default."""
     cluster, client = make(retain=10)
     assert value(client, CLUSTER_RETAIN, BROKER, "0") == ("10", 2)
     assert value(client, RETAIN) == ("10", 2)
@@ -87,12 +88,14 @@ def test_the_cluster_default_is_a_broker_config_that_a_topic_overrides() -> None
 
 @pytest.mark.parametrize("retain", [4, 0, -1])
 def test_a_broker_does_not_start_with_less_than_5(retain: int) -> None:
+    """A cluster whose brokers shall retain fewer than 5 batches is refused."""
     with pytest.raises(RefusedError) as caught:
         VirtualCluster(retain=retain)
     assert caught.value.code == ErrorCode.invalid_config
 
 
 def test_the_broker_config_has_the_same_minimum_and_may_differ_per_broker() -> None:
+    """The broker config must be 5 or more, and each broker may have its own value."""
     cluster, client = make(brokers=2, retain={1: 30})
     answer = alter(client, (CLUSTER_RETAIN, SET, "4"), kind=BROKER, name="0")
     assert answer.error_code == ErrorCode.invalid_request
@@ -111,6 +114,7 @@ def test_the_broker_config_has_the_same_minimum_and_may_differ_per_broker() -> N
 
 
 def test_an_old_broker_names_neither_config_even_where_a_new_one_set_it() -> None:
+    """A broker without KIP-1269 does not describe its configs, even if a newer broker set them."""
     cluster, new = make(brokers=2, produce_versions={0: 14, 1: 13})
     alter(new, (RETAIN, SET, "20"))
     old_client = cluster.client(1)
@@ -122,6 +126,7 @@ def test_an_old_broker_names_neither_config_even_where_a_new_one_set_it() -> Non
 
 
 def test_an_old_broker_refuses_the_topic_config_as_unknown() -> None:
+    """A broker without KIP-1269 refuses the topic config as unknown."""
     cluster, client = make(produce_versions=13)
     answer = alter(client, (RETAIN, SET, "20"))
     assert answer.error_code == ErrorCode.invalid_config
@@ -135,6 +140,7 @@ def test_an_old_broker_refuses_the_topic_config_as_unknown() -> None:
 
 
 def test_an_empty_list_of_keys_means_all() -> None:
+    """DescribeConfigs with an empty list of keys returns all configs."""
     _, client = make()
     everything = describe(client).configs
     assert len(everything) > 5
@@ -145,6 +151,7 @@ def test_an_empty_list_of_keys_means_all() -> None:
 
 
 def test_synonyms_go_from_the_topic_down_to_the_default() -> None:
+    """Synonyms are listed from the topic's value down to the default."""
     _, client = make()
     alter(client, ("message.max.bytes", SET, "2000"), kind=BROKER, name="")
     alter(client, ("message.max.bytes", SET, "3000"), kind=BROKER, name="0")
@@ -160,6 +167,7 @@ def test_synonyms_go_from_the_topic_down_to_the_default() -> None:
 
 
 def test_what_cannot_be_described() -> None:
+    """DescribeConfigs refuses resources that do not exist, with Kafka's codes."""
     _, client = make()
     assert describe(client, TOPIC, "no").error_code == ErrorCode.unknown_topic_or_partition
     assert describe(client, TOPIC, "a b").error_code == ErrorCode.invalid_topic_exception
@@ -184,6 +192,7 @@ def test_a_broker_config_nobody_knows_is_taken_and_described_with_null() -> None
 
 
 def test_the_clusters_defaults_are_described_without_what_is_not_set() -> None:
+    """The cluster's defaults contain only the configs that were set."""
     _, client = make()
     assert describe(client, BROKER, "").configs == ()
     alter(client, ("num.partitions", SET, "3"), kind=BROKER, name="")
@@ -194,6 +203,7 @@ def test_the_clusters_defaults_are_described_without_what_is_not_set() -> None:
 
 
 def test_all_changes_of_a_resource_or_none() -> None:
+    """If one change of a resource is refused, none of its changes is made."""
     _, client = make()
     answer = alter(client, ("max.message.bytes", SET, "10"), ("no.such", SET, "1"))
     assert answer.error_code == ErrorCode.invalid_config
@@ -201,6 +211,7 @@ def test_all_changes_of_a_resource_or_none() -> None:
 
 
 def test_validate_only_changes_nothing() -> None:
+    """IncrementalAlterConfigs with validate_only changes nothing."""
     _, client = make()
     assert (
         alter(client, ("max.message.bytes", SET, "10"), validate_only=True).error_code
@@ -210,6 +221,7 @@ def test_validate_only_changes_nothing() -> None:
 
 
 def test_lists_are_appended_to_and_subtracted_from() -> None:
+    """APPEND and SUBTRACT change the values of a list config."""
     _, client = make()
     policy = "cleanup.policy"
     for operation, item, after in (
@@ -234,11 +246,13 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
     ],
 )
 def test_changes_that_cannot_be(changes: list[tuple[str, int, str | None]], code: int) -> None:
+    """Impossible changes are refused with Kafka's codes."""
     _, client = make()
     assert alter(client, *changes).error_code == code
 
 
 def test_resources_that_cannot_be_altered() -> None:
+    """Resources that do not exist cannot be altered."""
     _, client = make()
     change = ("max.message.bytes", SET, "1")
     unknown = ErrorCode.unknown_topic_or_partition
@@ -248,6 +262,7 @@ def test_resources_that_cannot_be_altered() -> None:
 
 
 def test_a_topic_takes_the_brokers_default_until_it_has_its_own() -> None:
+    """A topic follows the broker's default until it has a value of its own."""
     _, client = make()
     alter(client, ("message.max.bytes", SET, "100"), kind=BROKER, name="")
     big = idempotent_batch(0, value=b"x" * 200)

@@ -73,6 +73,7 @@ def last_sequence(client: VirtualClient) -> int | None:
 
 
 def test_acks_all_waits_for_the_high_watermark() -> None:
+    """acks=all is answered when the high watermark reaches the batch."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     sent = client.send_produce(idempotent_batch(0))
@@ -86,6 +87,7 @@ def test_acks_all_waits_for_the_high_watermark() -> None:
 
 
 def test_request_timed_out_comes_after_the_requests_timeout_and_the_append_stays() -> None:
+    """REQUEST_TIMED_OUT is answered after the request's timeout, and the batch stays in the log."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     part = client.produce(idempotent_batch(0), timeout_ms=5000)
@@ -98,6 +100,7 @@ def test_request_timed_out_comes_after_the_requests_timeout_and_the_append_stays
 
 
 def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not() -> None:
+    """A duplicate waits for the high watermark too; OUT_OF_ORDER is answered at once."""
     cluster, partition, client = make()
     fill(client, 6)
     partition.hold_high_watermark(at=2)
@@ -111,6 +114,7 @@ def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not(
 
 
 def test_readers_see_nothing_above_the_high_watermark() -> None:
+    """A Fetch returns no record above the high watermark."""
     _, partition, client = make()
     fill(client, 2)
     partition.hold_high_watermark()
@@ -127,6 +131,7 @@ def test_readers_see_nothing_above_the_high_watermark() -> None:
 
 
 def test_describe_producers_says_the_log_end_and_not_the_high_watermark() -> None:
+    """DescribeProducers reports batches above the high watermark, too (KIP-664)."""
     _, partition, client = make()
     fill(client, 1)
     partition.hold_high_watermark()
@@ -151,6 +156,7 @@ def test_a_request_waiting_for_the_high_watermark_keeps_what_is_behind_it_waitin
 
 
 def test_not_leader_before_an_append_has_base_offset_minus_1_and_names_the_leader() -> None:
+    """NOT_LEADER before an append has base offset -1 and names the leader (KIP-951)."""
     cluster, _, client = make(brokers=2)
     elsewhere = cluster.client(1)
     part = elsewhere.produce(idempotent_batch(0), version=12)
@@ -162,6 +168,7 @@ def test_not_leader_before_an_append_has_base_offset_minus_1_and_names_the_leade
 
 
 def test_leader_hints_come_with_v10_and_later_only() -> None:
+    """Only Produce v10 and up name the leader in an answer (KIP-951)."""
     cluster, _, _ = make(brokers=2)
     part = cluster.client(1).produce(idempotent_batch(0), version=9)
     assert part.error_code == NOT_LEADER
@@ -169,6 +176,7 @@ def test_leader_hints_come_with_v10_and_later_only() -> None:
 
 
 def test_not_leader_after_an_append_keeps_the_base_offset() -> None:
+    """NOT_LEADER after an append keeps the base offset."""
     cluster, partition, client = make(brokers=2, replication=2)
     fill(client, 3)
     partition.hold_high_watermark()
@@ -184,6 +192,7 @@ def test_not_leader_after_an_append_keeps_the_base_offset() -> None:
 
 
 def test_a_batch_the_new_leader_never_got_is_cut_from_the_old_one() -> None:
+    """A batch that the new leader lacks is truncated from the old leader's log."""
     cluster, partition, client = make(brokers=2, replication=2)
     fill(client, 2)
     partition.pause(1)
@@ -199,6 +208,7 @@ def test_a_batch_the_new_leader_never_got_is_cut_from_the_old_one() -> None:
 
 
 def test_a_leader_can_be_moved_to_a_broker_without_a_replica_and_takes_the_log_along() -> None:
+    """Moving the leader to a broker without a replica moves the log there."""
     cluster, partition, client = make(brokers=3)
     fill(client, 7)
     cluster.state.move_leader(partition, 2)
@@ -212,6 +222,7 @@ def test_a_leader_can_be_moved_to_a_broker_without_a_replica_and_takes_the_log_a
 
 
 def test_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
+    """A leader that moves to a broker without KIP-1269 remembers 5 batches."""
     cluster, partition, client = make(
         brokers=2, replication=2, retain=20, produce_versions={0: 14, 1: 13}
     )
@@ -225,6 +236,7 @@ def test_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
 
 @pytest.mark.parametrize("broker_id", [1, 9])
 def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) -> None:
+    """A stopped broker cannot become the leader."""
     cluster, partition, _ = make(brokers=2, replication=2)
     cluster.state.stop_broker(1, clean=True)
     with pytest.raises(RefusedError):
@@ -233,6 +245,7 @@ def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) 
 
 
 def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> None:
+    """With too few replicas in sync acks=all is NOT_ENOUGH_REPLICAS, and nothing is appended."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.shrink_isr(1)
@@ -242,6 +255,7 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
 
 
 def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
+    """Replicas lost while a request waits are NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
@@ -256,6 +270,7 @@ def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None
 
 
 def test_any_replica_answers_describe_producers_and_others_say_not_leader_or_follower() -> None:
+    """Every replica answers DescribeProducers; other brokers say NOT_LEADER_OR_FOLLOWER."""
     cluster, partition, client = make(brokers=3, replication=2)
     fill(client, 3)
     follower = cluster.client(1)
@@ -271,6 +286,7 @@ def test_any_replica_answers_describe_producers_and_others_say_not_leader_or_fol
 
 
 def test_a_topic_deleted_while_a_request_waits_is_unknown_with_the_base_offset_kept() -> None:
+    """Deleting the topic of a waiting request answers UNKNOWN_TOPIC with the base offset."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     sent = client.send_produce(idempotent_batch(0), version=12)
@@ -292,6 +308,7 @@ def restart(cluster: VirtualCluster, broker_id: int, *, clean: bool) -> VirtualC
 
 
 def test_a_clean_restart_remembers_one_batch_per_producer() -> None:
+    """A clean restart leaves one remembered batch per producer."""
     cluster, partition, client = make(retain=20)
     fill(client, 12)
     again = restart(cluster, 0, clean=True)
@@ -316,6 +333,7 @@ def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
 
 
 def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
+    """Producers that have expired are dropped when a snapshot is loaded."""
     cluster, partition, client = make()
     fill(client, 1)
     cluster.state.stop_broker(0, clean=True)
@@ -338,6 +356,7 @@ def test_a_kill_leaves_one_batch_too_because_recovery_goes_through_a_snapshot() 
 
 
 def test_a_stopped_leader_hands_over_and_catches_up_when_it_is_back() -> None:
+    """A stopped leader hands leadership over, and catches up after its restart."""
     cluster, partition, client = make(brokers=2, replication=2)
     fill(client, 3)
     cluster.state.stop_broker(0, clean=False)
@@ -352,6 +371,7 @@ def test_a_stopped_leader_hands_over_and_catches_up_when_it_is_back() -> None:
 
 
 def test_a_partition_without_a_running_replica_has_no_leader_and_says_so() -> None:
+    """A partition whose replicas are all stopped is LEADER_NOT_AVAILABLE."""
     cluster, _, _ = make(brokers=2)
     cluster.state.stop_broker(0, clean=True)
     cluster.settle()
@@ -368,6 +388,7 @@ def test_a_partition_without_a_running_replica_has_no_leader_and_says_so() -> No
 
 
 def test_stopping_ends_connections_and_loses_what_is_queued() -> None:
+    """Stopping a broker ends its connections and loses its queued requests."""
     cluster, partition, client = make(rtt=0.1)
     fill(client, 1)
     client.send_produce(idempotent_batch(1))
@@ -384,6 +405,7 @@ def test_stopping_ends_connections_and_loses_what_is_queued() -> None:
 
 
 def test_a_request_read_before_its_client_hung_up_is_still_served() -> None:
+    """A request that was read is served even if its client has closed the connection."""
     cluster, partition, client = make(rtt=1.0)
     client.send_produce(idempotent_batch(0))
     client.close()
@@ -396,6 +418,7 @@ def test_a_request_read_before_its_client_hung_up_is_still_served() -> None:
 
 
 def test_throttled_requests_are_appended_long_after_their_connection_closed() -> None:
+    """Throttled requests are appended even after their connection has closed."""
     cluster, partition, client = make()
     cluster.state.brokers[0].throttle = 30.0
     for sequence in range(5):
@@ -410,6 +433,7 @@ def test_throttled_requests_are_appended_long_after_their_connection_closed() ->
 
 
 def test_a_throttled_answer_carries_the_time_and_comes_at_once() -> None:
+    """A throttled answer comes at once and carries the throttle time (KIP-219)."""
     cluster, _, client = make()
     cluster.state.brokers[0].throttle = 2.5
     answer = client.wait(client.send_produce(idempotent_batch(0)))
@@ -420,6 +444,7 @@ def test_a_throttled_answer_carries_the_time_and_comes_at_once() -> None:
 
 
 def test_a_resend_and_its_late_original_are_stored_once() -> None:
+    """A resend and its delayed original are stored once."""
     cluster, partition, client = make(rtt=2.0)
     client.send_produce(idempotent_batch(0))
     client.close()
@@ -434,6 +459,7 @@ def test_a_resend_and_its_late_original_are_stored_once() -> None:
 
 
 def test_state_expires_by_the_records_time_at_the_next_check_however_busy_the_producer() -> None:
+    """Producer state expires by the last batch's timestamp, even for a busy producer (KIP-854)."""
     cluster, partition, client = make()
     old = START_MS - 25 * 3600 * 1000
     offset_of(client.produce(idempotent_batch(0)))
@@ -448,6 +474,7 @@ def test_state_expires_by_the_records_time_at_the_next_check_however_busy_the_pr
 
 
 def test_an_idle_producer_expires_after_a_day() -> None:
+    """An idle producer expires after a day, the default."""
     cluster, _, client = make()
     offset_of(client.produce(idempotent_batch(0)))
     cluster.run_until(DAY - 1)
@@ -458,6 +485,7 @@ def test_an_idle_producer_expires_after_a_day() -> None:
 
 
 def test_log_append_time_keeps_a_producer_of_old_records() -> None:
+    """With LogAppendTime a producer of records with old timestamps does not expire."""
     cluster, partition, client = make()
     configs = {"message.timestamp.type": "LogAppendTime"}
     cluster.state.set_topic_configs(partition.topic, configs)
@@ -467,6 +495,7 @@ def test_log_append_time_keeps_a_producer_of_old_records() -> None:
 
 
 def test_expiry_goes_by_the_clock_of_each_broker_and_its_configs() -> None:
+    """Each broker expires producers by its own clock and configs."""
     configs = {
         "producer.id.expiration.ms": "10000",
         "producer.id.expiration.check.interval.ms": "1000",
@@ -493,6 +522,7 @@ def test_a_late_caller_does_not_shift_the_checks() -> None:
 
 
 def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
+    """The expiry check precedes requests that arrived after its time, however late it is made."""
     cluster, partition, client = make()
     old = idempotent_batch(0, timestamps_ms=[START_MS - 25 * 3600 * 1000])
     offset_of(client.produce(old))
@@ -519,6 +549,7 @@ def once(action: Any, *, api_key: int = 0) -> Any:
 
 
 def test_the_hook_sees_every_request_and_its_batches_when_their_turn_comes() -> None:
+    """The hook sees every request, with its batches, when it is about to be served."""
     cluster, _, client = make(rtt=2.0)
     seen: list[RequestSeen] = []
     cluster.state.interceptor = seen.append
@@ -534,6 +565,7 @@ def test_the_hook_sees_every_request_and_its_batches_when_their_turn_comes() -> 
 
 
 def test_a_lost_answer_leaves_the_batch_stored_and_the_connection_silent() -> None:
+    """Drop(processed=True) stores the batch and silences the connection."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Drop(processed=True))
     sent = [client.send_produce(idempotent_batch(s)) for s in range(3)]
@@ -548,6 +580,7 @@ def test_a_lost_answer_leaves_the_batch_stored_and_the_connection_silent() -> No
 
 
 def test_a_lost_request_and_everything_behind_it_never_arrive() -> None:
+    """Drop() discards the request and everything behind it on the connection."""
     cluster, partition, client = make(rtt=1.0)
     cluster.state.interceptor = once(Drop())
     for sequence in range(3):
@@ -558,6 +591,7 @@ def test_a_lost_request_and_everything_behind_it_never_arrive() -> None:
 
 
 def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
+    """Requests that were queued behind a dropped one are dropped, too."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Delay(1.0, then=Drop()))
     for sequence in range(3):
@@ -569,6 +603,7 @@ def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
 
 
 def test_an_answer_that_could_not_be_written_was_not_given() -> None:
+    """An answer that could not be written counts as not given in the span."""
     cluster, partition, client = make()
     offset_of(client.produce(idempotent_batch(0)))
     assert partition.spans.span() == 0
@@ -577,6 +612,7 @@ def test_an_answer_that_could_not_be_written_was_not_given() -> None:
 
 
 def test_a_drop_that_is_not_silent_skips_one_answer() -> None:
+    """Drop(silent=False) leaves out one answer only."""
     cluster, _, client = make()
     cluster.state.interceptor = once(Drop(silent=False))
     first = client.send_produce(idempotent_batch(0))
@@ -586,6 +622,7 @@ def test_a_drop_that_is_not_silent_skips_one_answer() -> None:
 
 
 def test_refuse_appends_nothing_and_is_definite() -> None:
+    """Refuse appends nothing and resolves the batch."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Refuse(NOT_LEADER))
     part = client.produce(idempotent_batch(0))
@@ -595,6 +632,7 @@ def test_refuse_appends_nothing_and_is_definite() -> None:
 
 
 def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
+    """AfterAppend stores the batch, answers an error, and leaves the batch unresolved."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(AfterAppend(NOT_LEADER))
     part = client.produce(idempotent_batch(0))
@@ -606,6 +644,7 @@ def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
 
 
 def test_a_refusal_for_some_partitions_leaves_the_others_alone() -> None:
+    """Refuse with ``only`` refuses these partitions and serves the others."""
     cluster, _, client = make()
     elsewhere = frozenset({("t", 1)})
     cluster.state.interceptor = once(Refuse(NOT_LEADER, only=elsewhere))
@@ -613,6 +652,7 @@ def test_a_refusal_for_some_partitions_leaves_the_others_alone() -> None:
 
 
 def test_an_answer_can_be_rewritten_after_the_append() -> None:
+    """Rewrite changes the answer after the append."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Rewrite(lambda r: dataclasses.replace(r, responses=())))
     answer = client.wait(client.send_produce(idempotent_batch(0)))
@@ -622,6 +662,7 @@ def test_an_answer_can_be_rewritten_after_the_append() -> None:
 
 
 def test_an_answer_can_be_given_without_the_broker() -> None:
+    """Respond answers without carrying the request out."""
     cluster, partition, client = make()
     original = client.wait(client.send_produce(idempotent_batch(0)))
     cluster.state.interceptor = once(Respond(original))
@@ -630,6 +671,7 @@ def test_an_answer_can_be_given_without_the_broker() -> None:
 
 
 def test_raw_bytes_can_be_answered() -> None:
+    """RespondRaw answers with the given bytes."""
     cluster, _, client = make()
     cluster.state.interceptor = once(RespondRaw(b"rubbish"))
     client.send_produce(idempotent_batch(0))
@@ -640,6 +682,7 @@ def test_raw_bytes_can_be_answered() -> None:
 def test_a_connection_can_be_closed_before_or_after_the_append(
     processed: bool, stored: int
 ) -> None:
+    """CloseConnection closes the connection before or after the append."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(CloseConnection(processed=processed))
     client.send_produce(idempotent_batch(0))
@@ -650,6 +693,7 @@ def test_a_connection_can_be_closed_before_or_after_the_append(
 
 
 def test_a_delay_holds_up_the_connection_and_goes_on_with_the_next_action() -> None:
+    """Delay holds up the connection, then applies its next action."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Delay(3.0, then=Refuse(NOT_LEADER)))
     first = client.send_produce(idempotent_batch(0))
@@ -666,6 +710,7 @@ def test_a_delay_holds_up_the_connection_and_goes_on_with_the_next_action() -> N
 
 
 def test_requests_are_pipelined_over_the_link() -> None:
+    """Requests sent together over a delayed link arrive together."""
     cluster, partition, client = make(rtt=0.5)
     sent = [client.send_produce(idempotent_batch(s)) for s in range(5)]
     assert partition.spans.span() == 5, "read is read, before the delay"
@@ -679,12 +724,14 @@ def test_requests_are_pipelined_over_the_link() -> None:
 
 
 def test_bandwidth_slows_large_requests_down() -> None:
+    """A large request takes its size divided by the bandwidth."""
     cluster, _, client = make(bandwidth=10_000.0)
     offset_of(client.produce(idempotent_batch(0, value=b"x" * 10_000)))
     assert 1.0 < cluster.now < 1.1
 
 
 def test_a_late_caller_distorts_no_delay() -> None:
+    """Delays do not depend on when `advance` is called."""
     cluster, _, client = make(rtt=0.5)
     client.send_produce(idempotent_batch(0))
     (delivery,) = cluster.run_until(60.0)
@@ -692,6 +739,7 @@ def test_a_late_caller_distorts_no_delay() -> None:
 
 
 def test_nothing_is_due_when_nothing_was_sent() -> None:
+    """A cluster without requests has nothing due."""
     cluster, _, client = make()
     assert cluster.state.next_due() is None
     offset_of(client.produce(idempotent_batch(0)))
@@ -700,6 +748,8 @@ def test_nothing_is_due_when_nothing_was_sent() -> None:
 
 
 def test_the_same_calls_give_the_same_cluster() -> None:
+    """The same seed and calls give the same deliveries."""
+
     def history() -> list[Any]:
         cluster, partition, client = make(brokers=3, replication=3, seed=5, rtt=0.1)
         fill(client, 3)

@@ -52,6 +52,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
+    """A produced batch is in the log, and counts in the spans."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -81,6 +82,7 @@ async def test_pipelined_requests_are_answered_in_order(transport: Transport) ->
 
 
 async def test_the_round_trip_can_be_changed_for_open_connections(transport: Transport) -> None:
+    """`set_rtt` and `set_bandwidth` apply to open connections."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, rtt=60.0) as cluster:
             cluster.create_topic("t")
@@ -91,6 +93,7 @@ async def test_the_round_trip_can_be_changed_for_open_connections(transport: Tra
 
 
 async def test_two_frames_in_pieces_are_two_requests(transport: Transport) -> None:
+    """Frames may arrive in pieces of any size."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
             schema = request_type(18, 0)
@@ -118,6 +121,7 @@ async def test_two_frames_in_pieces_are_two_requests(transport: Transport) -> No
 async def test_what_is_no_request_ends_its_own_connection_only(
     transport: Transport, garbage: bytes
 ) -> None:
+    """Bytes that are no request end their own connection only."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -131,6 +135,7 @@ async def test_what_is_no_request_ends_its_own_connection_only(
 async def test_an_api_versions_request_too_new_is_answered_in_version_0(
     transport: Transport,
 ) -> None:
+    """An ApiVersions request in an unknown version is answered in version 0 (KIP-511)."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
             await wire.stream.send(b"\x00\x00\x00\x0a\x00\x12\x00\x63\x00\x00\x00\x2a\xff\xff")
@@ -140,6 +145,7 @@ async def test_an_api_versions_request_too_new_is_answered_in_version_0(
 
 
 async def test_bytes_behind_a_request_are_let_be_as_kafka_lets_them(transport: Transport) -> None:
+    """Bytes behind a request's last field are ignored, as by Kafka."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
             cluster.create_topic("t")
@@ -154,6 +160,7 @@ async def test_bytes_behind_a_request_are_let_be_as_kafka_lets_them(transport: T
 async def test_a_produce_version_above_the_brokers_closes_the_connection(
     transport: Transport,
 ) -> None:
+    """A Produce version above the broker's closes the connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, produce_versions=8) as cluster:
             cluster.create_topic("t")
@@ -166,6 +173,7 @@ async def test_a_produce_version_above_the_brokers_closes_the_connection(
 async def test_a_broker_that_is_rolled_back_serves_its_old_versions_only(
     transport: Transport,
 ) -> None:
+    """After a rollback a broker serves its old Produce versions only."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, retain=20) as cluster:
             cluster.create_topic("t")
@@ -179,6 +187,7 @@ async def test_a_broker_that_is_rolled_back_serves_its_old_versions_only(
 
 
 async def test_a_leader_cannot_be_moved_to_nowhere(transport: Transport) -> None:
+    """Moving a leader to a broker that does not exist or run is refused."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -187,6 +196,7 @@ async def test_a_leader_cannot_be_moved_to_nowhere(transport: Transport) -> None
 
 
 async def test_brokers_are_reached_through_what_metadata_says(transport: Transport) -> None:
+    """Metadata names the addresses at which the brokers listen."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=3, transport=transport) as cluster:
             cluster.create_topic("t", partitions=3)
@@ -203,6 +213,7 @@ async def test_brokers_are_reached_through_what_metadata_says(transport: Transpo
 async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_address(
     transport: Transport,
 ) -> None:
+    """A stopped broker ends its connections, and starts again at the same address."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, wall_clock=batch_time) as cluster:
             cluster.create_topic("t")
@@ -231,6 +242,7 @@ async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_add
 
 
 async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: Transport) -> None:
+    """A killed broker remembers each producer's last batch after its restart."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, wall_clock=batch_time) as cluster:
             cluster.create_topic("t")
@@ -246,6 +258,7 @@ async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: T
 
 
 async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Transport) -> None:
+    """A leader that moves answers waiting requests NOT_LEADER with their base offset."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
             cluster.create_topic("t", replication=2)
@@ -263,6 +276,7 @@ async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Trans
 async def test_a_held_high_watermark_holds_the_answer_until_it_is_released(
     transport: Transport,
 ) -> None:
+    """A held high watermark delays the answer until it is released."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -278,6 +292,7 @@ async def test_a_held_high_watermark_holds_the_answer_until_it_is_released(
 
 
 async def test_followers_can_be_paused_resumed_and_taken_out(transport: Transport) -> None:
+    """Followers can be paused, resumed and taken out of the in-sync replicas."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
             cluster.create_topic("t", replication=2)
@@ -305,6 +320,7 @@ async def test_a_throttled_broker_says_so(transport: Transport) -> None:
 
 
 async def test_the_hook_sees_requests_and_can_close(transport: Transport) -> None:
+    """The hook sees requests, and can close the connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -328,6 +344,7 @@ async def test_the_hook_sees_requests_and_can_close(transport: Transport) -> Non
 
 
 async def test_a_request_is_served_after_its_client_hung_up(transport: Transport) -> None:
+    """A request is served after its client has closed the connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, rtt=0.3) as cluster:
             cluster.create_topic("t")
@@ -339,6 +356,7 @@ async def test_a_request_is_served_after_its_client_hung_up(transport: Transport
 
 
 async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -> None:
+    """Leaving the ``async with`` ends every connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -355,6 +373,7 @@ async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -
 
 
 async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: Transport) -> None:
+    """An exception in the body leaves the ``async with`` unchanged, in no group."""
     with anyio.fail_after(BOUND):
         with pytest.raises(ZeroDivisionError):
             async with EmbeddedCluster(transport=transport):
@@ -362,6 +381,7 @@ async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: 
 
 
 async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
+    """Cancelling the start leaves no listener behind."""
     with anyio.fail_after(BOUND):
         for steps in range(6):
             with anyio.CancelScope() as scope:
@@ -378,6 +398,7 @@ async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
 
 
 async def test_topics_and_configs_by_hand(transport: Transport) -> None:
+    """Topics and configs can be created, changed and deleted by methods, with typed errors."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t", configs={"producer.state.batches.to.retain": "20"})
@@ -409,6 +430,7 @@ async def test_topics_and_configs_by_hand(transport: Transport) -> None:
 
 
 async def test_a_cluster_that_cannot_be_is_refused() -> None:
+    """Impossible options raise ConfigError."""
     for options in (
         {"brokers": 0},
         {"rtt": -1.0},
@@ -421,6 +443,7 @@ async def test_a_cluster_that_cannot_be_is_refused() -> None:
 
 
 async def test_tcp_brokers_are_found_by_the_plain_connector_and_at_the_ports_asked_for() -> None:
+    """TCP brokers listen at the ports that were asked for."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             ports = [b.port for b in cluster.state.running]
@@ -433,6 +456,7 @@ async def test_tcp_brokers_are_found_by_the_plain_connector_and_at_the_ports_ask
 
 
 async def test_memory_streams_carry_bytes_both_ways_and_cut_them_to_size() -> None:
+    """Memory streams carry bytes in both directions, in chunks of the size asked for."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         await here.send(b"hello")
@@ -442,6 +466,7 @@ async def test_memory_streams_carry_bytes_both_ways_and_cut_them_to_size() -> No
 
 
 async def test_memory_streams_make_a_fast_sender_wait() -> None:
+    """A sender waits while the buffer of a memory stream is full."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         done = anyio.Event()
@@ -460,6 +485,7 @@ async def test_memory_streams_make_a_fast_sender_wait() -> None:
 
 
 async def test_memory_streams_end_like_sockets() -> None:
+    """The end of a memory stream is read after what was sent, and sending then fails."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         await here.send(b"last words")
@@ -476,6 +502,7 @@ async def test_memory_streams_end_like_sockets() -> None:
 
 
 async def test_memory_streams_can_be_half_closed() -> None:
+    """A half-closed memory stream can still receive."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         await here.send_eof()
@@ -486,6 +513,7 @@ async def test_memory_streams_can_be_half_closed() -> None:
 
 
 async def test_closing_wakes_whoever_waits_on_a_memory_stream() -> None:
+    """Closing a memory stream wakes the tasks that wait on it."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         caught: list[str] = []

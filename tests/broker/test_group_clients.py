@@ -71,6 +71,7 @@ async def owns(consumer: aiokafka.AIOKafkaConsumer, count: int) -> None:
 
 @pytest.mark.anyio
 async def test_aiokafka_subscribes_rebalances_commits_and_resumes() -> None:
+    """aiokafka's consumer joins, rebalances, commits and resumes."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, partitions=PARTITIONS)
@@ -240,6 +241,7 @@ def until(holds: Callable[[], bool], *members: Member) -> None:
 
 @pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember, ConfluentCooperativeMember])
 def test_a_blocking_client_subscribes_rebalances_commits_and_resumes(kind: type[Member]) -> None:
+    """A blocking consumer joins, rebalances, commits and resumes."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         servers = cluster.bootstrap_servers

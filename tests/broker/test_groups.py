@@ -66,6 +66,7 @@ def pass_time(cluster: VirtualCluster, seconds: float, *alive: MemberClient) -> 
 
 
 def test_a_member_alone_leads_and_is_assigned_everything(cluster: VirtualCluster) -> None:
+    """A member alone is the leader, and gets the whole assignment."""
     [one] = members(cluster, None)
     assert (one.generation, one.leads, len(one.members)) == (1, True, 1)
     assert one.members[0].metadata == subscription("t")
@@ -76,6 +77,7 @@ def test_a_member_alone_leads_and_is_assigned_everything(cluster: VirtualCluster
 
 
 def test_who_joins_later_waits_until_all_have_joined_again(cluster: VirtualCluster) -> None:
+    """A later member is answered when all members have joined again."""
     [one] = members(cluster, None)
     two = MemberClient(cluster)
     assert two.begin() is None
@@ -91,6 +93,7 @@ def test_who_joins_later_waits_until_all_have_joined_again(cluster: VirtualClust
 
 
 def test_a_member_that_leaves_starts_a_rebalance(cluster: VirtualCluster) -> None:
+    """A member that leaves starts a rebalance."""
     one, two = members(cluster, None, None)
     assert one.leave() is OK
     assert two.beat() is ErrorCode.rebalance_in_progress
@@ -102,6 +105,7 @@ def test_a_member_that_leaves_starts_a_rebalance(cluster: VirtualCluster) -> Non
 
 
 def test_who_is_not_heard_of_is_out(cluster: VirtualCluster) -> None:
+    """A member without heartbeats is removed when its session ends."""
     one, two = members(cluster, None, None)
     pass_time(cluster, 9.5, one)
     assert len(group_of(cluster).members) == 2
@@ -112,6 +116,7 @@ def test_who_is_not_heard_of_is_out(cluster: VirtualCluster) -> None:
 
 
 def test_a_commit_is_a_heartbeat(cluster: VirtualCluster) -> None:
+    """An OffsetCommit counts as a heartbeat."""
     [one] = members(cluster, None)
     for _ in range(3):
         pass_time(cluster, 9.0)
@@ -134,6 +139,7 @@ def test_who_does_not_join_again_in_time_is_out(cluster: VirtualCluster) -> None
 
 
 def test_who_does_not_sync_in_time_is_out(cluster: VirtualCluster) -> None:
+    """A member that does not sync within the rebalance timeout is removed."""
     one, two = MemberClient(cluster), MemberClient(cluster)
     one.begin()
     two.begin()
@@ -146,6 +152,7 @@ def test_who_does_not_sync_in_time_is_out(cluster: VirtualCluster) -> None:
 
 
 def test_a_leader_that_joins_again_has_everything_assigned_anew(cluster: VirtualCluster) -> None:
+    """A leader that joins again starts a rebalance."""
     one, two = members(cluster, None, None)
     two.ask_to_join()
     assert two.joined() is OK
@@ -157,6 +164,7 @@ def test_a_leader_that_joins_again_has_everything_assigned_anew(cluster: Virtual
 
 
 def test_a_member_that_changes_its_subscription_starts_a_rebalance(cluster: VirtualCluster) -> None:
+    """A member that joins with another subscription starts a rebalance."""
     one, two = members(cluster, None, None)
     two.protocols = {"range": subscription("t", "u")}
     two.ask_to_join()
@@ -170,6 +178,7 @@ def test_a_member_that_changes_its_subscription_starts_a_rebalance(cluster: Virt
 
 
 def test_a_rebalance_while_assignments_are_awaited(cluster: VirtualCluster) -> None:
+    """A rebalance that begins while members wait for assignments ends their SyncGroups."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     two.ask_to_join()
@@ -181,6 +190,7 @@ def test_a_rebalance_while_assignments_are_awaited(cluster: VirtualCluster) -> N
 
 
 def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
+    """The first rebalance of an empty group waits for further members."""
     cluster.state.set_broker_configs(None, {"group.initial.rebalance.delay.ms": "3000"})
     one, two = MemberClient(cluster), MemberClient(cluster)
     assert one.begin() is None
@@ -195,6 +205,7 @@ def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
 
 
 def test_the_protocol_that_most_like_most_of_those_that_all_speak(cluster: VirtualCluster) -> None:
+    """The protocol is the one that most members prefer, of those all members speak."""
     wishes: list[dict[str, bytes]] = [
         {"sticky": b"a", "range": b"", "roundrobin": b""},
         {"roundrobin": b"b", "range": b""},
@@ -216,6 +227,7 @@ def test_the_protocol_that_most_like_most_of_those_that_all_speak(cluster: Virtu
 
 
 def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) -> None:
+    """A new member is given an id with which it has to join again (KIP-394)."""
     one = MemberClient(cluster)
     one.ask_to_join(4)
     assert one.joined() is ErrorCode.member_id_required
@@ -231,6 +243,7 @@ def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) 
 def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
     cluster: VirtualCluster,
 ) -> None:
+    """A member id that is never used delays a rebalance until its timeout only."""
     [one] = members(cluster, None)
     ghost = MemberClient(cluster)
     ghost.ask_to_join()
@@ -258,6 +271,7 @@ def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
 def test_who_may_not_join(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
+    """JoinGroup is refused with Kafka's codes."""
     members(cluster, None)
     asking = MemberClient(cluster)
     group_id = changes.pop("group_id", "g")
@@ -269,6 +283,7 @@ def test_who_may_not_join(
 
 
 def test_a_group_that_is_full_takes_nobody(cluster: VirtualCluster) -> None:
+    """A full group refuses new members with GROUP_MAX_SIZE_REACHED."""
     cluster.state.set_broker_configs(None, {"group.max.size": "1"})
     [one] = members(cluster, None)
     two = MemberClient(cluster)
@@ -291,6 +306,7 @@ def test_a_group_that_is_full_takes_nobody(cluster: VirtualCluster) -> None:
 def test_whose_heartbeats_and_syncs_are_taken(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
+    """Heartbeat and SyncGroup are refused with Kafka's codes."""
     cluster.state.coordinators |= {"g": 0, "h": 0}
     [one] = members(cluster, None)
     assert one.beat(**changes) is code
@@ -309,6 +325,7 @@ def test_whose_heartbeats_and_syncs_are_taken(
 def test_a_sync_is_of_the_groups_protocol(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
+    """A SyncGroup must name the group's protocol."""
     [one] = members(cluster, None)
     one.ask_to_sync(**changes)
     assert one.synced() == (code, b"")
@@ -327,11 +344,13 @@ def test_a_sync_is_of_the_groups_protocol(
 def test_who_may_commit_for_a_group_with_members(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
+    """Only members of the current generation may commit for a group with members."""
     [one] = members(cluster, None)
     assert one.commit(**changes) is code
 
 
 def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> None:
+    """No member may commit between a rebalance and its new assignment."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     assert two.commit(7) is OK  # of the old generation, which has not ended
@@ -348,6 +367,7 @@ def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> No
 def test_a_static_member_that_comes_back_takes_its_place_and_nobody_moves(
     cluster: VirtualCluster,
 ) -> None:
+    """A static member that returns takes its place without a rebalance (KIP-345)."""
     one, two = members(cluster, "a", "b")
     again = MemberClient(cluster, "b")
     assert again.begin() is OK
@@ -379,6 +399,7 @@ def test_a_static_leader_that_comes_back_assigns_nothing(
 def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(
     cluster: VirtualCluster,
 ) -> None:
+    """A static member that is away keeps its place until its session ends."""
     one, _two = members(cluster, "a", "b")
     pass_time(cluster, 9.5, one)
     assert list(group_of(cluster).instances) == ["a", "b"]
@@ -387,6 +408,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(
 
 
 def test_who_waits_is_fenced_by_who_comes_with_the_same_instance(cluster: VirtualCluster) -> None:
+    """A waiting member is fenced by another one with its group instance id."""
     one, two = members(cluster, "a", "b")
     one.protocols = {"range": b"new"}
     one.ask_to_join()
@@ -399,6 +421,7 @@ def test_who_waits_is_fenced_by_who_comes_with_the_same_instance(cluster: Virtua
 
 
 def test_an_operator_removes_a_static_member_by_its_name(cluster: VirtualCluster) -> None:
+    """LeaveGroup removes a static member by its group instance id alone."""
     one, two = members(cluster, "a", "b")
     assert one.leave(member_id="", group_instance_id="c") is ErrorCode.unknown_member_id
     assert one.leave(group_instance_id="b") is ErrorCode.fenced_instance_id
@@ -410,6 +433,7 @@ def test_an_operator_removes_a_static_member_by_its_name(cluster: VirtualCluster
 def test_nobody_is_waited_for_in_vain_where_all_members_are_static(
     cluster: VirtualCluster,
 ) -> None:
+    """A rebalance of static members none of whom joins ends with their sessions."""
     one, two = members(cluster, "a", "b")
     one.leave()
     pass_time(cluster, 120.0)
@@ -421,6 +445,7 @@ def test_nobody_is_waited_for_in_vain_where_all_members_are_static(
 
 
 def test_a_group_is_described(cluster: VirtualCluster) -> None:
+    """DescribeGroups returns the state and members of a group."""
     assert MemberClient(cluster).describe().error_code is ErrorCode.group_id_not_found
     assert MemberClient(cluster).describe(5).group_state == "Dead"
     one, two = members(cluster, None, "b")
@@ -450,6 +475,7 @@ def listed(cluster: VirtualCluster, **filters: Any) -> dict[str, str]:
 
 
 def test_each_broker_lists_the_groups_it_coordinates(cluster: VirtualCluster) -> None:
+    """ListGroups returns the groups that a broker coordinates."""
     cluster.state.coordinators |= {"g": 0, "h": 1}
     members(cluster, None)
     outsider = MemberClient(cluster, group="h")
@@ -471,6 +497,7 @@ def delete_offsets(cluster: VirtualCluster, topic: str, partition: int = 0) -> E
 
 
 def test_offsets_of_topics_that_nobody_reads_can_be_deleted(cluster: VirtualCluster) -> None:
+    """OffsetDelete deletes offsets of topics that no member reads (KIP-496)."""
     assert delete_offsets(cluster, "t") is ErrorCode.group_id_not_found
     [one] = members(cluster, None)
     assert one.commit(3) is OK
@@ -485,6 +512,7 @@ def test_offsets_of_topics_that_nobody_reads_can_be_deleted(cluster: VirtualClus
 
 
 def test_a_group_with_members_is_not_deleted(cluster: VirtualCluster) -> None:
+    """DeleteGroups refuses groups with members."""
     [one] = members(cluster, None)
 
     def delete() -> ErrorCode:
@@ -501,6 +529,7 @@ def test_a_group_with_members_is_not_deleted(cluster: VirtualCluster) -> None:
 
 
 def test_a_coordinator_that_moves_sends_who_waits_to_the_new_one(cluster: VirtualCluster) -> None:
+    """Members that wait at a coordinator that moves are answered NOT_COORDINATOR."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     here = cluster.state.coordinator_of("g")
@@ -518,6 +547,7 @@ def test_a_coordinator_that_moves_sends_who_waits_to_the_new_one(cluster: Virtua
 def test_a_coordinator_that_stops_forgets_who_waited_and_no_member(
     cluster: VirtualCluster,
 ) -> None:
+    """A coordinator that stops loses waiting requests and no members."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     here = cluster.state.coordinator_of("g")
@@ -551,6 +581,7 @@ def test_a_member_that_hangs_up_while_it_waits_is_out_in_the_end(cluster: Virtua
 
 
 def test_a_group_changes_its_state_by_the_table_only(cluster: VirtualCluster) -> None:
+    """A group refuses transitions that are not in its table."""
     group = Group("g", cluster.state)
     for before in GroupState:
         for after in GroupState:
@@ -563,6 +594,7 @@ def test_a_group_changes_its_state_by_the_table_only(cluster: VirtualCluster) ->
 
 
 def test_heartbeats_leave_no_events_behind(cluster: VirtualCluster) -> None:
+    """Heartbeats do not accumulate events in the schedule."""
     [one] = members(cluster, None)
     for _ in range(500):
         pass_time(cluster, 0.01, one)

@@ -314,12 +314,14 @@ def errors_in(entity: Any) -> list[int]:
 def test_every_version_of_every_api_is_answered_without_an_error(
     cluster: VirtualCluster, client: VirtualClient, api_key: int, version: int
 ) -> None:
+    """Each served version of each API is answered without an error."""
     answer = client.ask(api_key, version, REQUESTS[api_key](cluster))
     assert answer.__version__ == version
     assert set(errors_in(answer)) <= {ErrorCode.none}
 
 
 def test_every_api_is_tried_in_every_version() -> None:
+    """The test above covers every API and version that is served."""
     produce, authentication = {0}, {17, 36}
     assert set(REQUESTS) | produce | authentication == set(APIS)
 
@@ -333,6 +335,7 @@ def api_versions(client: VirtualClient, version: int = 3, name: str = "virtual")
 
 
 def test_api_versions_lists_what_is_served() -> None:
+    """ApiVersions lists the APIs and versions that are served."""
     cluster = VirtualCluster(brokers=3, produce_versions={0: 14, 1: 13, 2: 9})
     highest = []
     for broker in range(3):
@@ -344,6 +347,7 @@ def test_api_versions_lists_what_is_served() -> None:
 
 
 def test_a_broker_serves_no_produce_version_above_its_own() -> None:
+    """A broker announces and serves Produce up to its own version."""
     cluster = VirtualCluster(produce_versions=13)
     broker = cluster.state.brokers[0]
     assert announced(broker)[0] == (0, 0, 13)
@@ -353,6 +357,7 @@ def test_a_broker_serves_no_produce_version_above_its_own() -> None:
 
 
 def test_api_versions_refuses_a_software_name_that_is_none(client: VirtualClient) -> None:
+    """ApiVersions refuses a malformed client software name."""
     assert api_versions(client, name="").error_code == ErrorCode.invalid_request
     assert api_versions(client, name="-x").error_code == ErrorCode.invalid_request
     assert api_versions(client, name="a-1.b").error_code == ErrorCode.none
@@ -374,6 +379,7 @@ def metadata(client: VirtualClient, version: int = 12, **changes: Any) -> Entity
 def test_metadata_of_all_topics_shows_leaders_and_ids(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Metadata of all topics contains leaders and topic ids."""
     answer = metadata(client)
     assert answer.cluster_id == cluster.state.cluster_id
     assert [b.node_id for b in answer.brokers] == [0, 1]
@@ -383,11 +389,13 @@ def test_metadata_of_all_topics_shows_leaders_and_ids(
 
 
 def test_metadata_v0_takes_no_topics_for_all_and_v1_for_none(client: VirtualClient) -> None:
+    """An empty list means all topics in Metadata v0, and no topics from v1 on."""
     assert len(metadata(client, 0, topics=[]).topics) == 1
     assert len(metadata(client, 1, topics=[]).topics) == 0
 
 
 def test_metadata_by_topic_id(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """Metadata can be asked for by topic id."""
     known, unknown = cluster.state.topics["t"].id, uuid.UUID(int=5)
     asked = [{"topic_id": i, "name": None} for i in (known, unknown)]
     found, missing = metadata(client, topics=asked).topics
@@ -398,6 +406,7 @@ def test_metadata_by_topic_id(cluster: VirtualCluster, client: VirtualClient) ->
 def test_an_unknown_topic_is_created_and_found_by_the_next_request(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Metadata creates an unknown topic, which the next request finds."""
     asked = [{"topic_id": None, "name": "fresh"}]
     assert metadata(client, topics=asked).topics[0].error_code == UNKNOWN
     assert metadata(client, topics=asked).topics[0].error_code == ErrorCode.none
@@ -407,6 +416,7 @@ def test_an_unknown_topic_is_created_and_found_by_the_next_request(
 def test_no_topic_is_created_when_request_or_broker_forbid_it(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Metadata creates no topic if the request or the broker forbids it."""
     asked = [{"topic_id": None, "name": "fresh"}]
     metadata(client, topics=asked, allow_auto_topic_creation=False)
     cluster.state.set_broker_configs(None, {"auto.create.topics.enable": "false"})
@@ -416,6 +426,7 @@ def test_no_topic_is_created_when_request_or_broker_forbid_it(
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250, "caf\u00e9"])
 def test_an_illegal_topic_name_is_refused(client: VirtualClient, name: str) -> None:
+    """Metadata refuses an illegal topic name."""
     answer = metadata(client, topics=[{"topic_id": None, "name": name}])
     assert answer.topics[0].error_code == ErrorCode.invalid_topic_exception
 
@@ -432,6 +443,7 @@ def fetched(answer: Entity) -> Entity:
 def test_fetch_returns_whole_batches_with_their_offsets(
     cluster: VirtualCluster, client: VirtualClient, version: int
 ) -> None:
+    """Fetch returns whole batches with their offsets."""
     part = fetched(client.ask(1, version, fetch_request(cluster, offset=1)))
     batches = read_batches(part.records)
     assert [b.base_offset for b in batches] == [1, 2]
@@ -442,6 +454,7 @@ def test_fetch_returns_whole_batches_with_their_offsets(
 def test_fetch_at_the_end_waits_for_a_record_and_no_longer_than_max_wait(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Fetch at the log's end waits for a record, at most ``max_wait``."""
     waiting = client.send(1, 12, fetch_request(cluster, offset=3))
     cluster.run_until(0.2)
     assert client.answer(waiting) is None
@@ -453,6 +466,7 @@ def test_fetch_at_the_end_waits_for_a_record_and_no_longer_than_max_wait(
 
 
 def test_fetch_waits_for_min_bytes(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """Fetch waits until there are ``min_bytes``."""
     waiting = client.send(1, 12, fetch_request(cluster, offset=3, min_bytes=100))
     other = cluster.client()
     other.produce(idempotent_batch(3))
@@ -464,6 +478,7 @@ def test_fetch_waits_for_min_bytes(cluster: VirtualCluster, client: VirtualClien
 def test_fetch_is_woken_by_a_rising_high_watermark(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """A waiting Fetch is answered when the high watermark rises."""
     partition = cluster.state.topics["t"].partitions[0]
     partition.hold_high_watermark()
     waiting = client.send(1, 12, fetch_request(cluster, offset=3))
@@ -479,6 +494,7 @@ def test_fetch_is_woken_by_a_rising_high_watermark(
 def test_fetch_outside_of_the_log_is_out_of_range(
     cluster: VirtualCluster, client: VirtualClient, offset: int
 ) -> None:
+    """Fetch outside of the log is OFFSET_OUT_OF_RANGE."""
     part = fetched(client.ask(1, 12, fetch_request(cluster, offset=offset)))
     assert part.error_code == ErrorCode.offset_out_of_range
 
@@ -486,6 +502,8 @@ def test_fetch_outside_of_the_log_is_out_of_range(
 def test_fetch_of_something_unknown_or_led_elsewhere(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Fetch of unknown topics, other leaders' partitions and other epochs is refused."""
+
     def code(version: int, **changes: Any) -> ErrorCode:
         found: ErrorCode = fetched(
             client.ask(1, version, fetch_request(cluster, **changes))
@@ -505,6 +523,7 @@ def test_fetch_of_something_unknown_or_led_elsewhere(
 def test_fetch_keeps_to_max_bytes_but_always_gets_on(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Fetch keeps to ``max_bytes``, but returns one batch at least (KIP-74)."""
     part = fetched(client.ask(1, 12, fetch_request(cluster, max_bytes=1)))
     assert len(read_batches(part.records)) == 1
     part = fetched(client.ask(1, 12, fetch_request(cluster, partition_max_bytes=1)))
@@ -512,6 +531,7 @@ def test_fetch_keeps_to_max_bytes_but_always_gets_on(
 
 
 def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """Fetch with a session id is FETCH_SESSION_ID_NOT_FOUND."""
     answer = client.ask(1, 12, fetch_request(cluster, session_id=5, session_epoch=1))
     assert answer.error_code == ErrorCode.fetch_session_id_not_found
     assert client.ask(1, 12, fetch_request(cluster, session_epoch=0)).session_id == 0
@@ -520,6 +540,7 @@ def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient)
 def test_fetch_below_what_retention_left_is_out_of_range(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """Fetch below the log's start is OFFSET_OUT_OF_RANGE."""
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"retention.bytes": "150"})
     client.produce(idempotent_batch(3))
@@ -548,11 +569,13 @@ def test_fetch_below_what_retention_left_is_out_of_range(
     ],
 )
 def test_offsets_by_time(client: VirtualClient, timestamp: int, offset: int) -> None:
+    """ListOffsets finds the first offset at or after a time."""
     ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(timestamp)).topics]
     assert (part.error_code, part.offset) == (ErrorCode.none, offset)
 
 
 def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
+    """An offset by time may be that of a record inside a batch."""
     stamps = [START_MS + 100, START_MS + 200, START_MS + 300]
     client.produce(idempotent_batch(3, timestamps_ms=stamps))
     ((part,),) = [t.partitions for t in client.ask(2, 7, offsets_request(START_MS + 150)).topics]
@@ -560,6 +583,8 @@ def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
 
 
 def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
+    """Only the leader answers ListOffsets."""
+
     def code(**changes: Any) -> ErrorCode:
         ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(-1, **changes)).topics]
         found: ErrorCode = part.error_code
@@ -572,6 +597,7 @@ def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
 
 
 def test_the_end_of_an_epoch_is_where_its_leader_stopped(cluster: VirtualCluster) -> None:
+    """OffsetForLeaderEpoch returns the end of an epoch."""
     partition = cluster.state.topics["t"].partitions[0]
     cluster.state.move_leader(partition, 1)
     other = cluster.client(1)
@@ -597,6 +623,7 @@ def test_the_end_of_an_epoch_is_where_its_leader_stopped(cluster: VirtualCluster
 def test_a_committed_offset_is_fetched_back(
     cluster: VirtualCluster, client: VirtualClient, version: int
 ) -> None:
+    """OffsetFetch returns what OffsetCommit stored."""
     client.ask(8, 9, commit_request(cluster, 42))
     answer = client.ask(9, version, committed_request(cluster))
     topics = answer.topics if version < 8 else answer.groups[0].topics
@@ -608,6 +635,7 @@ def test_a_committed_offset_is_fetched_back(
 def test_all_offsets_of_a_group_are_fetched_without_naming_topics(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """OffsetFetch without topics returns all offsets of the group."""
     client.ask(8, 10, commit_request(cluster, 7))
     groups = [{"group_id": g, "topics": None} for g in ("g", "other")]
     answer = client.ask(9, 9, {"groups": groups, "require_stable": True})
@@ -619,6 +647,7 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_topics(
 def test_a_commit_for_something_unknown_is_refused(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """OffsetCommit refuses unknown topics and partitions."""
     values = commit_request(cluster, 1)
     values["topics"][0] |= {"name": "nope", "topic_id": uuid.UUID(int=4)}
     assert client.ask(8, 9, values).topics[0].partitions[0].error_code == UNKNOWN
@@ -627,6 +656,7 @@ def test_a_commit_for_something_unknown_is_refused(
 
 
 def test_all_brokers_name_the_same_coordinator(cluster: VirtualCluster) -> None:
+    """Every broker names the same coordinator of a key."""
     found = set()
     for broker in (0, 1):
         values = {"key_type": 0, "coordinator_keys": ["g"]}
@@ -636,6 +666,7 @@ def test_all_brokers_name_the_same_coordinator(cluster: VirtualCluster) -> None:
 
 
 def test_an_unknown_kind_of_coordinator_is_refused(client: VirtualClient) -> None:
+    """FindCoordinator refuses an unknown key type."""
     answer = client.ask(10, 2, {"key": "x", "key_type": 9})
     assert (answer.error_code, answer.node_id) == (ErrorCode.invalid_request, -1)
 
@@ -649,11 +680,13 @@ def init(client: VirtualClient, version: int = 5, **changes: Any) -> Entity:
 
 
 def test_every_producer_gets_its_own_id_from_its_brokers_block(cluster: VirtualCluster) -> None:
+    """Producer ids come from the block of the broker that was asked, each once."""
     ids = [init(cluster.client(b)).producer_id for b in (0, 0, 1, 0, 1)]
     assert ids == [0, 1, 1000, 2, 1001]
 
 
 def test_a_block_of_ids_is_followed_by_another_one(cluster: VirtualCluster) -> None:
+    """A broker that has used up its block of producer ids gets another one."""
     client = cluster.client()
     ids = [init(client).producer_id for _ in range(1001)]
     assert ids[-2:] == [999, 1000]
@@ -663,6 +696,7 @@ def test_a_block_of_ids_is_followed_by_another_one(cluster: VirtualCluster) -> N
 def test_without_a_transactional_id_the_claimed_one_is_not_looked_at(
     client: VirtualClient,
 ) -> None:
+    """InitProducerId without a transactional id ignores the id in the request."""
     answer = init(client, producer_id=77, producer_epoch=3)
     assert (answer.producer_id, answer.producer_epoch) == (0, 0)
 
@@ -674,6 +708,7 @@ def coordinator(cluster: VirtualCluster, name: str) -> VirtualClient:
 
 
 def test_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) -> None:
+    """InitProducerId has no field for the retained batches."""
     answer = init(cluster.client())
     assert not [n for n in answer.__dataclass_fields__ if "retain" in n]
 
@@ -681,6 +716,7 @@ def test_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) ->
 def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
     cluster: VirtualCluster,
 ) -> None:
+    """A transactional id keeps its producer id and gets the next epoch."""
     client = coordinator(cluster, "tx")
     answers = [init(client, transactional_id="tx") for _ in range(3)]
     assert len({a.producer_id for a in answers}) == 1
@@ -688,6 +724,7 @@ def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
 
 
 def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: VirtualCluster) -> None:
+    """A transactional id that has used up its epochs gets a new producer id."""
     client = coordinator(cluster, "tx")
     first = init(client, transactional_id="tx")
     known = cluster.state.transactions.find("tx")
@@ -705,6 +742,7 @@ def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: Virtua
 def test_a_claim_that_is_not_the_current_one_is_fenced(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
+    """InitProducerId with an outdated id and epoch is PRODUCER_FENCED (KIP-360)."""
     client = coordinator(cluster, "tx")
     first = init(client, transactional_id="tx")
     init(client, transactional_id="tx")
@@ -713,6 +751,7 @@ def test_a_claim_that_is_not_the_current_one_is_fenced(
 
 
 def test_what_no_transactional_producer_may_ask(cluster: VirtualCluster) -> None:
+    """InitProducerId refuses impossible requests with Kafka's codes."""
     client = coordinator(cluster, "tx")
     other = cluster.client(1 - client.connection.broker_id)
     assert init(other, transactional_id="tx").error_code == ErrorCode.not_coordinator
@@ -731,6 +770,7 @@ def create(client: VirtualClient, *wanted: dict[str, Any], **changes: Any) -> li
 
 
 def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """CreateTopics creates the topic with the requested partitions and configs."""
     wanted = creation("n", num_partitions=3, replication_factor=2)
     (answer,) = create(client, wanted)
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 3, 2)
@@ -741,6 +781,7 @@ def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualCli
 
 
 def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
+    """CreateTopics with -1 uses the cluster's defaults."""
     defaults = {"num.partitions": "4", "default.replication.factor": "2"}
     cluster.state.set_broker_configs(None, defaults)
     wanted = creation("n", num_partitions=-1, replication_factor=-1)
@@ -789,6 +830,7 @@ def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
 def test_a_topic_that_cannot_be_is_refused(
     cluster: VirtualCluster, client: VirtualClient, wanted: dict[str, Any], code: ErrorCode
 ) -> None:
+    """CreateTopics refuses impossible topics with Kafka's codes."""
     (answer,) = create(client, wanted)
     assert answer.error_code == code
     assert answer.error_message
@@ -796,6 +838,7 @@ def test_a_topic_that_cannot_be_is_refused(
 
 
 def test_a_name_given_twice_fails_once(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """A name given twice to CreateTopics fails once."""
     answers = create(client, creation("n"), creation("n"), creation("m"))
     assert {a.name: a.error_code for a in answers} == {
         "n": ErrorCode.invalid_request,
@@ -806,12 +849,14 @@ def test_a_name_given_twice_fails_once(cluster: VirtualCluster, client: VirtualC
 
 
 def test_validate_only_creates_nothing(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """CreateTopics with validate_only creates nothing."""
     (answer,) = create(client, creation("n"), validate_only=True)
     assert answer.error_code == ErrorCode.none
     assert "n" not in cluster.state.topics
 
 
 def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualClient) -> None:
+    """CreateTopics places replicas as the request says."""
     plan = [
         {"partition_index": 0, "broker_ids": [1]},
         {"partition_index": 1, "broker_ids": [1, 0]},
@@ -824,6 +869,7 @@ def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualCli
 def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """DeleteTopics works by name and id, and a recreated topic has a new id."""
     first = cluster.state.topics["t"].id
 
     def delete(**which: Any) -> Entity:
@@ -838,6 +884,7 @@ def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
 
 
 def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient) -> None:
+    """DescribeCluster refuses to describe controllers."""
     values = {"include_cluster_authorized_operations": False, "endpoint_type": 2}
     answer = client.ask(60, 1, values)
     assert answer.error_code == ErrorCode.mismatched_endpoint_type
@@ -893,6 +940,7 @@ def delete_records(client: VirtualClient, offset: int, partition: int = 0) -> En
 def test_delete_records_moves_the_start_up_to_what_is_committed(
     client: VirtualClient, offset: int, code: ErrorCode, start: int
 ) -> None:
+    """DeleteRecords moves the log's start, at most to the high watermark."""
     part = delete_records(client, offset)
     assert (part.error_code, part.low_watermark) == (code, start)
 
@@ -900,6 +948,7 @@ def test_delete_records_moves_the_start_up_to_what_is_committed(
 def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """DeleteRecords is served by the leader, and refused for compacted topics."""
     assert delete_records(client, 0, partition=1).error_code == NOT_LEADER
     assert delete_records(client, 0, partition=9).error_code == UNKNOWN
     topic = cluster.state.topics["t"]
@@ -930,6 +979,7 @@ def test_who_wrote_what_was_deleted_is_remembered_but_not_with_the_whole_log_aft
 
 
 def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) -> None:
+    """ListOffsets by time ignores records below the log's start."""
     three = [START_MS + 100, START_MS + 110, START_MS + 120]
     client.produce(idempotent_batch(3, 3, timestamps_ms=three))
     delete_records(client, 4)
@@ -954,6 +1004,7 @@ def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) 
 
 
 def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> None:
+    """Metadata returns a topic that is named twice once."""
     twice = metadata_request()
     twice["topics"] *= 2
     assert [t.name for t in client.ask(3, 13, twice).topics] == ["t"]
@@ -962,6 +1013,7 @@ def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> 
 def test_a_topic_to_be_deleted_by_name_and_by_id_is_deleted_by_neither(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
+    """DeleteTopics deletes nothing for a topic named by both name and id."""
     topic_id = cluster.state.topics["t"].id
     named = [{"name": "t", "topic_id": None}, {"name": None, "topic_id": topic_id}]
     values = {"topics": named, "timeout": timedelta(seconds=30)}
@@ -971,6 +1023,7 @@ def test_a_topic_to_be_deleted_by_name_and_by_id_is_deleted_by_neither(
 
 
 def test_an_id_without_an_epoch_is_no_claim(client: VirtualClient) -> None:
+    """A producer id without an epoch is no claim in InitProducerId."""
     for claimed in ((5, -1), (-1, 5)):
         values = {
             "transactional_id": None,
@@ -986,6 +1039,7 @@ def test_an_id_without_an_epoch_is_no_claim(client: VirtualClient) -> None:
 def test_a_time_that_is_a_name_is_known_since_a_version(
     client: VirtualClient, stamp: int, since: int
 ) -> None:
+    """Each special time of ListOffsets is known from its version on."""
     for version in range(1, 12):
         wanted = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": stamp}
         values = {

@@ -62,6 +62,7 @@ def test_an_unknown_producer_may_begin_at_any_sequence() -> None:
 
 
 def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
+    """In transactions v2 an unknown producer must begin at sequence 0 (KIP-890)."""
     partition = Partition()
     partition.states.verifying(partition.header(5), zero_first=True)
     with pytest.raises(RefusedError) as caught:
@@ -82,6 +83,7 @@ def test_it_must_not_if_it_first_spoke_v1() -> None:
 
 
 def test_a_gap_is_out_of_order() -> None:
+    """A gap in the sequences is OUT_OF_ORDER_SEQUENCE_NUMBER."""
     partition = Partition()
     partition.offer(0, 10)
     assert partition.refusal(11) == ErrorCode.out_of_order_sequence_number
@@ -112,6 +114,7 @@ def test_a_duplicate_older_than_the_memory_is_out_of_order(retain: int) -> None:
 
 
 def test_the_same_sequences_cut_differently_are_no_duplicate() -> None:
+    """The same sequences in other batches are no duplicates."""
     partition = Partition()
     partition.offer(0, 10)
     assert partition.refusal(0, 5) == ErrorCode.out_of_order_sequence_number
@@ -119,6 +122,7 @@ def test_the_same_sequences_cut_differently_are_no_duplicate() -> None:
 
 
 def test_a_lower_epoch_is_fenced() -> None:
+    """A lower epoch is INVALID_PRODUCER_EPOCH."""
     partition = Partition()
     partition.offer(0, epoch=3)
     assert partition.refusal(1, epoch=2) == ErrorCode.invalid_producer_epoch
@@ -126,6 +130,7 @@ def test_a_lower_epoch_is_fenced() -> None:
 
 
 def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
+    """A higher epoch begins at sequence 0, and its first batch replaces the old epoch's."""
     partition = Partition()
     partition.offer(0, 10, epoch=0)
     assert partition.refusal(10, epoch=1) == ErrorCode.out_of_order_sequence_number
@@ -137,6 +142,7 @@ def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
 
 
 def test_sequences_of_an_older_epoch_are_no_duplicates() -> None:
+    """Sequences remembered from an older epoch make no duplicates."""
     partition = Partition()
     partition.offer(0, 10, epoch=0)
     partition.offer(10, 10, epoch=0)
@@ -146,6 +152,7 @@ def test_sequences_of_an_older_epoch_are_no_duplicates() -> None:
 
 
 def test_sequences_wrap_from_2147483647_to_0() -> None:
+    """Sequence 0 follows 2147483647 inside a batch."""
     partition = Partition()
     partition.offer(MAX_SEQUENCE - 7, 10)
     entry = partition.states.entry(7)
@@ -159,6 +166,7 @@ def test_sequences_wrap_from_2147483647_to_0() -> None:
 
 
 def test_the_batch_after_one_that_ends_at_2147483647_begins_at_zero() -> None:
+    """The batch after sequence 2147483647 begins at 0."""
     partition = Partition()
     partition.offer(MAX_SEQUENCE)
     assert partition.refusal(MAX_SEQUENCE, 2) == ErrorCode.out_of_order_sequence_number
@@ -166,6 +174,7 @@ def test_the_batch_after_one_that_ends_at_2147483647_begins_at_zero() -> None:
 
 
 def test_expiry_goes_by_the_newest_record_of_the_last_batch() -> None:
+    """A producer expires by the newest timestamp of its last batch (KIP-854)."""
     old = START_MS - DAY_MS - 3_600_000
     partition = Partition()
     partition.offer(0, timestamp_ms=START_MS)
@@ -175,6 +184,7 @@ def test_expiry_goes_by_the_newest_record_of_the_last_batch() -> None:
 
 
 def test_expiry_spares_a_producer_whose_last_batch_is_new_whatever_came_before() -> None:
+    """A producer whose last batch is new does not expire, whatever came before."""
     partition = Partition()
     partition.offer(0, timestamp_ms=START_MS - 10 * DAY_MS)
     partition.offer(1, timestamp_ms=START_MS)
@@ -199,6 +209,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
 
 
 def test_a_snapshot_goes_with_the_whole_log() -> None:
+    """The snapshot is lost when the whole log was removed."""
     partition = Partition(retain=5)
     partition.offer(0)
     partition.states.through_snapshot(of_empty_log=True)
@@ -206,6 +217,7 @@ def test_a_snapshot_goes_with_the_whole_log() -> None:
 
 
 def test_a_recovery_keeps_who_wrote_only_what_is_gone() -> None:
+    """Recovery keeps producers whose batches are no longer in the log."""
     partition = Partition(retain=5)
     partition.offer(0, producer_id=7)
     partition.offer(0, producer_id=8)
@@ -214,6 +226,7 @@ def test_a_recovery_keeps_who_wrote_only_what_is_gone() -> None:
 
 
 def test_a_replay_of_the_log_restores_the_whole_memory() -> None:
+    """Replaying the log restores all remembered batches."""
     partition = Partition(retain=5)
     for sequence in range(12):
         partition.offer(sequence)
@@ -223,6 +236,7 @@ def test_a_replay_of_the_log_restores_the_whole_memory() -> None:
 
 
 def test_lowering_the_memory_takes_effect_with_the_next_append() -> None:
+    """A lower number of remembered batches applies from the next append on."""
     partition = Partition(retain=20)
     for sequence in range(20):
         partition.offer(sequence)
@@ -234,6 +248,7 @@ def test_lowering_the_memory_takes_effect_with_the_next_append() -> None:
 
 
 def test_batches_without_a_producer_id_are_not_remembered() -> None:
+    """Batches without a producer id leave no producer state."""
     partition = Partition()
     header = partition.header(0)._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1)
     batch = StoredBatch(b"", header, 0, 0, START_MS, log_append_time=False)
@@ -243,6 +258,7 @@ def test_batches_without_a_producer_id_are_not_remembered() -> None:
 
 @given(st.integers(0, MAX_SEQUENCE), st.integers(0, MAX_SEQUENCE))
 def test_sequence_arithmetic_is_addition_modulo_2_to_the_31(sequence: int, records: int) -> None:
+    """`sequence_after` is addition modulo 2^31."""
     assert sequence_after(sequence, records) == (sequence + records) % WRAP
 
 
@@ -254,6 +270,7 @@ def test_sequence_arithmetic_is_addition_modulo_2_to_the_31(sequence: int, recor
 def test_exactly_the_last_n_batches_are_recognised(
     start: int, counts: list[int], retain: int
 ) -> None:
+    """Exactly the last N batches are recognised as duplicates, across the wrap, too."""
     partition = Partition(retain)
     firsts = []
     at = start

@@ -213,6 +213,7 @@ async def read(client: str, servers: str) -> list[Record]:
 async def test_what_one_client_writes_another_reads_back_byte_for_byte(
     writer: str, reader: str, codec: str
 ) -> None:
+    """Records written by one client are read back unchanged by another."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, partitions=1)
@@ -256,6 +257,7 @@ def confluent_administers(servers: str) -> None:
 
 
 async def test_a_stock_admin_client_makes_configures_and_deletes_topics() -> None:
+    """An admin client of another project creates, configures and deletes topics."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             await in_thread(confluent_administers, cluster.bootstrap_servers)

@@ -33,6 +33,7 @@ def filled(*counts: int) -> Log:
 
 
 def test_a_batch_is_read_back_with_its_offset_and_leader_epoch() -> None:
+    """A batch is read back with its offset and leader epoch."""
     (batch,) = read_batches(stored(1234, 3, epoch=9).wire())
     assert (batch.base_offset, batch.leader_epoch) == (1234, 9)
     assert batch.crc_ok()
@@ -40,6 +41,7 @@ def test_a_batch_is_read_back_with_its_offset_and_leader_epoch() -> None:
 
 
 def test_log_append_time_replaces_the_records_time_and_keeps_the_checksum_right() -> None:
+    """LogAppendTime replaces the timestamps, and the checksum stays right."""
     kept = stored(10, 2, log_append_time=True)
     check_crc(kept.data, kept.header)
     (batch,) = read_batches(kept.wire())
@@ -50,18 +52,21 @@ def test_log_append_time_replaces_the_records_time_and_keeps_the_checksum_right(
 
 
 def test_reading_begins_with_the_batch_that_holds_the_offset() -> None:
+    """A read begins with the batch that contains the offset."""
     log = filled(5, 5, 5)
     found = log.read(7, 10**6, log.end_offset, at_least_one=True)
     assert [b.base_offset for b in found] == [5, 10]
 
 
 def test_reading_stops_below_the_high_watermark() -> None:
+    """A read ends below the offset it is given."""
     log = filled(5, 5, 5)
     assert [b.base_offset for b in log.read(0, 10**6, 10, at_least_one=True)] == [0, 5]
     assert log.read(0, 10**6, 4, at_least_one=True) == []
 
 
 def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None:
+    """A read keeps to its bytes, except for the first batch if asked."""
     log = filled(5, 5, 5)
     one = len(log.batches[0].data)
     assert len(log.read(0, 2 * one, 15, at_least_one=True)) == 2
@@ -70,6 +75,7 @@ def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None
 
 
 def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() -> None:
+    """Retention removes whole batches from the beginning, never the newest."""
     log = filled(5, 5, 5)
     log.enforce_retention(log.size - 1)
     assert (log.start_offset, log.end_offset) == (5, 15)
@@ -79,6 +85,7 @@ def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() ->
 
 
 def test_offsets_are_found_by_time() -> None:
+    """Offsets are found by time."""
     log = Log()
     for offset, stamp in enumerate((10, 50, 30, 70)):
         log.append(stored(offset, stamp=stamp))
@@ -93,6 +100,7 @@ def test_offsets_are_found_by_time() -> None:
 
 
 def test_the_end_of_an_epoch_is_where_the_next_one_begins() -> None:
+    """A leader epoch ends where the next one begins."""
     log = Log()
     for epoch in (1, 1, 4, 6):
         log.append(stored(log.end_offset, 10, epoch=epoch))
@@ -105,6 +113,7 @@ def test_the_end_of_an_epoch_is_where_the_next_one_begins() -> None:
 
 
 def test_truncation_to_the_common_end_leaves_what_both_logs_share() -> None:
+    """Truncation to the common end leaves what both logs share."""
     leader, follower = filled(5, 5), Log()
     follower.copy_from(leader)
     follower.append(stored(10, 3))
@@ -117,6 +126,7 @@ def test_truncation_to_the_common_end_leaves_what_both_logs_share() -> None:
 
 
 def test_logs_that_share_nothing_are_cut_to_the_start() -> None:
+    """Logs that share nothing are truncated to their start."""
     ours, theirs = filled(5), filled(5)
     assert ours.common_end(theirs) == 0
     assert ours.truncate(0)
@@ -125,6 +135,7 @@ def test_logs_that_share_nothing_are_cut_to_the_start() -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
 def test_every_offset_is_found_in_its_batch(counts: list[int], data: st.DataObject) -> None:
+    """Every offset of a log is found in its batch."""
     log = filled(*counts)
     offset = data.draw(st.integers(0, log.end_offset - 1))
     (batch,) = log.read(offset, 1, log.end_offset, at_least_one=True)

@@ -22,6 +22,7 @@ class Spans(PartitionSpans):
 
 
 def test_a_batch_counts_from_being_read_until_it_is_answered() -> None:
+    """A batch counts in the span from being read until it is answered."""
     spans = Spans()
     assert spans.span() == 0
     spans.seen(0, 10, 20)
@@ -32,6 +33,7 @@ def test_a_batch_counts_from_being_read_until_it_is_answered() -> None:
 
 
 def test_acknowledged_batches_above_an_unanswered_one_still_count() -> None:
+    """Acknowledged batches above an unanswered one count in the span."""
     spans = Spans()
     spans.seen(0, 1, 2, 3, 4)
     for sequence in (1, 2, 3, 4):
@@ -44,6 +46,7 @@ def test_acknowledged_batches_above_an_unanswered_one_still_count() -> None:
 
 
 def test_an_answer_that_does_not_say_leaves_the_batch_open_until_a_success() -> None:
+    """After an unclear answer only a success resolves the batch."""
     spans = Spans()
     spans.seen(0)
     spans.said(0, UNSURE)
@@ -55,6 +58,7 @@ def test_an_answer_that_does_not_say_leaves_the_batch_open_until_a_success() -> 
 
 
 def test_a_refusal_of_what_was_never_in_doubt_resolves() -> None:
+    """A refusal resolves a batch that was never in doubt."""
     spans = Spans()
     spans.seen(0, 1)
     spans.said(0, REFUSED)
@@ -62,6 +66,7 @@ def test_a_refusal_of_what_was_never_in_doubt_resolves() -> None:
 
 
 def test_a_resend_is_the_same_batch() -> None:
+    """A resend is the same batch in the span."""
     spans = Spans()
     spans.seen(0, 1, 2)
     spans.said(0, UNSURE)
@@ -70,6 +75,7 @@ def test_a_resend_is_the_same_batch() -> None:
 
 
 def test_a_later_success_proves_what_is_below_only_for_the_unproven_count() -> None:
+    """A later success resolves the batches below for the unproven count only."""
     spans = Spans()
     spans.seen(0, 1, 2)
     spans.said(0, UNSURE)
@@ -81,6 +87,7 @@ def test_a_later_success_proves_what_is_below_only_for_the_unproven_count() -> N
 
 
 def test_spans_cross_the_wrap_of_sequences() -> None:
+    """A span is counted across the wrap of sequences."""
     spans = Spans()
     spans.seen(2**31 - 10, 0, 10)
     assert spans.span() == 3
@@ -93,6 +100,7 @@ def test_spans_cross_the_wrap_of_sequences() -> None:
 
 
 def test_each_epoch_and_producer_has_its_own_span_and_the_newest_epoch_is_shown() -> None:
+    """Each producer and epoch has its own span, and `span` is of the newest epoch."""
     spans = PartitionSpans()
     for sequence in range(4):
         spans.read(1, 0, sequence)
@@ -103,6 +111,7 @@ def test_each_epoch_and_producer_has_its_own_span_and_the_newest_epoch_is_shown(
 
 
 def test_an_answer_to_something_never_read_changes_nothing() -> None:
+    """An answer about a batch that was never read changes nothing."""
     spans = Spans()
     spans.said(0, STORED)
     spans.seen(0)

@@ -46,6 +46,7 @@ def latest(cluster: VirtualCluster, isolation: int, timestamp: int = -1) -> int:
 
 
 def test_the_oldest_open_transaction_holds_the_last_stable_offset(cluster: VirtualCluster) -> None:
+    """The last stable offset is the first offset of the oldest open transaction."""
     cluster.client().produce(idempotent_batch(0))
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"one")
@@ -62,6 +63,7 @@ def test_the_oldest_open_transaction_holds_the_last_stable_offset(cluster: Virtu
 
 
 def test_an_uncommitted_marker_decides_nothing() -> None:
+    """A marker above the high watermark does not raise the last stable offset."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=2)
     producer = ready(cluster, "tx")
@@ -77,6 +79,7 @@ def test_an_uncommitted_marker_decides_nothing() -> None:
 def test_who_reads_uncommitted_reads_everything_and_hears_of_no_aborts(
     cluster: VirtualCluster,
 ) -> None:
+    """Isolation level 0 reads everything, and lists no aborted transactions."""
     producer = ready(cluster, "tx")
     producer.produce(b"gone")
     part = fetch(cluster, isolation=UNCOMMITTED)
@@ -88,6 +91,7 @@ def test_who_reads_uncommitted_reads_everything_and_hears_of_no_aborts(
 
 
 def test_aborted_transactions_are_named_where_they_overlap(cluster: VirtualCluster) -> None:
+    """A Fetch lists the aborted transactions that overlap what it returns."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"a")  # 0
     two.produce(b"b")  # 1
@@ -108,6 +112,7 @@ def test_aborted_transactions_are_named_where_they_overlap(cluster: VirtualClust
 
 
 def test_of_what_a_reader_does_not_get_nothing_is_named(cluster: VirtualCluster) -> None:
+    """A Fetch lists no aborted transactions outside of what it returns."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"a")
     first = one.producer_id
@@ -120,6 +125,7 @@ def test_of_what_a_reader_does_not_get_nothing_is_named(cluster: VirtualCluster)
 
 
 def test_a_waiting_reader_is_served_by_the_marker(cluster: VirtualCluster) -> None:
+    """A waiting Fetch is answered when the marker is written."""
     producer = ready(cluster, "tx")
     producer.produce(b"first")
     topic = cluster.state.topics["t"]
@@ -147,6 +153,7 @@ def test_a_waiting_reader_is_served_by_the_marker(cluster: VirtualCluster) -> No
 def test_what_was_aborted_and_what_is_open_survives_a_restart(
     cluster: VirtualCluster, clean: bool
 ) -> None:
+    """Aborted and open transactions are known after a restart."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"gone")
     one.end(commit=False)
@@ -161,6 +168,7 @@ def test_what_was_aborted_and_what_is_open_survives_a_restart(
 
 
 def test_a_new_leader_knows_of_transactions_what_its_log_says() -> None:
+    """A new leader knows the transactions that are in its log."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=2)
     partition = cluster.state.topics["t"].partitions[0]
@@ -241,6 +249,7 @@ def committed(cluster: VirtualCluster, *, stable: bool = False, version: int = 8
 def test_offsets_are_committed_with_the_transaction(
     cluster: VirtualCluster, speech: Speech, commit: bool
 ) -> None:
+    """Offsets become visible when their transaction commits, and not if it aborts."""
     producer = Transactor(cluster, speech=speech)
     producer.init()
     if speech is OLD:
@@ -257,6 +266,7 @@ def test_offsets_are_committed_with_the_transaction(
 
 
 def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> None:
+    """Of two commits of an offset the later request counts."""
     producer = ready(cluster, "tx")
     producer.commit_offset(5)
     part = {
@@ -283,11 +293,13 @@ def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> Non
 def test_offsets_of_a_group_that_takes_no_part(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
+    """TxnOffsetCommit for a group outside of the transaction is refused."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, version=version) is code
 
 
 def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster) -> None:
+    """TxnOffsetCommit with a generation of an unknown group is refused (KIP-447)."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, generation_id=1) is ErrorCode.illegal_generation
     assert producer.commit_offset(5) is OK
@@ -315,11 +327,13 @@ def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster)
 def test_kip_447_a_consumer_that_lost_its_place_is_fenced(
     cluster: VirtualCluster, member: dict[str, Any], code: ErrorCode
 ) -> None:
+    """A consumer that has lost its place in the group cannot commit (KIP-447)."""
     cluster.state.groups.set_members("g", 4, {"m": None, "s": "i"})
     assert ready(cluster, "tx").commit_offset(5, **member) is code
 
 
 def test_offsets_go_with_their_topic(cluster: VirtualCluster) -> None:
+    """Deleting a topic deletes its committed offsets."""
     producer = ready(cluster, "tx")
     producer.commit_offset(5)
     producer.end(commit=True)
@@ -329,6 +343,7 @@ def test_offsets_go_with_their_topic(cluster: VirtualCluster) -> None:
 
 
 def test_a_group_is_asked_for_at_its_coordinator() -> None:
+    """Brokers that do not coordinate a group answer NOT_COORDINATOR."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=1)
     cluster.state.coordinators["g"] = 1
@@ -352,6 +367,7 @@ def listed(cluster: VirtualCluster, *states: str, **filters: Any) -> dict[str, s
 
 
 def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster) -> None:
+    """ListTransactions returns the transactional ids with their states."""
     assert listed(cluster) == {}
     open_, idle = ready(cluster, "open"), ready(cluster, "idle")
     open_.produce(b"v")
@@ -368,6 +384,7 @@ def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster)
 
 
 def test_each_coordinator_lists_its_own() -> None:
+    """Each broker lists the transactional ids that it coordinates."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=1)
     names = [f"id-{number}" for number in range(8)]
@@ -384,6 +401,7 @@ def test_each_coordinator_lists_its_own() -> None:
 
 
 def test_what_cannot_be_listed_is_said(cluster: VirtualCluster) -> None:
+    """ListTransactions names unknown filters, and fails while an id is being loaded."""
     ready(cluster, "tx")
     request = {"state_filters": ["Dead", "dead"], "producer_id_filters": [], "duration_filter": -1}
     answer = cluster.client().ask(66, 2, request | {"transactional_id_pattern": "("})

@@ -164,6 +164,7 @@ READERS = {"aiokafka": aiokafka_reads, "confluent": confluent_reads}
 async def test_what_a_client_commits_another_reads_and_nothing_else(
     writer: str, reader: str, version: Version
 ) -> None:
+    """Records that one client commits, and no others, are read by another."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transaction_version=version) as cluster:
             cluster.create_topic(TOPIC)
@@ -196,6 +197,7 @@ async def test_an_open_transaction_holds_readers_back(reader: str) -> None:
 
 
 async def test_what_a_test_can_do_to_a_coordinator() -> None:
+    """A client commits through coordinator errors, held markers and a move."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC)

@@ -28,6 +28,7 @@ CLASS = (Path(__file__).parent / "golden" / "ProducerStateEntry.class").read_byt
 def test_any_constant_can_be_put_there_and_what_was_before_leaves_no_trace(
     first: int, second: int
 ) -> None:
+    """The class can be patched to any number, and the former number leaves no trace."""
     assert retained(patched(CLASS, first)) == first
     assert patched(patched(CLASS, first), second) == patched(CLASS, second)
 
@@ -42,18 +43,21 @@ def test_patching_back_gives_the_former_bytes() -> None:
 
 @pytest.mark.parametrize("retain", [0, -1, 32768])
 def test_a_constant_that_no_instruction_pushes_is_refused(retain: int) -> None:
+    """A number that no instruction can push is refused."""
     with pytest.raises(BrokerPatchError, match="1 to 32767"):
         patched(CLASS, retain)
 
 
 @given(st.integers(0, len(CLASS) - 1))
 def test_a_class_cut_off_anywhere_is_refused_or_whole_as_far_as_it_is_needed(end: int) -> None:
+    """A truncated class is refused, unless the part that is read is complete."""
     with contextlib.suppress(BrokerPatchError):
         assert retained(CLASS[:end]) == 5
 
 
 @given(st.integers(0, len(CLASS) - 1), st.integers(1, 255))
 def test_a_class_with_a_wrong_byte_is_patched_or_refused_and_nothing_else(at: int, by: int) -> None:
+    """A class with a wrong byte is patched or refused; no other exception is raised."""
     wrong = bytearray(CLASS)
     wrong[at] ^= by
     with contextlib.suppress(BrokerPatchError):
@@ -63,22 +67,24 @@ def test_a_class_with_a_wrong_byte_is_patched_or_refused_and_nothing_else(at: in
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        (b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf", "not a class file"),
-        (b"storage/internals", b"storage/externals", "class 'org/apache"),
+        (b"\xca\xfe\xba\xbe", b"\xca\xfe\xba\xbf", "no class file"),
+        (b"storage/internals", b"storage/externals", "the class is 'org/apache"),
         (b"addBatchMetadata", b"addBotchMetadata", "0 methods"),
         (b"\x08\xa0", b"\x1a\xa0", "compares with 0 constants"),  # iconst_5 -> iload_0
-        (b"StackMapTable", b"StackMopTable", "nothing is known"),
+        (b"StackMapTable", b"StackMopTable", "unknown table"),
     ],
 )
 def test_what_is_not_as_expected_is_refused_with_what_was_found(
     old: bytes, new: bytes, complaint: str
 ) -> None:
+    """A class that is not as expected is refused, and the error says what was found."""
     assert old in CLASS
     with pytest.raises(BrokerPatchError, match=complaint):
         patched(CLASS.replace(old, new), 20)
 
 
 def test_the_class_goes_from_the_jar_to_where_the_class_path_finds_it(tmp_path: Path) -> None:
+    """The patched class is written to where the class path finds it."""
     jar = tmp_path / "kafka-storage-0.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr(f"{CLASS_NAME}.class", CLASS)
@@ -88,6 +94,7 @@ def test_the_class_goes_from_the_jar_to_where_the_class_path_finds_it(tmp_path: 
 
 
 def test_a_jar_that_lacks_the_class_or_is_none_is_refused(tmp_path: Path) -> None:
+    """A jar without the class, or a file that is no jar, is refused."""
     jar = tmp_path / "other.jar"
     for _ in range(2):
         with pytest.raises(BrokerPatchError, match=r"other\.jar has no class"):

@@ -144,6 +144,7 @@ def at(number: int, action: Action) -> Callable[[FrameSeen], Action | None]:
 
 
 async def test_without_rules_everything_passes_and_is_traced() -> None:
+    """Without hooks every frame passes and is in the trace."""
     async with world() as w:
         async with w.producer(compression_type="lz4", batch_size=1 << 20) as producer:
             await producer.send_many("t", [bytes(10_000)] * 300, partition=0)
@@ -175,6 +176,7 @@ async def test_jitter_comes_from_the_seed_and_keeps_the_order(seed: int) -> None
 
 @pytest.mark.parametrize("bad", [{"rtt": -1.0}, {"jitter": -0.1}, {"bandwidth": 0.0}])
 async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
+    """An impossible link raises ConfigError."""
     with pytest.raises(ConfigError):
         FaultProxy("127.0.0.1", 9092, **bad)  # type: ignore[arg-type]
 
@@ -183,6 +185,7 @@ async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
 
 
 async def test_a_held_answer_and_all_behind_it_wait_for_the_release() -> None:
+    """A held response, and everything behind it, waits for `release`."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         hold = Hold()
@@ -196,6 +199,7 @@ async def test_a_held_answer_and_all_behind_it_wait_for_the_release() -> None:
 
 
 async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
+    """Requests behind a delayed one stay behind it."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_request = once(PRODUCE, Delay(0.1))
@@ -205,6 +209,7 @@ async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
 
 
 async def test_a_dropped_answer_is_a_lost_one_and_the_resend_gets_its_offset() -> None:
+    """After a dropped response the resend is answered with the same offset."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, Drop())
@@ -214,6 +219,7 @@ async def test_a_dropped_answer_is_a_lost_one_and_the_resend_gets_its_offset() -
 
 
 async def test_a_dropped_request_never_arrives() -> None:
+    """A dropped request does not reach the broker."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_request = once(PRODUCE, Drop())
@@ -229,6 +235,7 @@ async def test_a_dropped_request_never_arrives() -> None:
 async def test_wherever_a_connection_is_cut_the_record_is_there_once(
     after: int, reset: bool, answer: bool
 ) -> None:
+    """Wherever a connection is cut, the record is in the log once."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         hook = once(PRODUCE, Cut(after, reset))
@@ -245,6 +252,7 @@ async def test_wherever_a_connection_is_cut_the_record_is_there_once(
 @pytest.mark.parametrize("after", [0, 1, 4, 9, -1])
 @pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
 async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: bool) -> None:
+    """Cut passes on exactly the first bytes of the frame."""
     async with between() as (proxy, client, broker):
         make, source, sink = (_answer, broker, client) if answer else (_request, client, broker)
         whole, cut, behind = make(1), make(2), make(3)
@@ -261,6 +269,7 @@ async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: boo
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 @pytest.mark.parametrize("how", ["request", "answer", "disconnect"])
 async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: bool) -> None:
+    """Both sides see the end as FIN or RST, as the fault says."""
     async with between() as (proxy, client, broker):
         cut = at(2, Cut(9, reset))
         if how == "request":
@@ -276,6 +285,7 @@ async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: 
 
 
 async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() -> None:
+    """A black hole discards both directions; the client's timeout ends the connection."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, BlackHole())
@@ -287,6 +297,7 @@ async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() ->
 
 
 async def test_requests_and_answers_can_be_rewritten() -> None:
+    """Requests and responses can be rewritten."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         wrong = Rewrite(lambda payload: payload.replace(b"right", b"wrong"))
@@ -312,6 +323,7 @@ def _with_code(payload: bytes, code: bytes) -> bytes:
 
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
+    """`disconnect` closes every connection."""
     async with world(rtt=0.05) as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         sent = [producer.send_nowait("t", b"%d" % number, partition=0) for number in range(1, 4)]
@@ -322,6 +334,7 @@ async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
 
 
 async def test_what_a_client_sent_before_it_closed_still_arrives() -> None:
+    """What a client sent before it closed still reaches the broker."""
     request = _request(1)
     arrived: list[bytes] = []
     with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
@@ -344,6 +357,7 @@ def _read_all(server: socket.socket, into: list[bytes]) -> None:
 
 
 async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
+    """Nothing arrives while the proxy is frozen, and everything after `thaw`."""
     async with world() as w, w.producer(request_timeout=10) as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.freeze()
@@ -356,6 +370,7 @@ async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
 
 
 async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None:
+    """`refuse` refuses new connections, and open ones stay."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         await w.proxy.refuse()
@@ -368,6 +383,7 @@ async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None
 
 
 async def test_a_broker_that_is_down_resets_who_connects() -> None:
+    """A client is reset if the broker cannot be reached."""
     async with world() as w:
         await w.cluster.stop_broker(0)
         stream = await Through(w.proxy).connect(*w.proxy.upstream)
@@ -380,6 +396,7 @@ async def test_a_broker_that_is_down_resets_who_connects() -> None:
 
 
 async def test_strangers_pass_and_hurt_nobody() -> None:
+    """Bytes that are no Kafka frames pass, and do not disturb other connections."""
     async with world() as w:
         stream = await Through(w.proxy).connect(*w.proxy.upstream)
         await stream.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -405,6 +422,7 @@ async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, se
 
 @pytest.mark.parametrize("discovery", ["auto", "on"])
 async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -> None:
+    """A broker of Produce v13 seems to speak v14, with each topic's own value (KIP-1269)."""
     face = RetentionFace(20, {"own": 9})
     async with world({"produce_versions": 13}, retention=face) as w:
         w.cluster.create_topic("own")
@@ -419,11 +437,13 @@ async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -
 
 
 async def test_a_broker_below_v13_is_never_given_v14() -> None:
+    """A broker below Produce v13 is never sent v14."""
     async with world({"produce_versions": 12}, retention=RetentionFace(20)) as w:
         assert await window_of(w, window_discovery="on") == (5, {12})
 
 
 async def test_without_a_face_v14_is_not_offered() -> None:
+    """Without a RetentionFace the proxy does not offer Produce v14."""
     async with world({"produce_versions": 13}) as w:
         assert await window_of(w, window_discovery="on") == (5, {13})
 
@@ -454,5 +474,6 @@ def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("batches", [0, -1, 1 << 31])
 def test_a_face_with_an_impossible_value_is_refused(batches: int) -> None:
+    """An impossible number of batches raises ConfigError."""
     with pytest.raises(ConfigError):
         RetentionFace(batches)

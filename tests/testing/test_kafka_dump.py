@@ -17,6 +17,7 @@ def batch(base: int) -> str:
 
 
 def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> None:
+    """A dump of several partitions is split by partition, and segments are joined."""
     printed = [
         *("Dumping /somewhere/t-0/00.log", "Log starting offset: 0", batch(0)),
         *("Dumping /somewhere/t-0/01.log", "Log starting offset: 1", batch(1)),
@@ -29,11 +30,13 @@ def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> Non
 
 
 def test_a_dump_that_names_no_file_is_refused() -> None:
+    """A dump that does not begin with a file name is refused."""
     with pytest.raises(LogDumpError, match="began with"):
         split_dumps([batch(0)])
 
 
 def test_what_ends_a_transaction_is_told() -> None:
+    """Records that end a transaction have a marker."""
     record = "CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: []"
     [dumped] = parse_dump(
         [

@@ -29,6 +29,7 @@ KafkaProcess(["sleep", "200"], Path(sys.argv[1]), guard).start()
 
 
 def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None:
+    """A process that is killed while it starts a child leaves no child."""
     log = tmp_path / "log"
     os.mkfifo(log)
     # A pipe ends when the last process that could write to it has ended.
@@ -52,6 +53,7 @@ print("up", flush=True)
 
 
 def test_every_thread_stands_still_when_sigstop_has_been_sent(tmp_path: Path) -> None:
+    """When `send_signal` returns from SIGSTOP, every thread has stopped."""
     os.mkfifo(tmp_path / "log")
     guard = ProcessGuard()
     process = KafkaProcess([sys.executable, "-c", BUSY], tmp_path / "log", guard)

@@ -82,6 +82,7 @@ class Wire:
 
 
 def test_a_pipeline_within_its_window_is_clean() -> None:
+    """A pipeline within its window gives no violation."""
     wire = Wire(max_in_flight=5)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:
@@ -91,6 +92,7 @@ def test_a_pipeline_within_its_window_is_clean() -> None:
 
 
 def test_planted_overrun_of_the_default_window() -> None:
+    """Six batches beyond the proved ones exceed the default window of 5."""
     wire = Wire()
     wire.opened()
     for n in range(1, 7):
@@ -99,6 +101,7 @@ def test_planted_overrun_of_the_default_window() -> None:
 
 
 def test_a_window_of_twenty_is_used_and_not_overrun() -> None:
+    """A leader that retains 20 batches allows a span of 20, not 21."""
     wire = Wire()
     wire.opened(retained=20)
     for n in range(1, 21):
@@ -124,6 +127,7 @@ def test_planted_count_instead_of_span() -> None:
 
 
 def test_planted_twenty_after_the_field_was_absent() -> None:
+    """An answer without the field resets the window to 5."""
     wire = Wire()
     wire.opened(retained=20)
     wire.answer(wire.send(1))
@@ -134,6 +138,7 @@ def test_planted_twenty_after_the_field_was_absent() -> None:
 
 @pytest.mark.parametrize("how", ["leader", "connection"])
 def test_planted_twenty_after_the_leader_or_the_connection_changed(how: str) -> None:
+    """A change of leader or connection resets the window to 5."""
     wire = Wire()
     wire.opened(retained=20)
     connection = "a"
@@ -161,6 +166,7 @@ def test_a_deposed_leaders_answer_teaches_nothing() -> None:
 
 
 def test_a_resend_is_not_bound_by_the_window() -> None:
+    """A resend may exceed the window."""
     wire = Wire()
     wire.opened(retained=20)
     for n in range(1, 21):
@@ -186,6 +192,7 @@ def test_planted_company_before_the_first_acknowledgement() -> None:
     [ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas],
 )
 def test_planted_company_after_an_error(code: int) -> None:
+    """After an error a second batch beside one outstanding is reported."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), code)
@@ -210,6 +217,7 @@ def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -
 
 @pytest.mark.parametrize("code", [ErrorCode.invalid_timestamp, ErrorCode.invalid_record])
 def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: int) -> None:
+    """After a permanent refusal, batches in doubt may be resent together."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
@@ -222,6 +230,7 @@ def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: 
 
 
 def test_probes_may_go_in_company_after_out_of_order() -> None:
+    """After OUT_OF_ORDER, batches in doubt may be resent together."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(n) for n in (1, 2, 3)]
@@ -236,6 +245,7 @@ def test_probes_may_go_in_company_after_out_of_order() -> None:
 
 
 def test_planted_gap() -> None:
+    """A first send that leaves a gap in the sequences is reported."""
     wire = Wire()
     wire.opened()
     wire.send(2)
@@ -243,6 +253,7 @@ def test_planted_gap() -> None:
 
 
 def test_planted_start_elsewhere_than_at_zero() -> None:
+    """A first sequence other than 0 is reported."""
     wire = Wire()
     wire.send(5)
     assert wire.found == [Anomaly.GAP]
@@ -252,6 +263,7 @@ def test_planted_start_elsewhere_than_at_zero() -> None:
 
 
 def test_the_wrap_is_no_gap() -> None:
+    """Sequence 0 after 2147483647 is no gap."""
     wire = Wire(first_sequences={("t", 0): 2**31 - 3})
     wire.answer(wire.send(2**31 - 3, 2))
     wire.answer(wire.send(2**31 - 1, 2))
@@ -260,6 +272,7 @@ def test_the_wrap_is_no_gap() -> None:
 
 
 def test_planted_other_bytes_under_the_same_numbers() -> None:
+    """A resend with other bytes is reported."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.request_timed_out)
@@ -268,6 +281,7 @@ def test_planted_other_bytes_under_the_same_numbers() -> None:
 
 
 def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
+    """A batch that was refused as too large may be resent as smaller ones."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
@@ -309,6 +323,7 @@ def test_planted_split_of_a_batch_in_doubt() -> None:
 
 
 def test_planted_parts_that_do_not_fill_the_whole() -> None:
+    """Smaller batches that do not fill the refused one's sequences are reported."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
@@ -318,6 +333,7 @@ def test_planted_parts_that_do_not_fill_the_whole() -> None:
 
 
 def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
+    """A new epoch after all batches were answered gives no violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.invalid_record)
@@ -326,6 +342,7 @@ def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
 
 
 def test_planted_new_epoch_while_outstanding() -> None:
+    """A new epoch while a batch is outstanding is reported."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -343,6 +360,7 @@ def test_planted_new_epoch_while_in_doubt() -> None:
 
 
 def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
+    """A new epoch is allowed once the batches in doubt were given up."""
     wire = Wire(outcome=lambda _value: Outcome.UNKNOWN)
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.request_timed_out)
@@ -362,6 +380,7 @@ def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outco
 
 
 def test_planted_return_to_an_old_epoch() -> None:
+    """A return to an old epoch is reported."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(0, epoch=1))
@@ -370,6 +389,7 @@ def test_planted_return_to_an_old_epoch() -> None:
 
 
 def test_planted_epoch_that_goes_back() -> None:
+    """An epoch below the newest one is reported."""
     wire = Wire()
     wire.answer(wire.send(0, epoch=32767))
     wire.send(0, epoch=0)
@@ -386,6 +406,7 @@ def test_planted_second_route() -> None:
 
 
 def test_planted_request_too_many_on_one_connection() -> None:
+    """A request beyond ``max_in_flight`` is reported."""
     wire = Wire(max_in_flight=2)
     for partition in range(3):
         wire.send(0, partition=partition)
@@ -393,6 +414,7 @@ def test_planted_request_too_many_on_one_connection() -> None:
 
 
 def test_a_request_that_never_left_leaves_no_doubt() -> None:
+    """A request of which no byte was written leaves no doubt."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     unwritten = wire.send(1)
@@ -402,6 +424,7 @@ def test_a_request_that_never_left_leaves_no_doubt() -> None:
 
 
 def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
+    """An answer that leaves out a partition leaves its batch in doubt."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.monitor.answered("a", wire.send(1, tag=3), [])
@@ -410,6 +433,7 @@ def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
 
 
 def test_a_recreated_topic_starts_a_new_account() -> None:
+    """A recreated topic starts at sequence 0 again."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -419,6 +443,7 @@ def test_a_recreated_topic_starts_a_new_account() -> None:
 
 
 def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
+    """Batches without a producer id have no sequences to check."""
     wire = Wire()
     for n in range(8):
         wire.send(n, pid=-1)
@@ -480,6 +505,7 @@ LOSSES = [lost_by_offset, lost_by_hole, lost_by_gap, lost_by_probes]
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
+    """Each proof of a loss without a data-loss event is reported."""
     wire = Watched()
     lose(wire)
     assert wire.unreported == [Anomaly.EVENT]
@@ -490,6 +516,7 @@ def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
 
 @pytest.mark.parametrize("given_up", [Outcome.NOT_WRITTEN, Outcome.UNKNOWN])
 def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
+    """OUT_OF_ORDER above sequences that were given up is no loss."""
     wire = Watched()
     wire.acked(2)
     wire.answer(wire.send(2, tag=2), ErrorCode.request_timed_out)
@@ -501,6 +528,7 @@ def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -
 
 
 def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
+    """A batch that was given up in flight counts as given up, whatever is answered later."""
     wire = Watched()
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -515,6 +543,7 @@ def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
 def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
     trusting: bool,
 ) -> None:
+    """Without trust in base offsets NOT_LEADER leaves doubt, and so a hole proves no loss."""
     wire = Watched(trust_base_offset=trusting)
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -524,6 +553,7 @@ def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
 
 
 def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
+    """After UNKNOWN_PRODUCER_ID a gap proves no loss."""
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)
@@ -552,6 +582,7 @@ def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
 
 
 def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
+    """Under a new producer id a gap proves a loss again."""
     wire = Watched()
     wire.answer(wire.send(0, tag=0), ErrorCode.invalid_producer_epoch)
     wire.answer(wire.send(0, pid=8, tag=0), offset=0)
@@ -562,6 +593,7 @@ def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
 
 
 def test_the_offset_of_an_older_copy_is_no_loss() -> None:
+    """A late answer with an older batch's offset proves no loss."""
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)

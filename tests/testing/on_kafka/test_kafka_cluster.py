@@ -108,7 +108,7 @@ async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_t
     None
 ):
     async with KafkaCluster() as cluster:
-        with pytest.raises(KafkaToolError, match="ended with 1"):
+        with pytest.raises(KafkaToolError, match="ended with exit code 1"):
             await cluster.run_tool("no.such.Tool")
         await cluster.kill()
         with pytest.raises(KafkaError, match="no broker is running"):
