@@ -12,7 +12,7 @@ partition's answer to its `PartitionState`, which reports the outcome to `Effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from aioidem import errors
@@ -120,7 +120,7 @@ class ProducerCore:
         self._doubt = DoubtResolution(
             config,
             self.cluster,
-            self._partitions,
+            self.connections,
             self._inquiries,
             self._requests,
             self.outcomes,
@@ -174,15 +174,18 @@ class ProducerCore:
         todo = self._requests.begin_poll()
         self._doubt.see_clock(wall_ms, now)
         self.coordination.follow()
-        self._leave(self._home.leave_strangers(now), now)
+        for leaving in self._home.leave_strangers(now):
+            self._leave(leaving, now)
         if self._effects.fatal_error is not None:
             self.accumulator.abandon(self._effects.fatal_error)
         if self.accumulator.assigning:
             self.accumulator.assign_due(now)
-        self._leave(self.connections.overdue(now), now)
+        for leaving in self.connections.overdue(now):
+            self._leave(leaving, now)
         self.accumulator.expire(now)
         active = self._partitions.active()
-        self._leave(self._doubt.silent_leaders(active, now), now)
+        for leaving in self._doubt.silent_leaders(active, now):
+            self._leave(leaving, now)
         self._doubt.read_on(now)
         for state in active:
             self._doubt.prepare(state, now)
@@ -194,7 +197,8 @@ class ProducerCore:
         self.coordination.call(now)
         self._produce.send(active, now)
         self.coordination.call(now)  # for partitions that are to be added first
-        self._leave(self.connections.spare(now), now)
+        for leaving in self.connections.spare(now):
+            self._leave(leaving, now)
         self.wake_at = min(self._wakes(active, now), default=None)
         return todo
 
@@ -208,17 +212,16 @@ class ProducerCore:
             self._effects.fatal_error
             or errors.ProducerClosed("the producer was closed before the record was acknowledged")
         )
-        links = list(self.connections.links.values())
-        self._leave((Leaving(link, "the producer is closing", None) for link in links), now)
+        for link in list(self.connections.links.values()):
+            self._leave(Leaving(link, "the producer is closing", None), now)
         for _ in self.budget.wake_all():
             pass
         return todo
 
-    def _leave(self, leaving: Iterable[Leaving], now: float) -> None:
-        """Close connections, and account for each of them before the next one is named."""
-        for link, reason, error in leaving:
-            self._requests.close(link, reason)
-            self._drop(link, error, now)
+    def _leave(self, leaving: Leaving, now: float) -> None:
+        """Close a connection, and account for it."""
+        self._requests.close(leaving.link, leaving.reason)
+        self._drop(leaving.link, leaving.error, now)
 
     def _drop(
         self,
@@ -249,12 +252,7 @@ class ProducerCore:
                     request.subject.end_read_back()
             case RequestKind.COORDINATION:
                 self.transactions.on_lost(now, written=written)
-            case (
-                RequestKind.DESCRIBE_CONFIGS
-                | RequestKind.BROKER_CONFIG
-                | RequestKind.TOPIC_LIMIT
-                | RequestKind.CLUSTER
-            ):
+            case _:
                 pass  # asked again on the next connection, if `Connections.drop` lets it
 
     def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
@@ -298,29 +296,29 @@ class ProducerCore:
             ProtocolError: the answer is malformed; the driver closes the connection.
         """
         match step:
-            case steps.SendProduce(link_id, token):
-                odd = self._produce.on_answer(link_id, token, answer, now)
+            case steps.SendProduce():
+                odd = self._produce.on_answer(step.link_id, step.token, answer, now)
                 if odd is not None:
-                    self._drop(self.connections.links[link_id], odd, now)
+                    self._drop(self.connections.links[step.link_id], odd, now)
                 return odd
-            case steps.FetchMetadata(link_id, token):
-                self._metadata_requests.on_metadata(link_id, token, answer, now, merge)
-            case steps.AskCluster(link_id, token):
-                self._metadata_requests.on_cluster(link_id, token, answer, now)
-            case steps.InitProducerId(link_id, token):
-                refused = self._identity_request.on_answer(link_id, token, answer, now)
+            case steps.FetchMetadata():
+                self._metadata_requests.on_metadata(step.link_id, step.token, answer, now, merge)
+            case steps.AskCluster():
+                self._metadata_requests.on_cluster(step.link_id, step.token, answer, now)
+            case steps.InitProducerId():
+                refused = self._identity_request.on_answer(step.link_id, step.token, answer, now)
                 if refused is not None:
                     self.accumulator.abandon(refused)
-            case steps.DescribeTopicConfig(link_id, token):
-                self._inquiries.on_topic_config(link_id, token, answer, now)
-            case steps.DescribeTopicLimit(link_id, token):
-                self._inquiries.on_topic_limit(link_id, token, answer, now)
-            case steps.DescribeBrokerConfig(link_id, token):
-                self._inquiries.on_broker_config(link_id, token, answer, now)
-            case steps.AskProducers(link_id, token):
-                self._doubt.on_producers(link_id, token, answer, now)
-            case steps.ReadBack(link_id, token):
-                self._doubt.on_read_back(link_id, token, answer, now)
+            case steps.DescribeTopicConfig():
+                self._inquiries.on_topic_config(step.link_id, step.token, answer, now)
+            case steps.DescribeTopicLimit():
+                self._inquiries.on_topic_limit(step.link_id, step.token, answer, now)
+            case steps.DescribeBrokerConfig():
+                self._inquiries.on_broker_config(step.link_id, step.token, answer, now)
+            case steps.AskProducers():
+                self._doubt.on_producers(step.link_id, step.token, answer, now)
+            case steps.ReadBack():
+                self._doubt.on_read_back(step.link_id, step.token, answer, now)
             case _:
                 self.coordination.on_answer(step, answer, now)
         return None

@@ -15,11 +15,11 @@ from aioidem._config import ProducerConfig
 from aioidem._engine.broker_facts import BrokerInquiries
 from aioidem._engine.classify import RETRIABLE_TOPIC_ERRORS
 from aioidem._engine.cluster import ClusterView
+from aioidem._engine.connections import Connections
 from aioidem._engine.effects import Effects
 from aioidem._engine.links import Leaving, Link
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
-from aioidem._engine.partitions import Partitions
 from aioidem._engine.read_back import written_batches
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
@@ -47,7 +47,7 @@ class DoubtResolution:
     Args:
         config: validated options.
         cluster: who leads what.
-        partitions: know the links that they are written on.
+        connections: whose links batches are written on.
         inquiries: when brokers forget producers.
         requests: where questions go.
         outcomes: take events.
@@ -58,7 +58,7 @@ class DoubtResolution:
         self,
         config: ProducerConfig,
         cluster: ClusterView,
-        partitions: Partitions,
+        connections: Connections,
         inquiries: BrokerInquiries,
         requests: RequestLedger,
         outcomes: Outcomes,
@@ -66,7 +66,7 @@ class DoubtResolution:
     ) -> None:
         self._config = config
         self._cluster = cluster
-        self._partitions = partitions
+        self._links = connections.links
         self._inquiries = inquiries
         self._requests = requests
         self._outcomes = outcomes
@@ -88,7 +88,8 @@ class DoubtResolution:
 
     def prepare(self, state: PartitionState, now: float) -> None:
         """Let a partition take the decisions that waited, and ask its leader what it wants."""
-        link = self._partitions.link_of(state)
+        route = state.route
+        link = None if route is None else self._links.get(route.link_id)
         if self._wall_ahead is not None:
             state.assess_memory(self._wall_ahead + now * 1000.0, self._inquiries.expiration)
         state.advance(
@@ -196,7 +197,7 @@ class DoubtResolution:
         if not state.outstanding or route is None:
             return None, None
         view = self._cluster.leader_of(state.topic, state.partition)
-        link = self._partitions.link_of(state)
+        link = self._links.get(route.link_id)
         if view is None or link is None or view.leader_epoch <= route.leader_epoch:
             return None, None
         since = max(link.last_progress, link.throttled_until)

@@ -213,7 +213,7 @@ class PartitionState:
 
     def next_resend(self, now: float) -> Batch | None:
         """The batch that must be sent again before anything new, if it may go now."""
-        if now < self.retry_at or self.read_back.active:
+        if now < self.retry_at or self.read_back.offset is not None:
             # What is being read may show that what was refused before it has been overtaken.
             return None
         match self.recovery.rung:
@@ -780,7 +780,7 @@ class PartitionState:
         return (
             self.must_not_resend
             and not self.outstanding
-            and not self.read_back.active
+            and self.read_back.offset is None
             and any(batch.in_doubt and batch.due for batch in self.unresolved)
         )
 

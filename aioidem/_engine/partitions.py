@@ -55,7 +55,8 @@ class Partitions:
         self.assume_sequence_range()
         self._gated = True
         self.live: dict[tuple[str, int], PartitionState] = {}
-        self._retired: list[PartitionState] = []
+        # Those of topics that were deleted, while answers are owed to them.
+        self.retired: list[PartitionState] = []
 
     def state(self, topic: str, index: int) -> PartitionState:
         """The state of a partition, made on first use."""
@@ -81,16 +82,11 @@ class Partitions:
 
     def __iter__(self) -> Iterator[PartitionState]:
         """All of them, those that are retired last."""
-        return iter([*self.live.values(), *self._retired])
+        return iter([*self.live.values(), *self.retired])
 
     def active(self) -> list[PartitionState]:
         """Those that have anything to do and are not retired."""
         return [state for state in self.live.values() if state.active]
-
-    @property
-    def retired(self) -> list[PartitionState]:
-        """Those of topics that were deleted, while answers are owed to them."""
-        return self._retired
 
     @property
     def quiet(self) -> bool:
@@ -126,7 +122,7 @@ class Partitions:
                 link = self.link_of(state)
                 answered = None if link is None else link.answered_at
                 state.expire(now, self._config.request_timeout, answered, self._effects)
-        self._retired = [state for state in self._retired if state.active]
+        self.retired = [state for state in self.retired if state.active]
 
     def abandon(self, error: errors.KafkaError) -> None:
         """End everything with an error."""
@@ -182,7 +178,7 @@ class Partitions:
         del self.live[old.topic, old.partition]
         old.abandon(error, self._effects)
         if old.outstanding:
-            self._retired.append(old)
+            self.retired.append(old)
 
     def succeed(self, old: PartitionState, queued: list[PendingRecord]) -> None:
         """Begin a partition afresh, under its topic's new id, with what the old one had queued."""
@@ -194,4 +190,4 @@ class Partitions:
         """End what is left of every partition, and forget it: the cluster is another one."""
         self.abandon(error)
         self.live.clear()
-        self._retired.clear()
+        self.retired.clear()

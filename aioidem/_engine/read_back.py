@@ -48,25 +48,20 @@ def written_batches(page: bytes) -> list[WrittenBatch]:
 class ReadBack:
     """The reading of one partition's log, page by page."""
 
-    __slots__ = ("_from",)
+    __slots__ = ("offset",)
 
     def __init__(self) -> None:
         # Where the next page starts; None while nothing is read.
-        self._from: int | None = None
-
-    @property
-    def active(self) -> bool:
-        """Whether a page is being read, or is to be read next."""
-        return self._from is not None
+        self.offset: int | None = None
 
     def begin(self, acked_offset: int) -> int | None:
         """Start behind the last acknowledged offset; None when there is none."""
-        self._from = acked_offset + 1 if acked_offset >= 0 else None
-        return self._from
+        self.offset = acked_offset + 1 if acked_offset >= 0 else None
+        return self.offset
 
     def end(self) -> None:
         """Stop: the reading is over, failed, or belongs to another route."""
-        self._from = None
+        self.offset = None
 
     def found(
         self, page: Iterable[WrittenBatch], doubtful: Iterable[Batch]
@@ -83,5 +78,5 @@ class ReadBack:
     def following(self, page: Sequence[WrittenBatch], high_watermark: int) -> int | None:
         """Go on behind a page; None when it was the last one."""
         ends = not page or page[-1].next_offset >= high_watermark
-        self._from = None if ends else page[-1].next_offset
-        return self._from
+        self.offset = None if ends else page[-1].next_offset
+        return self.offset

@@ -223,6 +223,8 @@ class RecordAccumulator:
             A batch of each of them at most, as many as fit; nothing when none is due.
         """
         chosen: list[Entry] = []
+        if not self._transactions.may_send:
+            return chosen
         room = self._config.max_request_size
         for state in states:
             batch = self._next_batch(state, link, now, room, alone=not chosen)
@@ -242,8 +244,6 @@ class RecordAccumulator:
 
         It fits into the `room` bytes left in a request, unless it is `alone` in it.
         """
-        if not self._transactions.may_send:
-            return None
         config = self._config
         batch = state.next_resend(now)
         if batch is not None:

@@ -542,7 +542,7 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
     told = DoubtResolution.on_producers
 
     def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._partitions._links.get(link_id)
+        link = self._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None:
@@ -563,7 +563,7 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
     told = DoubtResolution.on_producers
 
     def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._partitions._links.get(link_id)
+        link = self._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None and not answer.error_code:
@@ -583,7 +583,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
     told = DoubtResolution.on_producers
 
     def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._partitions._links.get(link_id)
+        link = self._links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
         state = None if request is None else request.subject
         if state is not None and state.ledger.identity is not None:
