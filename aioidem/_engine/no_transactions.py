@@ -20,18 +20,19 @@ class NoTransactions(Transactions):
 
     __slots__ = ()
 
-    may_send = True
-    """Batches may be sent at any time."""
-
-    gated = True
-    """There is a first-ack gate: a leader without our state takes any sequence."""
-
-    awaits = None
-    """No attempt waits for its time."""
-
     def __init__(self, identity: IdentityLedger, backoff: Backoff) -> None:
         super().__init__("", identity, backoff)
         self.state = TransactionState.READY
+
+    @property
+    def may_send(self) -> bool:
+        """Let batches be sent at any time."""
+        return True
+
+    @property
+    def gated(self) -> bool:
+        """Have a first-ack gate: a leader without our state takes any sequence."""
+        return True
 
     def need_open(self) -> None:
         """Let every record pass."""

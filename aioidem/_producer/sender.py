@@ -175,7 +175,7 @@ class Sender:
         self._engine_outcomes = core.outcomes
         self._accumulator = core.accumulator
         self.outcomes = SettledRecords(
-            core.outcomes.take_settled, None if observer is None else self._announce
+            self._engine_outcomes.take_settled, None if observer is None else self._announce
         )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}

@@ -1,0 +1,27 @@
+"""The engine keeps its shape: `shape.py` measures it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .shape import circles, sources, two_levels_in, way
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = sources(ROOT, "aioidem")
+
+
+def test_no_files_of_the_engine_import_one_another_in_a_circle() -> None:
+    """A file of the engine can be read before the files that import it."""
+    assert [circle for circle in circles(LIBRARY) if "engine" in circle] == []
+
+
+def test_nothing_reaches_through_the_core_into_its_parts() -> None:
+    """Outside of the engine a part of it is held, or asked through one method of the core."""
+    outside = [each for each in LIBRARY if "engine" not in each.module]
+    assert list(two_levels_in(outside)) == []
+
+
+def test_the_way_of_a_record_is_up_to_date() -> None:
+    """Each function that `shape.py` lists as a hop of a record is where it says."""
+    count, *hops = way(LIBRARY)
+    assert count.startswith(f"{len(hops)} functions")
