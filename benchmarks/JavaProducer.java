@@ -19,10 +19,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
- * Java's producer as a worker: the lines of workers.py, which says what they mean, on both sides.
+ * Java's producer as a worker, which reads and prints the lines that workers.py defines.
  *
- * <p>Run by java's source launcher, so that a JDK and Kafka's jars are all it takes. Arguments are
- * name=value; those whose name has a dot are the producer's.
+ * <p>Java's source launcher runs this file, so that it needs only a JDK and Kafka's jars. Arguments
+ * are name=value; one whose name contains a dot is a property of the producer.
  */
 public final class JavaProducer {
   private static final CountDownLatch GO = new CountDownLatch(1);
@@ -51,7 +51,7 @@ public final class JavaProducer {
       drive(closing.producer(), job);
     }
     say("closed");
-    // Threads of a producer that does not end must not keep the process.
+    // Threads of a producer that failed to close must not keep the process alive.
     System.exit(0);
   }
 
@@ -92,7 +92,7 @@ public final class JavaProducer {
                       : failure(id, error));
             });
       } catch (RuntimeException error) {
-        // Raised by the call, it was not queued.
+        // An exception raised by the call means that the record was not queued.
         room.release();
         say(failure(id, error, true));
       }
@@ -119,7 +119,7 @@ public final class JavaProducer {
     return value;
   }
 
-  /** Nobody waits for 2^31 records: the partition's next sequence is set, under the current id. */
+  /** Sets the partition's next sequence number, because sending 2^31 records takes too long. */
   private static void startAt(Object producer, TopicPartition partition, int sequence)
       throws Exception {
     Object manager = get(producer, "transactionManager");
@@ -151,7 +151,7 @@ public final class JavaProducer {
         GO.countDown();
       }
     } catch (java.io.IOException gone) {
-      // Nobody tells us anything any more: stop.
+      // The end of the input means the same as `stop`.
     }
     stopped = true;
     GO.countDown();
@@ -162,7 +162,7 @@ public final class JavaProducer {
     System.out.flush();
   }
 
-  /** A producer that is given so many seconds to close. */
+  /** A producer with a limit in seconds for closing. */
   private record Closing(KafkaProducer<byte[], byte[]> producer, int seconds)
       implements AutoCloseable {
     @Override

@@ -48,7 +48,7 @@ HERE = Path(__file__).parent
 JAVA = "Java"
 
 _TIME_AT = {"sent": 0, "acked": 1}
-"""The position of the time in a line, counted after the record's number."""
+"""The index of the time among the words that follow a record's number."""
 
 
 class WorkerError(Exception):

@@ -174,7 +174,7 @@ def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) ->
         if plan.json_file is not None:
             render.write_json(plan.json_file, results)
         if plan.report_file is not None:
-            # Only here: its library is an extra of its own.
+            # Imported here, because its library comes with another extra.
             from aioidem._load.report import write_report
 
             write_report(plan.report_file, results)

@@ -85,7 +85,7 @@ def _read_file(path: Path) -> dict[str, str]:
     Raises:
         UsageError: it cannot be read, is larger than 1 MiB, or is malformed.
     """
-    import javaproperties  # of the extra `cli`
+    import javaproperties  # comes with the extra `cli`
 
     try:
         with path.open("rb") as file:

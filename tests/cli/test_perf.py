@@ -1,6 +1,6 @@
 """`aioidem perf` as a whole, on the embedded cluster and with producers that fail or hang."""
 
-# ruff: noqa: ARG002 (stand-ins keep the parameters of what they stand in for)
+# ruff: noqa: ARG002 (test doubles keep the parameters of what they replace)
 
 from __future__ import annotations
 

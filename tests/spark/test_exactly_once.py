@@ -236,7 +236,7 @@ def test_what_is_missing_or_ahead_fails_loudly(
         write_rows(sink, rows, TaskIdentity(query, 4, 0))
     careless = options(cluster, topic, marker="missing-ok")
     assert write_rows(careless, rows, TaskIdentity(query, 4, 0)) == Written(3)
-    # task 0's marker shows that none is missing
+    # task 0 has a marker of the batch before
     assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)
     with pytest.raises(MarkerAheadError):
         write_rows(sink, rows, TaskIdentity(query, 3, 0))
