@@ -59,7 +59,7 @@ TRANSACTION = 3.0
 MEGABYTE = 1 << 20
 BETWEEN_YIELDS = 50
 PATIENCE = 600.0
-# The broker is busy for minutes, and its deleted topics must leave the disk.
+# A broker for minutes of load: a bounded heap, and deleted topics leave the disk soon.
 BROKER = ("-Xms512m", "-Xmx512m", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 PROPERTIES = {"log.segment.delete.delay.ms": 1000}
 # The heap size and the garbage collector of kafka-producer-perf-test.sh.

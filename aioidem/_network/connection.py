@@ -666,7 +666,7 @@ class _Peer:
         return address(self.host, self.port)
 
     async def probe(self, setup_timeout: float) -> None:
-        """Find out what a peer speaks that has not sent anything when most of the time is over."""
+        """Identify the protocol of a peer that is still silent near the end of the timeout."""
         await anyio.sleep(max(setup_timeout - PROBE_SECONDS, setup_timeout / 2))
         if self.stage is _Stage.GREETING and not self._secure:
             self._speaks = await speaks(self.connector, self.host, self.port)

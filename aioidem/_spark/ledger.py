@@ -58,7 +58,7 @@ LEDGER_SCHEMA: Final = (
 )
 """The columns as Spark reads them.
 
-`partition` and `offset` are -1 if the record was not acknowledged; times are from the sending
+`partition` and `offset` are -1 where they are not known; times are from the sending
 machine's clock.
 """
 LEDGER_COLUMNS: Final = tuple(part.split()[0] for part in LEDGER_SCHEMA.split(","))

@@ -106,7 +106,7 @@ class RowSum:
     digest: int = 0
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Add rows; a row may be anything whose repr is faithful."""
+        """Add rows; a row may be anything whose repr shows its whole value."""
         for row in rows:
             digest = blake2b(repr(row).encode(), digest_size=8).digest()
             self.digest = (self.digest + int.from_bytes(digest, "big")) & _MASK

@@ -119,7 +119,7 @@ def _jaas() -> Iterator[bytes]:
 
 
 def _scripts(answers: int, flags: int) -> Iterator[bytes]:
-    """Yield each operation alone at each of the first answers, and some of them in sequence."""
+    """Yield scripts with one operation at each of the first answers, and with sequences."""
     rest = b"\0\5\x7f\0\0\0"
     for flag in range(flags):
         for at in range(answers):

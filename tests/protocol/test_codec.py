@@ -115,7 +115,7 @@ def field_values(field: dataclasses.Field[Any], seconds_only: bool) -> st.Search
         if dataclasses.is_dataclass(kind)
         else values(field.metadata["kafka_type"], seconds_only)
     )
-    # kio cannot write null into a tagged field without it; there null is the default, and left out.
+    # kio cannot write null for such a tagged field: null is its default, which is left out.
     null_is_written = item_nullable and ("tag" not in field.metadata or field.default is None)
     if null_is_written and not (is_array and "tag" in field.metadata):
         strategy = st.none() | strategy

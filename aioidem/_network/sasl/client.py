@@ -28,7 +28,7 @@ _PASSWORD: Final = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
 
 
 def sasl_client(config: ProducerConfig) -> SaslClient | None:
-    """Make what authenticates this configuration's connections; None if SASL is not configured."""
+    """Make the object that authenticates connections; None if SASL is not configured."""
     return SaslClient(config) if config.security_protocol.startswith("SASL_") else None
 
 
