@@ -150,7 +150,7 @@ class Authentication:
         raise AuthenticationFailedError(f"{mechanism.name}: no end after {_MAX_ROUNDS} rounds")
 
     def _expect_end(self, sent_at: float, lifetime: float | None) -> None:
-        # The broker counts the lifetime from when it received our last message: no sooner than this.
+        # The broker counts from when it received our last message, which is no sooner than this.
         part = _RANDOM.uniform(_EARLIEST, _LATEST)
         self._renew_at = None if lifetime is None else sent_at + lifetime * part
 
