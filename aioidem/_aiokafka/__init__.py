@@ -1,8 +1,7 @@
 """The drop-in for aiokafka's producer: its names, arguments and futures on aioidem's producer.
 
-A face and nothing else: arguments, results and errors are translated here, and every rule of
-sending lives below. What differs from aiokafka on purpose is a table in docs/aiokafka.md, and each
-row of it a test.
+This package only translates arguments, results and errors; every rule of sending is in the native
+producer. docs/aiokafka.md lists what differs from aiokafka on purpose, and each row is a test.
 """
 
 from __future__ import annotations

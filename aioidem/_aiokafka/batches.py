@@ -1,8 +1,8 @@
-"""BatchBuilder: a batch that its owner fills, as aiokafka has it.
+"""BatchBuilder: a batch that its owner fills, as in aiokafka.
 
-It keeps records as records and counts their bytes; the engine numbers and encodes them when it
-sends them. A batch that was closed before it is sent goes out as one batch of exactly these
-records; one left open may be joined by records of `send`.
+It keeps the records and counts their bytes; the engine gives them sequence numbers and encodes them
+when it sends them. A batch that is closed before it is sent goes out as one batch of exactly its
+records. Records of `send` may be added to one that is still open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Serializer = Callable[[Any], bytes | None]
 
 
 class BatchRecord(NamedTuple):
-    """One record of a batch, serialised."""
+    """One record of a batch, with its key and value serialised."""
 
     key: bytes | None
     value: bytes | None
@@ -39,24 +39,25 @@ class BatchRecord(NamedTuple):
 
 
 class BatchRecordMetadata(NamedTuple):
-    """What `append` tells of the record."""
+    """What `BatchBuilder.append` returns for a record."""
 
     offset: int
-    """Its place in the batch, from 0."""
+    """The record's place in the batch, counted from 0."""
     crc: None
-    """None: records of today's format have none of their own."""
+    """Always None: records of format v2 have no checksum of their own."""
     size: int
-    """Its bytes in the batch, before compression."""
+    """The record's bytes in the batch, before compression."""
     timestamp: int
-    """Milliseconds since the epoch."""
+    """The record's timestamp, in milliseconds since the epoch."""
 
 
 class BatchBuilder:
-    """Made by `AIOKafkaProducer.create_batch`, filled by its owner, sent by `send_batch`.
+    """A batch that its owner fills: made by `create_batch`, sent by `send_batch`.
 
     Args:
-        batch_size: bytes it may have, before compression; a first record may exceed it.
-        key_serializer: turns a key into bytes. value_serializer: likewise.
+        batch_size: The bytes that it may have before compression; the first record may exceed them.
+        key_serializer: Turns a key into bytes.
+        value_serializer: Turns a value into bytes.
     """
 
     def __init__(
@@ -81,18 +82,20 @@ class BatchBuilder:
         value: Any,
         headers: Sequence[tuple[str, bytes | None]] | None = (),
     ) -> BatchRecordMetadata | None:
-        """Add a record, unless the batch is closed or full; being full closes it.
+        """Add a record unless the batch is closed or full; a record that finds it full closes it.
 
         Args:
-            timestamp: milliseconds since the epoch, fractions dropped; None is now.
-            key: bytes, or what the key serialiser takes. value: likewise.
+            timestamp: Milliseconds since the epoch, fractions dropped; None is now.
+            key: Bytes, or what the key serialiser takes.
+            value: Bytes, or what the value serialiser takes.
             headers: (name, value) pairs.
 
         Returns:
-            What became of it in the batch, or None when it was not added.
+            The record's place and size in the batch, or None if it was not added.
 
         Raises:
-            TypeError, RecordError: it cannot be encoded.
+            TypeError: An argument has the wrong type.
+            RecordError: The timestamp is illegal.
         """
         if self._closed:
             return None
@@ -116,19 +119,19 @@ class BatchBuilder:
         return BatchRecordMetadata(len(self._records) - 1, None, size, record.timestamp_ms)
 
     def close(self) -> None:
-        """Take no more records. It cannot be opened again."""
+        """Close the batch: it takes no more records, and cannot be opened again."""
         self._closed = True
 
     def closed(self) -> bool:
-        """Whether it takes no more records."""
+        """Return whether the batch takes no more records."""
         return self._closed
 
     def size(self) -> int:
-        """Its bytes, header included, before compression."""
+        """Return the batch's bytes before compression, with its header."""
         return self._size
 
     def record_count(self) -> int:
-        """How many records it has."""
+        """Return how many records the batch has."""
         return len(self._records)
 
     def __repr__(self) -> str:
@@ -153,10 +156,11 @@ def mark_sent(batch: BatchBuilder) -> None:
 
 
 def whole_milliseconds(timestamp: float) -> int:
-    """A timestamp without its fraction: `time.time() * 1000` is a common one.
+    """Return a timestamp in milliseconds without its fraction, such as `time.time() * 1000` has.
 
     Raises:
-        TypeError: no number. RecordError: out of range.
+        TypeError: It is not a number.
+        RecordError: It is negative or after the year 5138.
     """
     if isinstance(timestamp, float):
         timestamp = int(timestamp) if math.isfinite(timestamp) else -1

@@ -1,7 +1,7 @@
-"""`AIOKafkaProducer.client`: the few things that other people's code asks aiokafka's client for.
+"""ProducerClient: the part of aiokafka's client that frameworks use, as `AIOKafkaProducer.client`.
 
-Read-only, but for `force_metadata_update`. The names with an underscore are read by OpenTelemetry's
-instrumentation of aiokafka.
+It is read-only except for `force_metadata_update`. OpenTelemetry's instrumentation of aiokafka
+reads the names with an underscore.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ __all__ = ["ClusterMetadata", "ProducerClient"]
 
 
 class ClusterMetadata:
-    """Brokers, topics and leaders as last heard."""
+    """The brokers, topics and leaders by the last metadata."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
     def brokers(self) -> set[BrokerMetadata]:
-        """Every broker that is known."""
+        """Return every known broker."""
         return {
             BrokerMetadata(each.node_id, each.host, each.port, None)
             for each in self._view.brokers.values()
         }
 
     def topics(self) -> set[str]:
-        """Every topic that was written to or asked about, and found."""
+        """Return every topic that was written to or asked about, and exists."""
         return set(self._view.topics)
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """A topic's partitions; None when it is not known."""
+        """Return the numbers of a topic's partitions; None if the topic is not known."""
         known = self._view.partitions(topic)
         return None if known is None else set(known)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Those that have a leader; None when the topic is not known."""
+        """Return the partitions that have a leader; None if the topic is not known."""
         known = self._view.partitions(topic)
         if known is None:
             return None
         return {index for index, leader in known.items() if leader != NO_LEADER}
 
     def leader_for_partition(self, partition: TopicPartition) -> int | None:
-        """The leader's node id, -1 when there is none; None when the partition is not known."""
+        """Return the leader's node id: -1 without a leader, None if the partition is not known."""
         view = self._view.leader_of(partition.topic, partition.partition)
         return None if view is None else view.leader_id
 
 
 class ProducerClient:
-    """A view of a producer's connection to the cluster."""
+    """A producer's view of the cluster, under the names of aiokafka's client."""
 
     def __init__(
         self, producer: Producer, topics: TopicLookup, bootstrap_servers: str | Sequence[str]
@@ -64,10 +64,11 @@ class ProducerClient:
         self.cluster = ClusterMetadata(topics.view)
 
     async def force_metadata_update(self) -> bool:
-        """Ask for metadata now. True when it came.
+        """Ask for metadata now, and return True when it has come.
 
         Raises:
-            KafkaTimeoutError: it did not come within `max_block_ms`. ProducerClosed.
+            KafkaTimeoutError: It did not come within `max_block_ms`.
+            ProducerClosed: The producer is not started, or was stopped.
         """
         await self._topics.refresh()
         return True

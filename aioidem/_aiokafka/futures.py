@@ -1,7 +1,8 @@
-"""The futures that `send` returns: `asyncio.Future` under asyncio, and its methods elsewhere.
+"""The futures that `send` returns: `asyncio.Future` on asyncio, and its methods on trio.
 
-Invariants: resolved in the order in which the records of a partition were queued; cancelling one
-stops its waiters and not the record; it holds the record's `Delivery` and no producer.
+Invariants: the futures of a partition's records are resolved in the order in which the records were
+queued. Cancelling one ends the wait and does not cancel the record. A future holds the record's
+`Delivery` and no producer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "reco
 
 logger = logging.getLogger("aioidem")
 
-# Whoever aborts the transaction, or cannot commit it, knows.
-_TOLD_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
+# The call that aborts or cannot commit the transaction reports these.
+_REPORTED_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
 
 if TYPE_CHECKING:
     _Future = asyncio.Future[RecordMetadata]
@@ -35,14 +36,14 @@ else:
 
 
 class DeliveryFuture(_Future):
-    """An `asyncio.Future` of one record, or of a batch's first."""
+    """An `asyncio.Future` of one record, or of the first record of a batch."""
 
     delivery: Delivery | None = None
-    """What is known of the record; its `status` says ACKED, NOT_WRITTEN or UNKNOWN."""
+    """The record's delivery; its `status` says ACKED, NOT_WRITTEN or UNKNOWN."""
 
 
 class LooseFuture:
-    """`asyncio.Future`'s methods where there is no asyncio loop (trio)."""
+    """A future with `asyncio.Future`'s methods for trio, where there is no asyncio loop."""
 
     def __init__(self) -> None:
         self.delivery: Delivery | None = None
@@ -53,15 +54,15 @@ class LooseFuture:
         self._callbacks: list[tuple[Callable[[LooseFuture], object], contextvars.Context]] = []
 
     def done(self) -> bool:
-        """Whether it has a result, an exception, or was cancelled."""
+        """Return whether the future has a result or an exception, or was cancelled."""
         return self._done
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Return whether the future was cancelled."""
         return self._cancelled
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - asyncio's signature
-        """Give up waiting; the record goes on. False when it was done already."""
+        """Cancel the wait, not the record; return False if the future was done already."""
         if self._done:
             return False
         self._cancelled = True
@@ -69,11 +70,12 @@ class LooseFuture:
         return True
 
     def result(self) -> RecordMetadata:
-        """The result.
+        """Return the result.
 
         Raises:
-            asyncio.InvalidStateError: not done. asyncio.CancelledError: cancelled. Otherwise the
-            record's exception.
+            asyncio.InvalidStateError: The future is not done.
+            asyncio.CancelledError: The future was cancelled.
+            KafkaError: The record failed.
         """
         error = self.exception()
         if error is not None:
@@ -81,7 +83,12 @@ class LooseFuture:
         return cast("RecordMetadata", self._result)
 
     def exception(self) -> BaseException | None:
-        """The exception, or None. Raises as `result` does where there is neither."""
+        """Return the record's exception, or None.
+
+        Raises:
+            asyncio.InvalidStateError: The future is not done.
+            asyncio.CancelledError: The future was cancelled.
+        """
         if not self._done:
             raise asyncio.InvalidStateError("the outcome is not known yet")
         if self._cancelled:
@@ -89,19 +96,31 @@ class LooseFuture:
         return self._error
 
     def set_result(self, result: RecordMetadata) -> None:
-        """Resolve it. Raises asyncio.InvalidStateError when it is done."""
+        """Resolve the future with a result.
+
+        Raises:
+            asyncio.InvalidStateError: It is done already.
+        """
         self._check_open()
         self._result = result
         self._finish()
 
     def set_exception(self, exception: BaseException) -> None:
-        """Fail it. Raises asyncio.InvalidStateError when it is done."""
+        """Resolve the future with an exception.
+
+        Raises:
+            asyncio.InvalidStateError: It is done already.
+        """
         self._check_open()
         self._error = exception
         self._finish()
 
     def get_loop(self) -> NoReturn:
-        """There is none. Raises RuntimeError, as `asyncio.get_running_loop` does there."""
+        """Refuse: there is no asyncio loop.
+
+        Raises:
+            RuntimeError: Always, as `asyncio.get_running_loop` does on trio.
+        """
         raise RuntimeError("no asyncio event loop runs here")
 
     def add_done_callback(
@@ -110,15 +129,18 @@ class LooseFuture:
         *,
         context: contextvars.Context | None = None,
     ) -> None:
-        """Call `callback(self)` when it is done, in this context: at once if it is. What it raises
-        is logged.
+        """Call `callback(self)` when the future is done, or now if it is.
+
+        Args:
+            callback: The function to call; its exceptions are logged.
+            context: The context to call it in; None is a copy of the current one.
         """
         self._callbacks.append((callback, context or contextvars.copy_context()))
         if self._done:
             self._call_back()
 
     def remove_done_callback(self, callback: Callable[[LooseFuture], object]) -> int:
-        """Take a callback back; how many there were."""
+        """Remove a callback, and return how often it was there."""
         kept = [each for each in self._callbacks if each[0] != callback]
         removed = len(self._callbacks) - len(kept)
         self._callbacks = kept
@@ -154,14 +176,14 @@ class _Resolvable(Protocol):
 
 
 def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
-    # Typed as asyncio's everywhere: what most callers have, and the methods are the same.
+    # The type is asyncio's everywhere: most callers use asyncio, and the methods are the same.
     return cast("DeliveryFuture", LooseFuture()) if loop is None else DeliveryFuture(loop=loop)
 
 
 def record_future(
     loop: asyncio.AbstractEventLoop | None, delivery: Delivery, translation: Translation
 ) -> DeliveryFuture:
-    """The future of one record; `loop` is None outside asyncio."""
+    """Return the future of one record; `loop` is None on trio."""
     future = _new(loop)
     future.delivery = delivery
     delivery.add_done_callback(functools.partial(_resolve, future, translation))
@@ -173,7 +195,7 @@ def batch_future(
     deliveries: QueuedDeliveries,
     translation: Translation,
 ) -> DeliveryFuture:
-    """The future of records sent together: their first one's metadata, or the first failure."""
+    """Return the future of a batch: its result is the first record's, or the first failure."""
     future = _new(loop)
     future.delivery = deliveries[0]
     deliveries.when_settled(functools.partial(_resolve_batch, future, translation))
@@ -193,12 +215,12 @@ def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) 
         future.set_result(_result(delivery, translation))
     else:
         future.set_exception(translation.error(error))
-        if isinstance(error, _TOLD_ELSEWHERE):
+        if isinstance(error, _REPORTED_ELSEWHERE):
             future.exception()  # or asyncio would log each future that nobody awaits
 
 
 def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
-    """What aiokafka's future has; None under acks=0, though neither says so in its types."""
+    """Return the result as in aiokafka; with acks=0 None, which neither library's types say."""
     if delivery.status is DeliveryStatus.UNKNOWN:
         return cast("RecordMetadata", None)
     return translation.metadata(delivery.metadata)
@@ -207,7 +229,7 @@ def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
 def done_future(
     loop: asyncio.AbstractEventLoop | None, result: RecordMetadata, translation: Translation
 ) -> DeliveryFuture:
-    """A future that has its result."""
+    """Return a future that has its result already."""
     future = _new(loop)
     future.set_result(translation.metadata(result))
     return future

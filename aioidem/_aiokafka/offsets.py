@@ -1,7 +1,7 @@
-"""Consumer offsets as `send_offsets_to_transaction` takes them, in all the shapes aiokafka allows.
+"""The offsets that `send_offsets_to_transaction` takes, in all forms that aiokafka allows.
 
-Invariant: what is refused here is refused with aiokafka's classes, ValueError and TypeError, and so
-before the transaction knows of it.
+Invariant: illegal offsets raise what aiokafka raises, ValueError and TypeError, and they do so
+before they reach the transaction.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicParti
 
 __all__ = ["Offsets", "Place", "checked_group", "checked_offsets"]
 
-# A variable, because a mapping's keys are invariant: aiokafka's TopicPartition is one as well.
+# A type variable, because a mapping's key type is invariant and aiokafka's TopicPartition is legal.
 Place = TypeVar("Place", bound=tuple[str, int])
 Offsets = Mapping[Place, int | tuple[int, str] | OffsetAndMetadata]
 
 
 def checked_group(group: object) -> str | ConsumerGroupMetadata:
-    """The group, if it is one.
+    """Return a group's id or `ConsumerGroupMetadata` if it is one.
 
     Raises:
-        ValueError: no name, or an empty one.
+        ValueError: It is neither, or an empty id.
     """
     if isinstance(group, ConsumerGroupMetadata) or (isinstance(group, str) and group):
         return group
@@ -30,12 +30,11 @@ def checked_group(group: object) -> str | ConsumerGroupMetadata:
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets in one shape. Keys may be aiokafka's `TopicPartition`, or anything that has its
-    fields.
+    """Return offsets in one form; keys may be any objects with a topic and a partition.
 
     Raises:
-        ValueError: none at all, no mapping, or neither an offset nor a pair. TypeError: a key that
-        is no partition, metadata that is no text.
+        ValueError: There are none, they are no mapping, or a value is neither an offset nor a pair.
+        TypeError: A key has no topic and partition, or metadata is not a string.
     """
     if not isinstance(offsets, Mapping) or not offsets:
         raise ValueError(f"offsets={offsets!r}: expected a partition's offset at least")

@@ -1,25 +1,25 @@
-"""What the drop-in's arguments mean, and above all what an omitted one does.
+"""What the drop-in's arguments mean, and what an omitted one does.
 
-aiokafka keeps the order of a partition's records in every mode, by never having two requests for
-one broker. The rules below keep that promise, with five requests where that is safe:
+aiokafka keeps the order of a partition's records in every mode, because it never has two requests
+to one broker in flight. These rules keep the order too, with five requests where that is safe:
 
-- Nothing said of acks and idempotence: `acks="all"` and idempotence. aiokafka's own default, acks=1
-  without idempotence, loses acknowledged records with their leader and writes duplicates on retry;
-  and without idempotence the order could only be kept at one request per round trip.
-- `acks=0` or `acks=1` passed: taken as meant, so there is no idempotence (brokers allow it with all
-  only), and one request in flight, which keeps the order.
-- `transactional_id` passed: idempotence, whatever `enable_idempotence` says, as by aiokafka:
-  frameworks pass a default of their own.
-- `enable_idempotence=False` passed: taken as meant. acks is still "all" unless passed.
-- `max_block_ms` omitted: `request_timeout_ms`, which is what aiokafka lets `send` wait.
-- `delivery_timeout_ms` omitted: 120 s, or longer where linger and request timeout need it.
-- `sasl_mechanism` omitted: PLAIN where the protocol is a SASL one, as aiokafka has it. Where it is
-  none, aiokafka's sasl_ arguments are left out as by aiokafka, but not in silence.
-- `sasl_allow_plaintext` omitted: what `SASL_PLAINTEXT` and the mechanism say together is taken as
-  meant, as by aiokafka, and warned of.
+- Without `acks` and `enable_idempotence`: `acks="all"` and idempotence. With aiokafka's defaults,
+  acks=1 without idempotence, acknowledged records are lost with their leader and retries write
+  duplicates; and without idempotence only one request per round trip would keep the order.
+- With `acks=0` or `acks=1`: no idempotence, because brokers allow it with "all" only, and one
+  request in flight, which keeps the order.
+- With a `transactional_id`: idempotence, even with `enable_idempotence=False`, as in aiokafka,
+  because frameworks pass a default of their own.
+- With `enable_idempotence=False`: no idempotence. `acks` is still "all" unless it is passed.
+- Without `max_block_ms`: `request_timeout_ms`, which is how long aiokafka lets `send` wait.
+- Without `delivery_timeout_ms`: 120 s, or linger and request timeout together if that is more.
+- Without `sasl_mechanism`: PLAIN if the protocol is a SASL one, as in aiokafka. If it is not, the
+  sasl_ arguments are ignored, as in aiokafka, but with a warning.
+- Without `sasl_allow_plaintext`: `SASL_PLAINTEXT` with PLAIN or OAUTHBEARER is allowed, as in
+  aiokafka, but with a warning.
 
-Invariant: nothing else that was passed is changed; what contradicts itself is a `ConfigError` (and
-so a ValueError), a name that is no argument a TypeError.
+Invariant: nothing else that was passed is changed. Contradictory arguments raise `ConfigError`
+(a ValueError), and an unknown argument raises TypeError.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ add_section(MoreOptions, "Arguments", keyword_help(MoreOptions.__annotations__, 
 
 
 class Omitted:
-    """Says that an argument was not passed, where None or False would mean something."""
+    """The value of an argument that was not passed, where None or False has a meaning."""
 
     __slots__ = ()
 
@@ -127,15 +127,20 @@ OMITTED: Final = Omitted()
 
 
 def _omitted(value: object) -> bool:
-    # aiokafka's own sign is a bare object(), and frameworks pass it on.
+    # aiokafka's own marker is a bare object(), which frameworks pass on.
     return isinstance(value, Omitted) or type(value) is object
 
 
 def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> ProducerConfig:
-    """The configuration for aiokafka's arguments and for those beside them.
+    """Return the configuration for the constructor's arguments.
+
+    Args:
+        arguments: The arguments that aiokafka has, all of them, `OMITTED` included.
+        more: The arguments of `MoreOptions` that were passed.
 
     Raises:
-        ConfigError: an illegal value, or a contradiction. TypeError: an argument there is not.
+        ConfigError: A value is illegal, or two contradict each other.
+        TypeError: There is no such argument.
     """
     for name in more:
         if name not in MoreOptions.__annotations__:
@@ -174,8 +179,9 @@ def _settle_times(given: dict[str, Any]) -> None:
 
 
 def _at_least(usual: float, *parts: object) -> float:
-    """The usual time, or the sum of the parts if that is longer. What is no number is refused
-    later, under its own name.
+    """Return the usual time, or the sum of the parts if that is more.
+
+    Parts that are no numbers are left out; the configuration refuses them under their own names.
     """
     return max(usual, sum(part for part in parts if isinstance(part, int | float)))
 
@@ -190,14 +196,18 @@ def _settle_sasl(given: dict[str, Any]) -> None:
     asks_elsewhere = given.get("sasl_oauthbearer_token_endpoint_url") is not None
     if given["sasl_mechanism"] in _READABLE and not asks_elsewhere:
         logger.warning(
-            "%s over SASL_PLAINTEXT shows the credentials to whoever listens; SASL_SSL does not",
+            "%s over SASL_PLAINTEXT shows the credentials to anybody who can read the network "
+            "traffic; SASL_SSL does not",
             given["sasl_mechanism"],
         )
         given["sasl_allow_plaintext"] = True
 
 
 def _leave_out_sasl(given: dict[str, Any]) -> None:
-    """As aiokafka does: one set of arguments then serves brokers with SASL and without."""
+    """Ignore the sasl_ arguments, as aiokafka does, with a warning.
+
+    One set of arguments then serves brokers with SASL and without.
+    """
     unused = [name for name in _SASL if given[name] is not None]
     for name in _SASL:
         del given[name]
@@ -208,6 +218,10 @@ def _leave_out_sasl(given: dict[str, Any]) -> None:
 
 
 def check_serializer(name: str, serializer: object) -> None:
-    """Raise ConfigError unless it is a callable or None."""
+    """Check that a serialiser is a callable or None.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if serializer is not None and not callable(serializer):
         raise ConfigError(f"{name}={serializer!r}: expected a callable or None")

@@ -1,11 +1,11 @@
 """AIOKafkaProducer: aiokafka's constructor and members on `aioidem.Producer`.
 
-Invariants: no rule of sending is here; a `send` that is cancelled before it returns has queued
-nothing, and the future it returned has no say in what becomes of the record; a producer that was
-dropped unclosed is collected, and said to have been.
+Invariants: no rule of sending is here. A `send` that is cancelled before it returns has queued
+nothing, and cancelling the future that it returned does not affect the record. A producer that is
+dropped without `stop()` is garbage collected, with a ResourceWarning.
 
 Rejected: a subclass of `Producer` (its `send` waits for the outcome, and one class with two
-meanings of `send` would be a trap); aiokafka's own `__slots__`-less internals as attributes.
+meanings of `send` would be a trap); aiokafka's internal attributes.
 """
 
 from __future__ import annotations
@@ -59,48 +59,59 @@ _FACE_ONLY = (
 class AIOKafkaProducer:
     """A Kafka producer with aiokafka's interface.
 
-    Every argument of aiokafka's producer means what it means there; omitted ones are explained in
-    `aioidem._aiokafka.options`, and `MoreOptions` has those that aiokafka lacks. Times are
-    milliseconds. Unlike aiokafka's it may be made outside of a running loop.
+    Every argument of aiokafka's producer means what it means there. docs/aiokafka.md says what an
+    omitted one does, and `MoreOptions` has the arguments that aiokafka lacks. Times are in
+    milliseconds, sizes in bytes. Unlike aiokafka's producer it may be made outside a running loop.
 
     Args:
-        loop: deprecated; if given, `start` must be called on it.
-        bootstrap_servers: "host[:port]", several joined by commas or in a list; the port is 9092.
-        client_id: `aioidem-producer-N` when None.
-        metadata_max_age_ms: when to ask for metadata without a reason.
-        request_timeout_ms: how long a silent broker is waited for; unless `max_block_ms` says so,
-            also how long `send` waits for metadata and room.
-        api_version: deprecated, without effect.
-        acks: 0, 1, -1 or "all".
-        key_serializer: called with each key, None too; returns bytes or None.
-        value_serializer: likewise.
-        compression_type: "gzip", "snappy", "lz4", "zstd" or None.
-        max_batch_size: bytes of a batch before compression.
-        partitioner: `f(key bytes, all partitions, available ones)` returns one of them. The default
-            is aiokafka's: by the key's hash, and at random without a key. None: without a key,
-            sticky per batch, which makes fuller batches.
-        max_request_size: bytes of a request, and so of a record.
-        linger_ms: how long a batch that is not full waits for more.
-        retry_backoff_ms: the first pause before a retry.
+        loop: Deprecated. If it is given, `start` must be called on this loop.
+        bootstrap_servers: "host[:port]", several joined by commas or in a list. The port is 9092
+            when left out.
+        client_id: The name under which brokers log this producer; None makes it
+            `aioidem-producer-N`.
+        metadata_max_age_ms: The time after which metadata is asked for again even if nothing has
+            failed.
+        request_timeout_ms: The time that a broker may take to answer. Unless `max_block_ms` is
+            given, `send` waits as long for metadata and room.
+        api_version: Deprecated. It has no effect.
+        acks: How many replicas must store a batch before the leader answers: 0, 1, or all of those
+            in sync (-1 or "all").
+        key_serializer: A function that is called with each key, None included, and returns bytes or
+            None.
+        value_serializer: A function that is called with each value, None included, and returns
+            bytes or None.
+        compression_type: The codec: "gzip", "snappy", "lz4", "zstd" or None.
+        max_batch_size: The size before compression at which a batch is full.
+        partitioner: `f(key bytes, all partitions, available partitions)`, which returns one of the
+            partitions. The default is aiokafka's: by the key's hash, and at random without a key.
+            None keeps records without a key in one partition for a batch (KIP-794), which makes
+            fuller batches.
+        max_request_size: The size of the largest request, and so of the largest record.
+        linger_ms: The time for which a batch that is not full waits for more records.
+        retry_backoff_ms: The pause before the first retry.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: see `aioidem.helpers.create_ssl_context`; None trusts the system's authorities.
-        connections_max_idle_ms: None never closes an idle connection.
-        enable_idempotence: number batches, so that a retry is never written twice.
-        transactional_id: the producer's name across restarts; given, every record belongs to a
-            transaction. Means idempotence.
-        transaction_timeout_ms: after how long the coordinator aborts a transaction by itself.
+        ssl_context: The TLS context, as `aioidem.helpers.create_ssl_context` makes it; None trusts
+            the authorities of the operating system.
+        connections_max_idle_ms: The time after which an unused connection is closed; None keeps it
+            open.
+        enable_idempotence: Whether batches carry sequence numbers, so that a retry is stored once
+            (KIP-98).
+        transactional_id: The producer's identity across restarts. If it is given, every record
+            belongs to a transaction, and the producer is idempotent.
+        transaction_timeout_ms: The time after which the coordinator aborts a transaction.
         sasl_mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or AWS_MSK_IAM.
-        sasl_plain_password: for PLAIN and SCRAM.
-        sasl_plain_username: for PLAIN and SCRAM.
-        sasl_kerberos_service_name: for GSSAPI.
-        sasl_kerberos_domain_name: for GSSAPI.
-        sasl_oauth_token_provider: an `aioidem.abc.AbstractTokenProvider`, or aiokafka's.
-        metrics_collector: an `aioidem.abc.ProducerMetricsCollector`.
-        more: see `MoreOptions`.
+        sasl_plain_password: The password for PLAIN and SCRAM.
+        sasl_plain_username: The user name for PLAIN and SCRAM.
+        sasl_kerberos_service_name: The brokers' Kerberos service for GSSAPI.
+        sasl_kerberos_domain_name: The host in the service's principal for GSSAPI, if it is not the
+            one that the producer connects to.
+        sasl_oauth_token_provider: An `aioidem.abc.AbstractTokenProvider`, or aiokafka's.
+        metrics_collector: An `aioidem.abc.ProducerMetricsCollector`.
+        more: The arguments of `MoreOptions`.
 
     Raises:
-        ConfigError: (a ValueError) a value is illegal or contradicts another. TypeError: there is
-        no such argument.
+        ConfigError: A value is illegal or contradicts another one. It is a ValueError.
+        TypeError: There is no such argument.
     """
 
     _producer: Producer | None = None  # for __del__, should the constructor raise
@@ -180,7 +191,7 @@ class AIOKafkaProducer:
 
     @property
     def client(self) -> ProducerClient:
-        """What is known of the cluster, as `client.cluster`."""
+        """What the producer knows of the cluster, as `client.cluster`."""
         return self._client
 
     # -- life --------------------------------------------------------------------------------------
@@ -189,10 +200,12 @@ class AIOKafkaProducer:
         """Connect and, with idempotence, get a producer id. After a failure it may be called again.
 
         Raises:
-            KafkaConnectionError: no broker could be reached. KafkaTimeoutError: not done within
-            `max_block_ms`. ProducerClosed: it runs already, or was stopped. ConfigError: called on
-            another loop than the constructor was given. AuthenticationFailedError,
-            BrokerResponseError: the cluster refuses.
+            KafkaConnectionError: No broker could be reached.
+            KafkaTimeoutError: It was not done within `max_block_ms`.
+            ProducerClosed: The producer runs already, or was stopped.
+            ConfigError: It was called on another loop than the one given to the constructor.
+            AuthenticationFailedError: The broker rejected the client, or the client the broker.
+            BrokerResponseError: The cluster refuses to give a producer id.
         """
         running = _running_loop()
         if self._loop is not None and running is not self._loop:
@@ -211,12 +224,14 @@ class AIOKafkaProducer:
         self._started = True
 
     async def stop(self) -> None:
-        """Deliver what is queued, by `delivery_timeout_ms` at the latest, and close. May be called
-        again, and by another task than called `start`.
+        """Deliver what is queued, within `delivery_timeout_ms`, and close the producer.
+
+        It may be called again, and by another task than the one that called `start`.
 
         Raises:
-            WrongLoopError: called from another thread or event loop than `start`; it runs on.
-            ForkedProducerError: in a child process.
+            WrongLoopError: It was called from another thread or event loop than `start`. The
+                producer was not closed.
+            ForkedProducerError: It was called in a child process.
         """
         before, self._stopped = self._stopped, True
         with self._translation:
@@ -227,11 +242,13 @@ class AIOKafkaProducer:
                 raise
 
     async def flush(self) -> None:
-        """Wait until every record queued before has its outcome, without lingering. Their errors
-        are in their futures. Before the start and after the stop there is none to wait for.
+        """Wait until every record that was queued before has its outcome, without lingering.
+
+        The futures have the records' errors. Before `start` and after `stop` it returns at once.
 
         Raises:
-            ProducerClosed: it ended by itself. ForkedProducerError: in a child process.
+            ProducerClosed: The producer has ended by itself.
+            ForkedProducerError: It was called in a child process.
         """
         if not self._started or self._stopped:
             return
@@ -280,28 +297,31 @@ class AIOKafkaProducer:
     ) -> DeliveryFuture:
         """Wait for metadata and room, queue a record, and return its future.
 
-        Cancelled before it returns, nothing was queued. Cancelling the future does not stop the
-        record.
+        If the call is cancelled before it returns, nothing was queued. Cancelling the future does
+        not cancel the record.
 
         Args:
-            topic: its name.
-            value: bytes, or what the value serialiser takes; None is a tombstone, and needs a key.
-            key: likewise; decides the partition.
-            partition: overrides the partitioner's choice.
-            timestamp_ms: milliseconds since the epoch, up to the year 5138, fractions dropped; None
+            topic: The topic's name.
+            value: Bytes, or what the value serialiser takes; None is a tombstone and needs a key.
+            key: Bytes, or what the key serialiser takes; it decides the partition.
+            partition: The partition's number; None lets the partitioner decide.
+            timestamp_ms: Milliseconds since the epoch, up to the year 5138, fractions dropped; None
                 is now.
             headers: (name, value) pairs.
 
         Returns:
-            A future of the record's `RecordMetadata`, or of its error, whose `status` says whether
-            the record may be in the log. Under acks=0 it is done when the record is on its way, and
-            the result is None.
+            A future of the record's `RecordMetadata`. If the record fails, the future has an error
+            whose `status` says whether the record may be in the log. With acks=0 the future is done
+            when the record was sent, and its result is None.
 
         Raises:
-            KafkaTimeoutError: no metadata or room within `max_block_ms`.
-            UnknownTopicOrPartitionError, TopicAuthorizationFailedError: says the cluster.
-            MessageSizeTooLargeError: more than `max_request_size`.
-            RecordError, TypeError: the record cannot be sent as given. ProducerClosed.
+            KafkaTimeoutError: There was no metadata or room within `max_block_ms`.
+            UnknownTopicOrPartitionError: The cluster does not have the topic or partition.
+            TopicAuthorizationFailedError: The client is not authorised to use the topic.
+            MessageSizeTooLargeError: The record exceeds `max_request_size`.
+            RecordError: An argument has an illegal value.
+            TypeError: An argument has the wrong type.
+            ProducerClosed: The producer is not started, or was stopped.
         """
         with self._translation:
             if value is None and key is None:
@@ -327,12 +347,12 @@ class AIOKafkaProducer:
         timestamp_ms: float | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """`await (await send(...))`: send a record and wait for its outcome."""
+        """Send a record and wait for its outcome: `await (await send(...))`."""
         future = await self.send(topic, value, key, partition, timestamp_ms, headers)
         return await future
 
     def create_batch(self) -> BatchBuilder:
-        """An empty batch of at most `max_batch_size` bytes, for `send_batch`."""
+        """Return an empty batch of at most `max_batch_size` bytes, for `send_batch`."""
         return BatchBuilder(
             self._config.batch_size,
             key_serializer=self._key_serializer,
@@ -345,18 +365,22 @@ class AIOKafkaProducer:
         """Wait for metadata and room, queue a batch, and return its future.
 
         Args:
-            batch: from `create_batch`. Closed before, it goes out as one batch of these records and
-                no others. It takes no more records after this.
-            topic: its name.
-            partition: where to; None leaves it to the partitioner, as for a record without a key.
+            batch: A batch of `create_batch`. If it is closed, it is sent as one batch of exactly
+                its records. It takes no more records after this call.
+            topic: The topic's name.
+            partition: The partition's number; None lets the partitioner decide, as for a record
+                without a key.
 
         Returns:
-            A future of the first record's `RecordMetadata`, or of the first error in it.
+            A future of the first record's `RecordMetadata`, or of the first record's error that
+            failed.
 
         Raises:
-            As for `send`. RecordError: the batch was sent before. TypeError: it is none.
+            KafkaError: As for `send`.
+            RecordError: The batch was sent before.
+            TypeError: It is not a `BatchBuilder`.
         """
-        # Types are not checked at run time, and aiokafka fails in its sender, where nobody hears.
+        # aiokafka does not check the type, and fails later in its sender, unseen by the caller.
         given: object = batch
         if not isinstance(given, BatchBuilder):
             raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
@@ -380,16 +404,21 @@ class AIOKafkaProducer:
         return batch_future(self._loop, deliveries, self._translation)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic.
+        """Return the numbers of a topic's partitions, asking for metadata if they are not known.
 
         Raises:
-            As for `send`.
+            KafkaError: As for `send`.
         """
         with self._translation:
             return await self._native.partitions_for(topic)
 
     async def _await_partition(self, topic: str, partition: int | None) -> float | None:
-        """Wait until it is known; until when the call may then wait for room."""
+        """Wait until a partition is known.
+
+        Returns:
+            When the call's `max_block_ms` ends, on the event loop's clock; None if nothing was
+            waited for.
+        """
         if self._inside.topics.knows(topic, partition):
             return None
         given: object = partition
@@ -406,8 +435,8 @@ class AIOKafkaProducer:
         return (self._config.partitioner or _DEFAULT_PARTITIONER)(None, everything, available)
 
     def _partition(self, _topic: str, partition: int | None, *_record: object) -> int | None:
-        # OpenTelemetry's instrumentation asks before it calls `send`. Only what the caller said is
-        # known then: asking the partitioner twice would name another partition than is used.
+        # OpenTelemetry's instrumentation calls this before `send`. Only the caller's own choice is
+        # known then: calling the partitioner here as well could name another partition.
         return partition
 
     # -- transactions ------------------------------------------------------------------------------
@@ -415,62 +444,73 @@ class AIOKafkaProducer:
     # docs/transactions.md says what is promised, and what each error means.
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction; what is sent from here on is part of it.
+        """Begin a transaction, to which all records belong that are sent after it.
 
         Raises:
-            IllegalOperation: there is no transactional id. IllegalStateError: one is open, or its
-            commit goes on. KafkaTimeoutError: the last one's end goes on after `max_block_ms`; call
-            again. KafkaError: what the last one failed of, until it is aborted; or fatal, such as
-            `ProducerFenced`.
+            IllegalOperation: There is no transactional id.
+            IllegalStateError: A transaction is open, or a commit is still going on.
+            KafkaTimeoutError: The end of the last transaction takes longer than `max_block_ms`;
+                call again.
+            KafkaError: The error that the last transaction failed with, until it is aborted; or a
+                fatal one, such as `ProducerFenced`.
         """
         with self._translation:
             await self._native.begin_transaction()
 
     async def commit_transaction(self) -> None:
-        """Deliver every record of the transaction, then commit it. Cancelled, it goes on.
+        """Deliver every record of the transaction, then commit it.
+
+        Cancelling the call does not stop the commit.
 
         Raises:
-            IllegalOperation: there is no transactional id. IllegalStateError: none is open.
-            KafkaTimeoutError: not done within `delivery_timeout_ms`; it goes on, call again.
-            KafkaError: what the transaction failed of: abort it; or fatal, and then `status` says
-            whether it may have been committed.
+            IllegalOperation: There is no transactional id.
+            IllegalStateError: No transaction is open.
+            KafkaTimeoutError: It is not done within `delivery_timeout_ms`. It goes on; call again.
+            KafkaError: The error that the transaction failed with: abort it. Or a fatal one, whose
+                `status` says whether the transaction may have been committed.
         """
         with self._translation:
             await self._native.commit_transaction(self._limit)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction. Records without an outcome fail with `TransactionAborted`.
-        Cancelled, it goes on.
+        """Abort the transaction; records without an outcome fail with `TransactionAborted`.
+
+        Cancelling the call does not stop the abort.
 
         Raises:
-            IllegalOperation: there is no transactional id. IllegalStateError: none is open, or its
-            commit may have taken place. KafkaTimeoutError: not done within `delivery_timeout_ms`;
-            it goes on, call again. KafkaError: fatal.
+            IllegalOperation: There is no transactional id.
+            IllegalStateError: No transaction is open, or its commit may have taken place.
+            KafkaTimeoutError: It is not done within `delivery_timeout_ms`. It goes on; call again.
+            KafkaError: A fatal error has ended the producer.
         """
         with self._translation:
             await self._native.abort_transaction(self._limit)
 
     def transaction(self) -> TransactionContext:
-        """A context that begins a transaction, commits it at its end, and aborts it if it is left
-        by an exception or cannot be committed.
+        """Return a context manager that begins a transaction and ends it with the block.
+
+        It commits at the end of the block, and aborts if the block raises or the commit fails.
         """
         return TransactionContext(self)
 
     async def send_offsets_to_transaction(
         self, offsets: Offsets[Place], group_id: str | ConsumerGroupMetadata
     ) -> None:
-        """Commit consumer offsets with the transaction.
+        """Commit a consumer group's offsets as a part of the transaction.
 
         Args:
-            offsets: the next offset to read, by partition; with metadata if it is a pair.
-            group_id: the consumers' group; with the consumer's place in it brokers refuse what a
-                consumer says that has lost its partitions (KIP-447).
+            offsets: By partition, the next offset to be read, alone or in a pair with metadata.
+            group_id: The group's id, or the consumer's `ConsumerGroupMetadata`: with it brokers
+                refuse the offsets of a consumer that has lost its partitions (KIP-447).
 
         Raises:
-            IllegalOperation: there is no transactional id, or no transaction is open.
-            ValueError, TypeError: no such offsets, or group. KafkaTimeoutError: not done within
-            `delivery_timeout_ms`; call again with the same. KafkaError: refused, and the
-            transaction can only be aborted; or fatal.
+            IllegalOperation: There is no transactional id, or no transaction is open.
+            ValueError: There are no offsets, or the group or an offset is illegal.
+            TypeError: A partition or metadata has the wrong type.
+            KafkaTimeoutError: It is not done within `delivery_timeout_ms`; call again with the same
+                arguments.
+            KafkaError: The offsets were refused, and the transaction can only be aborted; or a
+                fatal error has ended the producer.
         """
         with self._translation:
             self._inside.check_transaction()
@@ -485,7 +525,7 @@ class AIOKafkaProducer:
 
 
 class TransactionContext:
-    """`async with producer.transaction()`."""
+    """The context manager behind `async with producer.transaction()`."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
@@ -531,5 +571,5 @@ def _where_made(loop: asyncio.AbstractEventLoop | None) -> traceback.StackSummar
 
 
 def _nowhere(topic: str, partition: int) -> RecordMetadata:
-    """What is told of an empty batch."""
+    """Return the metadata for an empty batch: no offset and no timestamp."""
     return RecordMetadata(topic, partition, TopicPartition(topic, partition), -1, None, 0, None)

@@ -1,9 +1,10 @@
-"""What results and errors become on their way out of the drop-in: a seam for faces on the face.
+"""Translation: how the native producer's results and errors leave the drop-in.
 
-Invariant: everything the drop-in raises or resolves a future with has passed through here once.
+`aioidem.integrations.aiokafka` has a subclass that makes aiokafka's own types. Invariant: whatever
+the drop-in raises or resolves a future with has passed through a translation once.
 
-Of a transaction that can only be aborted aiokafka raises the reason itself, and of an epoch that is
-too old it says ProducerFenced: except clauses for these go on working.
+For a transaction that can only be aborted aiokafka raises the reason itself, and for an epoch that
+is too old ProducerFenced. The drop-in does the same, so that ``except`` clauses keep working.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ __all__ = ["OWN", "Translation", "reason_of"]
 
 
 class Translation:
-    """aioidem's own names. As a context manager it translates what its body raises.
+    """The translation to aioidem's own types; as a context manager it translates exceptions.
 
-    It has no state, so one instance serves everyone, and a future that waits for its outcome keeps
+    It has no state, so one instance serves all producers, and a pending future that holds it keeps
     no producer alive.
     """
 
     __slots__ = ()
 
     def error(self, error: KafkaError) -> Exception:
-        """The exception to raise for one of aioidem's."""
+        """Return the exception to raise for one of the native producer's."""
         return reason_of(error)
 
     def metadata(self, metadata: RecordMetadata) -> RecordMetadata:
-        """The result to give for a record that was sent."""
+        """Return the result to give for a record's metadata."""
         return metadata
 
     def __enter__(self) -> None:
-        """Enter the body whose errors are translated."""
+        """Enter the block whose exceptions are translated."""
 
     def __exit__(
         self,
@@ -55,7 +56,7 @@ class Translation:
 
 
 def reason_of(error: KafkaError) -> KafkaError:
-    """What aiokafka would name: see above."""
+    """Return the error that aiokafka would raise; see the module's docstring."""
     reason = error.__cause__
     if isinstance(error, AbortableTransactionError) and isinstance(reason, KafkaError):
         reason = copy.copy(reason)

@@ -115,8 +115,9 @@ def _about_sasl(config: ProducerConfig, mechanism: str) -> Iterator[str]:
     plaintext = config.security_protocol == "SASL_PLAINTEXT"
     if plaintext and mechanism in _READABLE and not config.sasl_allow_plaintext:
         yield (
-            f"sasl_mechanism={mechanism!r} over SASL_PLAINTEXT shows the credentials to whoever "
-            "listens: expected SASL_SSL, or sasl_allow_plaintext=True (sasl.allow.plaintext)"
+            f"sasl_mechanism={mechanism!r} over SASL_PLAINTEXT shows the credentials to anybody "
+            "who can read the network traffic: expected SASL_SSL, or sasl_allow_plaintext=True "
+            "(sasl.allow.plaintext)"
         )
     library, extra = _LIBRARIES.get(mechanism, (None, ""))
     if library is not None and importlib.util.find_spec(library) is None:

@@ -1,15 +1,15 @@
-"""For services that keep aiokafka for consuming: our producer in aiokafka's own types.
+"""The drop-in producer in aiokafka's own types, for services that keep aiokafka for consuming.
 
-`AIOKafkaProducer` here is the drop-in, but what it raises are aiokafka's exceptions and what it
-returns aiokafka's structs, so that `except aiokafka.errors.KafkaError` and `isinstance` go on
-working. `install` puts it in aiokafka's place for frameworks that make the producer themselves.
+This `AIOKafkaProducer` raises aiokafka's exceptions and returns aiokafka's structs, so that
+`except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` puts it in the place of
+aiokafka's for frameworks that make the producer themselves.
 
 Invariants: an exception has the class of the same name, or of its nearest ancestor that aiokafka
-has; its `status` says NOT_WRITTEN or UNKNOWN, and its cause is aioidem's own. Constructor errors
-are ValueError and TypeError in both, and are left alone.
+has. Its `status` says NOT_WRITTEN or UNKNOWN, and its cause is aioidem's exception. Errors of the
+constructor are ValueError and TypeError in both libraries and are not translated.
 
-Rejected: exceptions that are of both trees (their `str` and `__reduce__` would be one tree's, and
-`type(error)` neither's).
+Rejected: exceptions that belong to both class trees (their `str` and `__reduce__` would be those of
+one tree, and `type(error)` would be a class of neither).
 """
 
 from __future__ import annotations
@@ -72,15 +72,19 @@ class AIOKafkaProducer(_AIOKafkaProducer):
 
 
 def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata:
-    """The place of aiokafka's consumer in its group, for `send_offsets_to_transaction` (KIP-447).
+    """Return an aiokafka consumer's place in its group for `send_offsets_to_transaction` (KIP-447).
 
-    Take it with the records, nothing awaited since `getmany` returned: aiokafka's consumer
-    rebalances in the background, and the place that it has later may be one without these records'
-    partitions. Brokers refuse the offsets of a place that is no more.
+    Call it together with `getmany`, with no `await` in between. aiokafka's consumer rebalances in
+    the background, and after that it may no longer own the partitions of these records. Brokers
+    refuse the offsets of a place that is out of date.
+
+    Args:
+        consumer: A started consumer with a group id.
 
     Raises:
-        TypeError: the consumer has no group, or was not started. CommitFailedError (aiokafka's): it
-        is not in its group now, and what it has read may be read by another.
+        TypeError: The consumer has no group, or was not started.
+        CommitFailedError: (aiokafka's) The consumer is not in its group now, and another one may
+            read the same records.
     """
     # aiokafka has no public names for any of it.
     coordinator: Any = getattr(consumer, "_coordinator", None)
@@ -93,7 +97,7 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         coordinator._group_instance_id,  # noqa: SLF001
     )
     if place.generation_id < 0 and coordinator._subscription.partitions_auto_assigned():  # noqa: SLF001
-        # Brokers take it for a consumer with partitions of its own choice, and check nothing.
+        # Brokers would take it for a consumer that assigns itself partitions, and check nothing.
         raise aiokafka.errors.CommitFailedError
     return place
 
@@ -104,25 +108,25 @@ async def committed(
     partitions: Collection[aiokafka.TopicPartition],
     timeout_ms: float = 120_000,
 ) -> dict[aiokafka.TopicPartition, int]:
-    """Read a group's committed offsets, once no open transaction can change them (KIP-447).
+    """Return a group's committed offsets, once no open transaction can change them (KIP-447).
 
-    aiokafka's consumer begins at what is committed without waiting for transactions: a partition
-    that changes hands while a commit is being carried out would be read again from before it.
-    Compare with this before the first records of a partition are copied.
+    aiokafka's consumer starts at the committed offset without waiting for open transactions. If a
+    partition moves to it while a commit is going on, it reads records that the transaction has
+    already consumed. Compare its position with this before the first records are copied.
 
     Args:
-        producer: says how to connect.
-        group_id: the consumers' group.
-        partitions: which.
-        timeout_ms: how long transactions, and brokers that are away, are waited for; by default
-            twice the default of `transaction_timeout_ms`.
+        producer: The producer whose options say how to connect.
+        group_id: The consumers' group.
+        partitions: The partitions to ask for.
+        timeout_ms: How many milliseconds to wait for transactions and for brokers that are down;
+            the default is twice the default of `transaction_timeout_ms`.
 
     Returns:
-        The next offset to read of each partition; without those for which nothing is committed.
+        The next offset to read by partition, without those for which nothing is committed.
 
     Raises:
-        KafkaTimeoutError: (aiokafka's) a transaction was not over in time, or no broker answered.
-        KafkaError: (aiokafka's) refused, or the brokers are older than 2.5.
+        KafkaTimeoutError: (aiokafka's) A transaction did not end in time, or no broker answered.
+        KafkaError: (aiokafka's) The brokers refuse, or are older than Kafka 2.5.
     """
     config = producer._config  # noqa: SLF001 - a part of it
     with producer._translation:  # noqa: SLF001
@@ -134,8 +138,9 @@ async def committed(
 def install() -> None:
     """Put this class in the place of `aiokafka.AIOKafkaProducer`, for the whole process.
 
-    Every loaded module that has imported the name gets it too, so this may be called before or
-    after a framework was imported, but before it makes its producer.
+    It also replaces the name in every loaded module that has imported it. So it may be called
+    before or after a framework is imported, but must be called before the framework makes its
+    producer.
     """
     for name, module in list(sys.modules.items()):
         if name != __name__ and vars(module).get(_NAME) is _THEIRS:
@@ -144,14 +149,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. Producers that exist stay what they are."""
+    """Undo `install`; producers that exist are not changed."""
     while _replaced:
         setattr(_replaced.pop(), _NAME, _THEIRS)
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """`install` for the body of a `with`."""
+    """Return a context manager that calls `install`, and `uninstall` at its end."""
     install()
     try:
         yield

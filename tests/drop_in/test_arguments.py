@@ -197,7 +197,7 @@ def test_plain_without_tls_is_taken_as_meant_and_warned_of(
     }
     with caplog.at_level(logging.WARNING, "aioidem"):
         assert config(**arguments).sasl_mechanism == "PLAIN"
-    assert "shows the credentials to whoever listens" in caplog.text
+    assert "shows the credentials to anybody who can read the network" in caplog.text
     assert "hunter2" not in caplog.text
     with pytest.raises(ValueError, match="sasl_allow_plaintext"):
         config(**arguments, sasl_allow_plaintext=False)
