@@ -76,7 +76,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven]:
-    """An empty Maven repository in the place of Maven Central, and no jars found before."""
+    """Put an empty Maven repository in the place of Maven Central, and find no older jars."""
     made = FakeMaven(tmp_path / "central")
     made.folder.mkdir()
     with made.serve():

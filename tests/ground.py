@@ -25,7 +25,7 @@ def foreign(name: str) -> bool:
 
 
 def hostile(folder: Path) -> dict[str, str]:
-    """This environment with all that another machine may have in it, in a home of its own."""
+    """Return this environment with everything that another machine may have in it."""
     home, scratch = folder / "a home", folder / "a scratch"
     for each in (home, scratch):
         each.mkdir(exist_ok=True)

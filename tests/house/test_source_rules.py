@@ -63,7 +63,7 @@ def _committed() -> list[Path]:
 
 
 def missing_header(text: str) -> Iterable[str]:
-    """A module says what it is before anything else."""
+    """Find a module without a docstring at its head."""
     # Without parsing the rest: that would be most of the time of all these tests.
     skipped = (tokenize.COMMENT, tokenize.NL)
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -87,7 +87,10 @@ def unfinished(text: str) -> Iterable[str]:
 
 
 def sleeps(text: str) -> Iterable[str]:
-    """A test waits for an event. A sleep is too long here and too short on a busy machine."""
+    """Find sleeps: too long here, and too short on a busy machine.
+
+    A test waits for an event.
+    """
     if "sleep" not in text:
         return
     tree, lines = ast.parse(text), text.splitlines()
@@ -109,14 +112,14 @@ def sleeps(text: str) -> Iterable[str]:
 
 
 def machine_traces(text: str) -> Iterable[str]:
-    """A path or a host of one machine is of no use on another."""
+    """Find paths and hosts of one machine: they are of no use on another."""
     for number, line in enumerate(text.splitlines(), 1):
         if _MACHINE_PATH.search(line) or any(host in line for host in _HOSTS):
             yield f"line {number}: {line.strip()[:100]}"
 
 
 def absent_documents(text: str) -> Iterable[str]:
-    """A reader can look up what a line refers to."""
+    """Find references that a reader cannot look up."""
     for number, line in enumerate(text.splitlines(), 1):
         for name in _DOCUMENT.findall(line):
             if not any((ROOT / folder / name).exists() for folder in ("", "docs", "tests")):

@@ -37,21 +37,21 @@ def configure() -> ProducerConfig:
 
 
 def refused() -> None:
-    """What a checker must refuse: each ignore is itself an error where it is not needed."""
+    """Call what a checker must refuse: an ignore that is not needed is itself an error."""
     ProducerConfig.build("b", linger_ms=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ProducerConfig.build("b", compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ProducerConfig.build("b", max_block="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def partition() -> int:
-    """A partitioner called by hand."""
+    """Call a partitioner by hand."""
     partitioner: Partitioner = DefaultPartitioner()
     assert_type(murmur2(b"key"), int)
     return partitioner(b"key", [0, 1], [0])
 
 
 async def produce() -> None:
-    """The whole way of a record, each kind of sending."""
+    """Send records in each way, and use their outcomes."""
     async with aioidem.Producer("broker:9092", linger=0.005, acks="all") as producer:
         metadata = await producer.send("t", b"v", key=b"k", headers=[("h", b"1"), ("none", None)])
         assert_type(metadata, RecordMetadata)

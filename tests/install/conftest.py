@@ -43,13 +43,13 @@ def _index(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as a clone has it."""
+    """Return a copy of the project as a clone has it."""
     return copy_tree(ROOT, tmp_path_factory.mktemp("clone") / "aioidem")
 
 
 @pytest.fixture(scope="session")
 def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The wheel and the sdist, each built from a copy of the tree."""
+    """Build the wheel and the sdist, each from a copy of the tree."""
     out, place = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("build") / "aioidem"
     place = copy_tree(tree, place)
     done = uv("build", "--quiet", "--sdist", "--wheel", "--out-dir", str(out), str(place), cwd=out)

@@ -24,7 +24,7 @@ def files(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist's folder."""
+    """Unpack the sdist and return its folder."""
     where = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(built.sdist) as archive:
         archive.extractall(where, filter="data")

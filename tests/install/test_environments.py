@@ -1,5 +1,6 @@
-"""`pip install aioidem` into an empty environment, alone and with each extra alone: it imports, a
-record is sent, and the extra does what it is for.
+"""`pip install aioidem` into an empty environment, alone and with each extra alone.
+
+It imports, a record is sent, and the extra does what it is for.
 """
 
 from __future__ import annotations

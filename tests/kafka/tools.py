@@ -74,7 +74,7 @@ def bounded(
 
 
 def partition_of(producer: Producer, topic: str, partition: int = 0) -> PartitionStatistics:
-    """What the producer says of one partition."""
+    """Return the producer's statistics of one partition."""
     [found] = [
         each
         for each in producer.statistics().partitions
@@ -103,7 +103,7 @@ class SpanCount:
         proxy.on_answer = self._on_answer
 
     def max_span(self, partition: int = 0) -> int:
-        """The widest span of any topic's partition of this number."""
+        """Return the widest span among all topics' partitions of this number."""
         return max(
             (each.max_span() for (_, number), each in self._spans.items() if number == partition),
             default=0,
@@ -202,11 +202,11 @@ class History:
         return config.delivery_timeout + config.request_timeout + _SLACK
 
     def offsets(self) -> list[int]:
-        """The offset each record was acknowledged at, -1 where none was named."""
+        """Return the offset of each acknowledged record, -1 where the broker named none."""
         return [each.metadata.offset for each in self.deliveries]
 
     def settle(self) -> list[Row]:
-        """The rows with their outcomes; every delivery must be done."""
+        """Return the rows with their outcomes; every delivery must be done."""
         for row, delivery in zip(self.rows, self.deliveries, strict=True):
             row.outcome = {
                 DeliveryStatus.ACKED: Outcome.ACKED,
@@ -252,7 +252,7 @@ async def outcomes(deliveries: Iterable[Delivery]) -> list[DeliveryStatus]:
 
 
 def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[LogRecord]:
-    """A dumped log as the history checker takes it."""
+    """Return a dumped log in the form that the history checker takes."""
     return [
         LogRecord(topic, partition, record.offset, bytes.fromhex(record.payload or ""))
         for batch in dump
@@ -264,7 +264,7 @@ def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[
 def judge(
     histories: Iterable[History], log: Sequence[LogRecord], expect: Expectations | None = None
 ) -> list[Violation]:
-    """What is wrong with the histories, lateness included, were this the log."""
+    """Return what would be wrong with the histories, lateness included, if this were the log."""
     histories = list(histories)
     deadline = max(each.deadline for each in histories)
     rows = [row for each in histories for row in each.settle()]

@@ -25,7 +25,7 @@ _SENTINEL: Final = "the end"
 
 
 def values(topic: str, transaction: str, count: int) -> list[bytes]:
-    """What `send` sends."""
+    """Return the values that `send` sends."""
     return [f"{topic}/{transaction}/{number}".encode() for number in range(count)]
 
 
@@ -54,7 +54,10 @@ def each_of(api_key: int, action: Action) -> FrameHook:
 
 
 def seen_of(cluster: KafkaCluster, api_key: int, *, answer: bool = False) -> list[FrameSeen]:
-    """The requests of an API, or their answers, that the first proxy saw. See `forget`."""
+    """Return the requests of an API, or their answers, that the first proxy saw.
+
+    `forget` empties them.
+    """
     return [
         each for each, _ in cluster.proxy.trace if each.api_key == api_key and each.answer is answer
     ]
@@ -106,7 +109,7 @@ async def decided(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
 
 
 async def committed(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]:
-    """What aiokafka's consumer reads there with read_committed, once nothing is open any more."""
+    """Return what aiokafka's consumer reads with read_committed once nothing is open."""
     end = await decided(cluster, topic, partition)
     place = aiokafka.TopicPartition(topic, partition)
     found: list[bytes] = []
@@ -137,7 +140,10 @@ async def ends(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[st
 async def group_offset(
     cluster: KafkaCluster, group: str, topic: str, *, stable: bool = True
 ) -> int:
-    """What the group has committed; if stable, waits until no transaction moves it any more."""
+    """Return the committed offset of a group.
+
+    If it is to be stable, wait until no transaction can change it any more.
+    """
     places = [{"name": topic, "partition_indexes": [0]}]
     wanted = {"group_id": group, "topics": places}
     offset = -1
@@ -183,8 +189,9 @@ async def markers_written(cluster: KafkaCluster, transactional_id: str) -> None:
 
 
 class Witness:
-    """Holds what each test says is committed against aiokafka's consumer, at once, and in the end
-    all of it against Java's.
+    """Compare what each test says is committed with what other consumers read.
+
+    aiokafka's consumer reads at once, and Java's reads all of it in the end.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -194,9 +201,9 @@ class Witness:
     async def reads(
         self, topic: str, *transactions: tuple[str, int], for_good: bool = True
     ) -> None:
-        """These are committed there, with so many records each, and nothing else.
+        """Assert that these topics have so many committed records each, and nothing else.
 
-        :param for_good: Java will read the same in the end, whatever happens to the broker.
+        With `for_good` Java will read the same in the end, whatever happens to the broker.
         """
         expected = [each for name, count in transactions for each in values(topic, name, count)]
         assert await committed(self._cluster, topic) == expected
@@ -204,8 +211,10 @@ class Witness:
             self._expected[topic] = expected
 
     async def java_reads_the_same(self) -> None:
-        """One run for all topics. In each a last record follows, so that one too many would show:
-        there is no end of a log in Java's console consumer.
+        """Run Java's console consumer once for all topics.
+
+        Each topic gets a last record, so that one too many would show: the console consumer knows
+        no end of a log.
         """
         async with Producer(
             self._cluster.bootstrap_servers, transactional_id="the-last-one"

@@ -179,7 +179,7 @@ async def _producers(cluster: KafkaCluster, topic: str) -> Any:
 
 
 async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
-    """What the leader of partition 0 knows: (producer id, epoch) -> the last sequence."""
+    """Return what the leader of partition 0 knows: (producer id, epoch) -> last sequence."""
     partition = await _producers(cluster, topic)
     assert partition.error_code == ErrorCode.none
     return {
@@ -293,7 +293,7 @@ async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None)
 
 @contextmanager
 def link(cluster: KafkaCluster, rtt: float) -> Iterator[None]:
-    """The proxy's round-trip time while the body runs."""
+    """Set the proxy's round-trip time while the body runs."""
     cluster.proxy.set_link(rtt=rtt)
     try:
         yield

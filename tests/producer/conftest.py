@@ -26,7 +26,7 @@ _REAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """The event loop of the test's world."""
+    """Run the test on the event loop of its world."""
     world = getattr(request, "param", "virtual")
     if world == "virtual":
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}

@@ -1,7 +1,7 @@
-"""Many records that waited for their topic's metadata are given their partitions some thousand per
-turn of the loop, in call order, those that come meanwhile behind them.
+"""Records that waited for metadata get partitions some thousand per turn of the loop.
 
-Turns are counted and no time is measured (benchmarks/hostile_answers.py does that).
+Call order is kept, and records that come meanwhile are behind them. Turns are counted and no time
+is measured (benchmarks/hostile_answers.py does that).
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_config_and_options_together_are_refused() -> None:
 
 @asynccontextmanager
 async def running(transport: Transport, **options: Any) -> AsyncIterator[Producer]:
-    """A producer that has sent two records; it can send a third when the block is over."""
+    """Run a producer that has sent two records; it can send a third when the block is over."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", partitions=1)
         async with producer_for(cluster, max_block=0.5, **options) as producer:
@@ -270,14 +270,14 @@ Greet = Callable[[SocketStream], Awaitable[None]]
 
 
 async def says(stream: SocketStream, answer: bytes) -> None:
-    """Reads what comes first and answers with these bytes."""
+    """Read what comes first and answer with these bytes."""
     await stream.receive()
     if answer:
         await stream.send(answer)
 
 
 def sayer(answer: bytes) -> Greet:
-    """A server of one sentence."""
+    """Return a server of one sentence."""
 
     async def greet(stream: SocketStream) -> None:
         await says(stream, answer)
@@ -297,7 +297,7 @@ async def openssl(stream: SocketStream) -> None:
 
 
 async def hangs_up(_stream: SocketStream) -> None:
-    """A port that closes at once."""
+    """Serve a port that closes at once."""
 
 
 STRANGERS = [
@@ -325,7 +325,7 @@ STRANGERS = [
 
 @asynccontextmanager
 async def stranger(greet: Greet) -> AsyncIterator[int]:
-    """A server on loopback that is no broker; its port."""
+    """Run a server on loopback that is no broker, and return its port."""
 
     async def serve(stream: SocketStream) -> None:
         async with stream:

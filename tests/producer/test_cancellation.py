@@ -34,7 +34,7 @@ ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
 async def running(
     transport: Transport, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """A producer that knows its topic, on a cluster that answers nothing until told to."""
+    """Run a producer that knows its topic, on a cluster that is silent until released."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         cluster.hold_high_watermark("t")
@@ -53,7 +53,7 @@ async def running(
 
 
 async def stored(cluster: EmbeddedCluster, producer: Producer) -> list[Any]:
-    """What is in the log once everything is settled."""
+    """Return what is in the log once everything is settled."""
     cluster.release_high_watermark("t")
     await producer.flush()
     return stored_values(cluster)

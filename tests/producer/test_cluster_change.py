@@ -64,7 +64,7 @@ async def two_clusters(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, E
 
 
 async def move(name: Name, to: EmbeddedCluster) -> None:
-    """The name leads elsewhere from now on, and the cluster it led to is gone."""
+    """Let the name lead elsewhere from now on, and end the cluster that it led to."""
     before, name.cluster = name.cluster, to
     for broker in list(before.state.brokers):
         await before.stop_broker(broker)

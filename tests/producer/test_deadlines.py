@@ -62,7 +62,7 @@ SILENCES = pytest.mark.parametrize(
 async def running(
     silence: Interceptor, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """A started producer that knows its topic; from then on its cluster is silent."""
+    """Run a producer that knows its topic; from then on its cluster is silent."""
     async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, **LIMITS | options) as producer:

@@ -56,8 +56,10 @@ def cutting(connections: int) -> Callable[[RequestSeen], Action | None]:
 
 
 async def sent_until_wide(producer: Producer, seconds: float) -> tuple[float, int]:
-    """Send records one after the other until the window is 20: after how many (virtual) seconds
-    that was, and after how many records. Fails after `seconds`.
+    """Send records one after the other until the window is 20.
+
+    Returns after how many (virtual) seconds that was, and after how many records. Fails after
+    `seconds`.
     """
     start, count = anyio.current_time(), 0
     while anyio.current_time() < start + seconds:
@@ -95,8 +97,9 @@ async def test_two_connections_cut_before_their_first_answer_cost_a_known_broker
 async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
     transport: Transport, discovery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be one that hangs up on v14: v13 meanwhile, then it is tried again, on the connection
-    that is there.
+    """v14 is tried again after a second, on the connection that is there.
+
+    The broker may be one that hangs up on v14, so v13 is spoken meanwhile.
     """
     caplog.set_level(logging.INFO, logger="aioidem")
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:

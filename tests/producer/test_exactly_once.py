@@ -34,7 +34,7 @@ BROKERS, PARTITIONS, RECORDS, AT_ONCE, KILLS = 3, 2, 240, 10, 12
 
 
 def changed(value: bytes) -> bytes:
-    """What becomes of a record."""
+    """Return what becomes of a record's value."""
     return b"copied " + value
 
 
@@ -88,8 +88,10 @@ class Killers:
         self._tasks.start_soon(self._stop, self._down)
 
     def start(self, cluster: EmbeddedCluster) -> asyncio.Task[None]:
-        """A copier, in a task of asyncio's: aiokafka's consumer knows nothing of cancel scopes, and
-        a cancellation of its own tasks may reach who awaits them.
+        """Start a copier in a task of asyncio's.
+
+        aiokafka's consumer knows nothing of cancel scopes, and a cancellation of its own tasks may
+        reach whoever awaits them.
         """
         self.copier = asyncio.create_task(copy(cluster))
         return self.copier
@@ -100,7 +102,7 @@ class Killers:
 
 @asynccontextmanager
 async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A producer that is not closed as it should be: its process is killed."""
+    """Copy with a producer that is not closed as it should be: its process is killed."""
     producer = producer_for(cluster, transactional_id=GROUP, retry_backoff_max=0.1)
     try:
         await producer.start()
@@ -134,8 +136,9 @@ async def copy(cluster: EmbeddedCluster) -> None:
 
 
 async def ended(copier: asyncio.Task[None]) -> bool:
-    """Whether it copied all there was to copy; False where it was killed, or failed as a process
-    may beside brokers that die.
+    """Return whether it copied everything.
+
+    It is False where it was killed, or failed as a process may beside brokers that die.
     """
     try:
         await asyncio.wait([copier])
@@ -148,7 +151,7 @@ async def ended(copier: asyncio.Task[None]) -> bool:
 
 
 async def fill(cluster: EmbeddedCluster) -> None:
-    """What is to be copied."""
+    """Write what is to be copied."""
     async with producer_for(cluster) as producer:
         for number in range(RECORDS):
             for partition in range(PARTITIONS):

@@ -1,7 +1,8 @@
-"""Bugs that other producers had where it takes a whole producer to show them: half-written
-requests, tasks that are cancelled, brokers that freeze, answers that are garbage.
+"""Bugs that other producers had and that take a whole producer to show.
 
-Each test names the bug it would have caught; see `tests/engine/test_known_bugs.py` for the rest.
+They are half-written requests, tasks that are cancelled, brokers that freeze, answers that are
+garbage. Each test names the bug that it would have caught; `tests/engine/test_known_bugs.py` has
+the others.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ PENDING, ACKED, NOT_WRITTEN, UNKNOWN = (
 
 
 def told(number: int, topic: str = "t") -> bytes:
-    """A value that says what it is at both its ends: torn or foreign bytes show."""
+    """Build a value that has its number at both ends: torn or foreign bytes show."""
     word = b"%s%06d" % (topic.encode(), number)
     return word + b"." * 986 + word
 
 
 def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
-    """What is told of each record is true of the log; nothing is there twice or out of order."""
+    """Assert that every outcome is true of the log, where nothing is twice or out of order."""
     order = list(deliveries)
     places = [order.index(value) for value in stored]
     assert places == sorted(set(places))
@@ -324,8 +325,10 @@ async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
 
 @bounded(10)
 async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
-    """aiokafka #246 and #444: one exception, raised a thousand times, drags a traceback that
-    grows; aiokafka #711 and #409: a chain of callbacks, one in the other, overflowed the stack.
+    """A thousand failed records have a thousand exceptions (aiokafka #246 and #444).
+
+    One exception that is raised a thousand times has a traceback that grows; a chain of callbacks,
+    one in the other, overflows the stack (aiokafka #711 and #409).
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")

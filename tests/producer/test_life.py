@@ -568,7 +568,7 @@ async def test_acks_1_is_acknowledged_by_the_leader_alone(transport: Transport) 
 
 
 def once(condition: Callable[[RequestSeen], bool], action: Action) -> Callable[[RequestSeen], Any]:
-    """An interceptor that acts on the first request of which the condition holds."""
+    """Make an interceptor that acts on the first request of which the condition holds."""
     done = False
 
     def hook(seen: RequestSeen) -> Action | None:

@@ -1,8 +1,8 @@
-"""A partition that its topic does not have is refused by the first metadata asked for after the
-record came, by its number and the topic's range; one that is being added is not.
+"""A partition that its topic does not have is refused by the first new metadata.
 
-The cluster is in memory and in virtual time: that a refusal takes two round trips and not
-`max_block` is told to the millisecond.
+The error has its number and the topic's range. A partition that is being added is not refused. The
+cluster is in memory and in virtual time: that a refusal takes two round trips and not `max_block`
+is exact to the millisecond.
 """
 
 from __future__ import annotations

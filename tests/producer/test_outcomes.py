@@ -28,7 +28,7 @@ class Told:
         return taken
 
     def add(self, number: int, count: int) -> None:
-        """The engine settles so many records."""
+        """Settle so many records, as the engine does."""
         records = [PendingRecord(None, None, (), 0, number, 0, self) for _ in range(count)]
         self.settled.append(Settlement("t", number, records, DeliveryStatus.ACKED))
 

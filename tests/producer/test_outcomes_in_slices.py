@@ -1,7 +1,7 @@
-"""Many outcomes at once are told some thousand per turn of the loop, and nobody hears of it sooner
-or later than he should.
+"""Many outcomes at once are delivered some thousand per turn of the loop.
 
-Turns are counted and no time is measured (benchmarks/hostile_answers.py does that).
+No caller gets an outcome earlier or later than it should. Turns are counted and no time is measured
+(benchmarks/hostile_answers.py does that).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Turns:
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Producer, Turns]]:
-    """A producer that knows the topic "t", and somebody who counts."""
+    """Run a producer that knows the topic "t", and a task that counts turns."""
     turns = Turns()
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t", partitions=1)

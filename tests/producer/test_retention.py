@@ -1,5 +1,7 @@
-"""A broker that says it retains 20 batches and keeps 5: noticed at the first lost connection, said
-once, and no record harmed. A broker that was restarted is not taken for one.
+"""A broker that says it retains 20 batches and keeps 5 is found out.
+
+That happens at the first lost connection, is said once, and harms no record. A broker that was
+restarted is not taken for one.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ TWENTY = {"max_in_flight_requests_per_connection": 20, **ONE_EACH}
 
 
 class Broker:
-    """What a broker says of its memory (None: the truth), and how many answers it loses next; with
-    the last of those the connection ends.
+    """Hold what a broker says of its memory, and how many answers it loses next.
+
+    None means that it says the truth. With the last lost answer the connection ends.
     """
 
     def __init__(self, says: int | None) -> None:

@@ -27,7 +27,7 @@ def value(number: int) -> bytes:
 
 
 def check(deliveries: Sequence[Delivery], stored: Sequence[bytes]) -> None:
-    """What is told of each record is true of the log; nothing is there twice or out of order."""
+    """Assert that every outcome is true of the log, where nothing is twice or out of order."""
     places = {content: place for place, content in enumerate(stored)}
     assert len(places) == len(stored)
     assert list(stored) == sorted(stored)

@@ -40,12 +40,12 @@ def model(window: int) -> float:
 
 
 def whole_rounds(window: int) -> int:
-    """Records for three seconds: the first batch, which the gate sends alone, then full windows."""
+    """Return the records of three seconds: the first batch alone, then full windows."""
     return RECORDS_PER_BATCH * (1 + 20 * window)
 
 
 def plan(**flags: Any) -> Any:
-    """An `aioidem perf` of the link above; flags are its own."""
+    """Plan an `aioidem perf` of the link above; flags are its own."""
     props = [f"batch.size={BATCH}", *flags.pop("producer_props", [])]
     return plan_perf(
         rtt_ms=RTT * 1000, retain=20, record_size=RECORD, producer_props=props, **flags
@@ -78,7 +78,7 @@ def steady(result: RunResult) -> float:
 
 
 def sealed(**flags: Any) -> dict[str, Any]:
-    """The flags of a run whose batches are sealed at `batch.size`."""
+    """Return the flags of a run whose batches are sealed at `batch.size`."""
     return {"producer_props": ["late.sealing=false"], **flags}
 
 

@@ -125,8 +125,10 @@ async def test_a_commit_nobody_waited_for_is_learned_by_asking_again(version: Ve
 async def test_an_abort_while_the_last_commit_is_being_marked_is_not_taken_for_a_twin(
     version: Version,
 ) -> None:
-    """Every write was put off with CONCURRENT_TRANSACTIONS: there is nothing to be ended, and in v2
-    a coordinator that is still writing markers fences whoever asks under the next epoch.
+    """A transaction of which nothing was added needs no EndTxn.
+
+    Every write was put off with CONCURRENT_TRANSACTIONS. In v2 a coordinator that is still writing
+    markers fences whoever asks under the next epoch.
     """
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()

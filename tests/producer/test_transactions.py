@@ -67,7 +67,7 @@ async def running(
 
 
 def committed(cluster: EmbeddedCluster) -> list[bytes | None]:
-    """What a reader of committed data sees; no transaction may be open."""
+    """Return what a reader of committed data sees; no transaction may be open."""
     [partition] = cluster.state.topics["t"].partitions
     replica = partition.leader_replica
     assert replica is not None
@@ -82,7 +82,7 @@ def position(cluster: EmbeddedCluster, group: str = "g") -> int | None:
 
 
 async def works(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A transaction with everything in it."""
+    """Do a transaction with everything in it."""
     async with producer.transaction():
         await producer.send("t", b"works")
         await producer.send_offsets_to_transaction({SOURCE: 1000}, "g")

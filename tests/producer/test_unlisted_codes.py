@@ -1,5 +1,7 @@
-"""A broker newer than this client refuses with a code that has no name here, as a topic that became
-read-only would (KIP-1279). Nobody waits for the deadline, and the failure names the number.
+"""A broker newer than this client refuses with a code that has no name here (KIP-1279).
+
+A topic that became read-only is such a case. No caller waits for the deadline, and the failure has
+the number.
 """
 
 from __future__ import annotations

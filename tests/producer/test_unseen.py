@@ -1,7 +1,7 @@
-"""Failures nobody looks at: they are in the log when they happen, once and then now and then, and
-`flush()` and the garbage collector say what was lost.
+"""Failures that no caller looks at are logged, once and then at intervals.
 
-In virtual time, so that "at most one line in ten seconds" is what is asserted.
+`flush()` and the garbage collector say what was lost. In virtual time, so that "at most one line in
+ten seconds" is what is asserted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_YET = "nobody has looked at the outcome yet"
 
 @asynccontextmanager
 async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """A producer that knows the topic "orders" of three partitions."""
+    """Run a producer that knows the topic "orders" of three partitions."""
     async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=3)
         async with producer_for(cluster, client_id="careless", **options) as producer:
@@ -40,7 +40,7 @@ async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Produc
 
 
 def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    """What was logged, of one kind."""
+    """Return the lines that were logged, of one kind."""
     return [r.getMessage() for r in caplog.records if text in r.getMessage()]
 
 

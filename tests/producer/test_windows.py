@@ -50,7 +50,7 @@ INVALID_REQUEST = 42
 async def config_of(
     cluster: EmbeddedCluster, kind: int, name: str, config: str, broker: int = 0
 ) -> Any:
-    """What a broker describes of one config; None where it does not name it."""
+    """Return a broker's description of one config; None where it does not name it."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": (config,)}
     answer = await ask(cluster, DESCRIBE_CONFIGS, 4, broker=broker, resources=[resource])
     [result] = answer.results
@@ -196,7 +196,7 @@ async def test_producer_resets_the_limit_to_5_upon_leader_change_and_rediscovers
 
 
 async def across_a_move(producer: Producer, cluster: EmbeddedCluster, *, under_load: bool) -> None:
-    """Records 60 to 159 of topic t, with the leader moving to broker 1 before or among them."""
+    """Send records 60 to 159, with the leader moving to broker 1 before or among them."""
     if not under_load:
         cluster.move_leader("t", 0, 1)
         await producer.send_many("t", numbered(100, 60))
@@ -598,7 +598,7 @@ _UNKNOWN = b"\x01\x63\x03xyz"
 
 
 def tagged(payload: bytes, fields: bytes) -> bytes:
-    """A flexible answer with these tagged fields in its header and at its end, where none were."""
+    """Add tagged fields to a flexible answer's header and end, where none were."""
     assert payload[4] == 0
     assert payload[-1] == 0
     return payload[:4] + fields + payload[5:-1] + fields

@@ -1,9 +1,9 @@
-"""A producer is used on the event loop, and in the thread, that it was started on: whoever calls
-from elsewhere is told so at once, and what is told says what to do.
+"""A producer is used on the event loop, and in the thread, that it was started on.
 
-The producer lives on each of the loops and is called from each of the others, in another thread and
-without a thread; each of these calls would otherwise wait for ever, or find the engine in the
-middle of a decision. After a second `asyncio.run` the loop is gone, and the producer with it.
+A call from elsewhere raises at once and says what to do. The producer lives on each of the loops
+and is called from each of the others, in another thread and without a thread; each of these calls
+would otherwise wait for ever, or find the engine in the middle of a decision. After a second
+`asyncio.run` the loop is gone, and the producer with it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _wait(delivery: Delivery) -> object:
 
 
 async def _refused(call: Awaitable[object]) -> errors.KafkaError:
-    """The error that a call raises at once: it would wait for ever."""
+    """Return the error that a call raises at once instead of waiting for ever."""
     with anyio.fail_after(5):
         with pytest.raises(errors.KafkaError) as caught:
             await call
@@ -80,7 +80,7 @@ async def _refused(call: Awaitable[object]) -> errors.KafkaError:
 
 @contextmanager
 def pending(cluster: EmbeddedCluster, producer: Producer) -> Iterator[Delivery]:
-    """A delivery without an outcome, which it gets afterwards."""
+    """Hold a delivery without an outcome, which it gets afterwards."""
     cluster.hold_high_watermark("t")
     yield producer.send_nowait("t", b"first")
     cluster.release_high_watermark("t")
@@ -185,8 +185,9 @@ def test_asyncio_threads_send_with_run_coroutine_threadsafe() -> None:
 
 
 def test_two_loops_in_one_thread() -> None:
-    """The home loop is open and not running: plain calls from its thread work, another loop's do
-    not.
+    """Plain calls from the home loop's thread work while it is not running.
+
+    Another loop's calls do not.
     """
     home = asyncio.new_event_loop()
     try:

@@ -74,12 +74,12 @@ async def virtual_time(seconds: float) -> None:
 def producer_for(
     cluster: EmbeddedCluster, *, connector: Connector | None = None, **options: Any
 ) -> Producer:
-    """A producer of this cluster, not started."""
+    """Make a producer of this cluster, not started."""
     return Producer(cluster.bootstrap_servers, connector=connector or cluster.connector, **options)
 
 
 def partition_of(producer: Producer, topic: str = "t", partition: int = 0) -> PartitionStatistics:
-    """What the producer says of one partition."""
+    """Return the producer's statistics of one partition."""
     [found] = [
         each
         for each in producer.statistics().partitions
@@ -89,7 +89,7 @@ def partition_of(producer: Producer, topic: str = "t", partition: int = 0) -> Pa
 
 
 def stored_values(cluster: EmbeddedCluster, topic: str = "t", partition: int = 0) -> list[Any]:
-    """The values in the leader's log, in order."""
+    """Return the values in the leader's log, in order."""
     return [
         record.value for batch in cluster.batches(topic, partition) for record in batch.records()
     ]
@@ -212,18 +212,18 @@ class Tap:
         return _Tapped(stream, wire)
 
     def spans(self, address: tuple[str, int], place: Any) -> PartitionSpans:
-        """The count of one partition at one broker, from what was written to it."""
+        """Return the count of one partition at one broker, from what was written to it."""
         return self._spans.setdefault((address, place), PartitionSpans())
 
     def max_span(self, port_or_host: str | int) -> int:
-        """The widest span any partition ever had at the broker of this host or port."""
+        """Return the widest span of any partition at the broker of this host or port."""
         return max(
             (s.max_span() for (address, _), s in self._spans.items() if port_or_host in address),
             default=0,
         )
 
     def versions(self, api_key: int) -> list[int]:
-        """The versions of the requests of one API, in order."""
+        """Return the versions of the requests of one API, in order."""
         return [version for _, key, version in self.requests if key == api_key]
 
 

@@ -136,8 +136,9 @@ def _client(line: str) -> str:
 
 
 def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the letter, given its rates; but the last column, for which a rate would have to be known
-    to more digits.
+    """The table in README is printed to the letter from its rates.
+
+    Not the last column: its ratios would need rates with more digits.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import LATE, BurstTally, markdown, ratio_lines
@@ -186,8 +187,9 @@ def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_rate_is_that_of_whole_windows(
     monkeypatch: pytest.MonkeyPatch, window: int, gap: float, left: int
 ) -> None:
-    """Answers that come at once, or one by one, and what is left of a window when the time is over:
-    the rate is the window's each round trip.
+    """The rate is one window for each round trip, however its answers are spread.
+
+    Answers come at once or one by one, and the time ends within a window.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import BurstTally
@@ -260,8 +262,9 @@ def test_faults_of_records(tmp_path: Path) -> None:
 
 
 class Wire:
-    """Stands for a cluster and its proxy, with one answer to a Produce request to each of some
-    clients: whoever waits for more waits in vain.
+    """Stand in for a cluster and its proxy.
+
+    Some clients get one answer each to a Produce request; one that waits for more waits in vain.
     """
 
     def __init__(self, *clients: str) -> None:
@@ -295,7 +298,7 @@ class Wire:
 
 
 def _refused() -> bytes:
-    """An answer to a Produce request: one partition, NOT_LEADER_OR_FOLLOWER."""
+    """Build an answer to a Produce request: one partition, NOT_LEADER_OR_FOLLOWER."""
     part = struct.pack(">ihqqqBBB", 0, 6, -1, -1, -1, 1, 0, 0)
     return struct.pack(">iBBB", 1, 0, 2, 2) + b"t" + b"\2" + part + b"\0" + struct.pack(">iB", 0, 0)
 

@@ -198,7 +198,7 @@ class Side:
         self._allocated: list[int] = []
 
     def encode(self, step: Step) -> bytes:
-        """The request as a frame, with correlation id 0."""
+        """Return the request as a frame, with correlation id 0."""
         schema = request_type(step.api, min(step.version, _newest(step.api)))
         assert schema is not None
         return encode_request(
@@ -209,7 +209,7 @@ class Side:
         )
 
     async def run(self, steps: Sequence[Step], frames: Sequence[bytes] = ()) -> list[Answer]:
-        """The answers, `CLOSED` and `SILENCE` among them."""
+        """Run the steps and return the answers, `CLOSED` and `SILENCE` among them."""
         frames = frames or [self.encode(step) for step in steps]
         answers: list[Answer] = []
         waiting: list[tuple[Step, bytes]] = []
@@ -234,7 +234,7 @@ class Side:
         await self._send([self.encode(step)])
 
     async def end(self, step: Step) -> Answer:
-        """The answer to the one step that was begun."""
+        """Return the answer to the one step that was begun."""
         try:
             return self._taken(step, await self._receive(step.seconds), self._correlation - 1)
         except TimeoutError:
@@ -252,7 +252,7 @@ class Side:
             await stream.aclose()
 
     def given(self, answer: Answer) -> int:
-        """The producer id that an answer to InitProducerId gives, -1 if none."""
+        """Return the producer id in an answer to InitProducerId, -1 if it has none."""
         if not isinstance(answer, bytes):
             return -1
         schema = response_type(_INIT_PRODUCER_ID, 5)
@@ -261,11 +261,11 @@ class Side:
         return int(response.producer_id)
 
     def allocated(self, number: int) -> int:
-        """The n-th producer id that was given to us."""
+        """Return the n-th producer id that the broker gave out."""
         return self._allocated[number]
 
     def forget_allocated(self) -> None:
-        """Number allocated producer ids from here on."""
+        """Count the producer ids that are given out from here on."""
         self._allocated.clear()
 
     async def _together(self, steps: Sequence[tuple[Step, bytes]]) -> list[Answer]:
@@ -287,7 +287,7 @@ class Side:
         return answers
 
     async def _probed(self, step: Step, frame: bytes) -> Answer:
-        """A step that may end the connection, and whether it does."""
+        """Return a step that may end the connection, and whether it does."""
         probe = Step(_API_VERSIONS, 0, {})
         first = self._correlation
         try:
@@ -338,7 +338,7 @@ class Side:
     # -- what is called what -----------------------------------------------------------------------
 
     def plain(self, step: Step, answer: Answer) -> Plain:
-        """An answer in terms that do not differ by cluster."""
+        """Return an answer in terms that do not differ between clusters."""
         return self._plain(self._decoded(step, answer), "") if isinstance(answer, bytes) else answer
 
     def translated(self, frame: bytes, other: Side) -> bytes:
@@ -453,7 +453,7 @@ class Pair:
         return answers[real.name]
 
     async def ask(self, step: Step) -> Plain:
-        """The same with one step; returns Kafka's answer in plain terms."""
+        """Run one step on both brokers and return Kafka's answer in plain terms."""
         [answer] = await self.do(step)
         return self.real.plain(step, answer)
 
@@ -477,13 +477,13 @@ class Pair:
         return "\n".join(map(str, self.unexpected))
 
     def found(self) -> str:
-        """The same, as far as it can be shown; it is not shown again."""
+        """Return the differences as far as they can be shown; they are not shown again."""
         lines = [str(each) for each in self.unexpected]
         self.unexpected.clear()
         return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
 
     def unused(self) -> list[str]:
-        """Allowed differences that were not seen, although they belong to this world."""
+        """Return the allowed differences of this world that were not seen."""
         return [
             each.name
             for each in self.allowed
@@ -533,11 +533,25 @@ def raw_batch(
     crc: int | None = None,
     leader_epoch: int = -1,
 ) -> bytes:
-    """A record batch of format v2, or what only looks like one.
+    """Build a record batch of format v2, or something that only looks like one.
 
-    :param producer: id, epoch, first sequence.
-    :param stamps: epoch ms of the records; if there is one, of all.
-    :param deltas: the records' offset deltas.
+    Args:
+        producer: Its id, epoch and first sequence.
+        values: The records' values.
+        stamps: The records' times in epoch milliseconds; if there is one, of all records.
+        keys: The records' keys; None: no record has one.
+        deltas: The records' offset deltas; None: 0, 1, 2 and so on.
+        codec: The compression's number in the attributes.
+        compress: Compresses the records.
+        base_offset: The batch's base offset.
+        magic: The format's version.
+        attributes: Bits that are set besides the codec's.
+        max_stamp: The newest time as the header has it; None: the true one.
+        count: The number of records as the header has it; None: the true one.
+        last_delta: The last offset delta as the header has it; None: the true one.
+        length: The batch's length as the header has it; None: the true one.
+        crc: The checksum as the header has it; None: the true one.
+        leader_epoch: The partition leader epoch.
     """
     times = list(stamps) if len(stamps) == len(values) else [stamps[0]] * len(values)
     base = times[0] if times else stamps[0]
@@ -589,7 +603,7 @@ def _varint(value: int) -> bytes:
 
 
 def _batches(data: bytes) -> Iterable[bytes]:
-    """The whole ones: Kafka may cut the last one off at the limit."""
+    """Return the whole batches: Kafka may cut the last one off at the limit."""
     at = 0
     while len(data) - at >= _HEADER.size:
         end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
@@ -640,7 +654,7 @@ def _differences(step: Step, path: str, real: Plain, ours: Plain) -> Iterable[Di
 
 
 def _keyed(items: list[Plain]) -> Plain:
-    """A list as a dict, where its members have a key."""
+    """Return a list as a dict, where its members have a key."""
     if not items or not isinstance(items[0], dict):
         return items
     for key in _KEYS:

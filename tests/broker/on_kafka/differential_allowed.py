@@ -38,7 +38,7 @@ _INSIDE: Final = (
 def _at(
     *apis: int, path: str = "", label: str | Iterable[str] = ""
 ) -> Callable[[Difference], bool]:
-    """A difference in the answers of these APIs, in a field and after a step so called."""
+    """Allow a difference in a field of these APIs' answers, after a step with this label."""
     labels = (label,) if isinstance(label, str) else tuple(label)
 
     def matches(found: Difference) -> bool:
@@ -52,7 +52,7 @@ def _at(
 
 
 def _only_kafka(*apis: int, path: str) -> Callable[[Difference], bool]:
-    """What Kafka's answer has and ours lacks."""
+    """Allow a field that Kafka's answer has and ours lacks."""
     there = _at(*apis, path=path)
     return lambda found: found.ours == "nothing" and there(found)
 

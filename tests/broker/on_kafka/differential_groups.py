@@ -42,7 +42,7 @@ _numbers = count(1)
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says to its leader: a ConsumerProtocolSubscription, v0."""
+    """Return a consumer's subscription for its leader: a ConsumerProtocolSubscription, v0."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -59,7 +59,7 @@ class Groups:
         self.opened: list[Pair] = []
 
     def member(self, group: str, name: str, **options: Any) -> Someone:
-        """A new member of that group, with connections of its own."""
+        """Make a new member of that group, with connections of its own."""
         pair = self._connect()
         self.opened.append(pair)
         return Someone(self, pair, group, f"{group} {name}", **options)
@@ -75,7 +75,7 @@ class Groups:
 
     @staticmethod
     def group() -> str:
-        """A name that no group has had."""
+        """Make up a name that no group has had."""
         return f"group-{next(_numbers)}"
 
     @staticmethod
@@ -220,7 +220,7 @@ class Someone:
             await side.begin(step)
 
     async def end(self) -> Plain:
-        """The answers to what was begun, compared."""
+        """Compare the answers to what was begun."""
         assert self._begun is not None
         step, self._begun = self._begun, None
         real, ours = [await side.end(step) for side in (self.pair.real, self.pair.ours)]
@@ -274,7 +274,7 @@ async def assigned(g: Groups, leader: Someone, *others: Someone) -> None:
 
 
 async def versions(g: Groups) -> None:
-    """A whole life in every version of every request."""
+    """Live a whole life in every version of every request."""
     for version in range(10):
         group = g.group()
         one = g.member(group, "one", instance="static" if version % 2 else None)
@@ -634,7 +634,7 @@ async def groups_on(
     """Ask the embedded cluster and another one, which is at ``real``."""
 
     def connect(main: Pair | None = None) -> Pair:
-        """A connection to each; what they are called and what differs is noted in one place."""
+        """Connect to each broker; names and differences are noted in one place."""
         pair = Pair(
             world.name,
             Side("real", real),

@@ -143,7 +143,7 @@ class Chaos:
         )
 
     def _batch(self, topic: str, partition: int) -> tuple[str, bytes]:
-        """(what it is, the bytes)."""
+        """Return a kind of batch and its bytes."""
         draw = self.random
         pid = self._one_of((94, draw.choice(PRODUCERS)), (6, -1))
         if pid < 0:

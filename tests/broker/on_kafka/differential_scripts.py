@@ -42,7 +42,7 @@ class Writer:
         self.pid = next(_producers) if pid is None else pid
 
     def batch(self, sequence: int, records: int = 1, epoch: int = 0, **options: Any) -> bytes:
-        """The bytes of it."""
+        """Return the bytes of a batch."""
         values = options.pop("values", [b"v%d" % number for number in range(records)])
         stamps = options.pop("stamps", [self.bench.start_ms])
         return raw_batch((self.pid, epoch, sequence), values, stamps=stamps, **options)
@@ -58,7 +58,7 @@ class Writer:
 
 
 def called(label: str, *steps: Step) -> list[Step]:
-    """The same steps, so called in what is reported and allowed."""
+    """Give the steps the label by which differences are reported and allowed."""
     return [dataclasses.replace(step, label=label) for step in steps]
 
 
@@ -352,7 +352,7 @@ async def timestamps(b: Bench) -> None:
 
 
 async def compacted(b: Bench) -> None:
-    """A compacted topic wants keys."""
+    """Write records with and without keys to a compacted topic."""
     await b.topic("compacted", configs={"cleanup.policy": "compact"})
     await b.topic("both", configs={"cleanup.policy": "compact,delete"})
     for topic in ("compacted", "both"):
@@ -773,7 +773,7 @@ async def configs(b: Bench) -> None:
 
 
 async def restarts(b: Bench) -> None:
-    """What is remembered of producers after a clean stop and after a kill."""
+    """Compare what is remembered of producers after a clean stop and after a kill."""
     for name, clean in (("stopped", True), ("killed", False)):
         await b.topic(name, 4)
         w, v, x, y = (Writer(b, name) for _ in range(4))
@@ -806,9 +806,9 @@ async def restarts(b: Bench) -> None:
 
 
 async def expiry(b: Bench) -> None:
-    """A producer whose last batch is a day old is forgotten, however new the one before was.
+    """Let a producer whose last batch is a day old be forgotten, however new the former was.
 
-    When that is depends on each broker's next check: what is compared is the same before and after.
+    The moment depends on each broker's next check: what is compared is the same before and after.
     """
     await b.topic("old")
     w, v, x = Writer(b, "old"), Writer(b, "old"), Writer(b, "old")

@@ -87,7 +87,7 @@ class Bench:
         transactional_id: str | None = None,
         label: str = "",
     ) -> Step:
-        """A batch to one partition; several are several entries for that partition."""
+        """Write one batch to a partition; several batches are several entries for it."""
         return self.produce_to(
             {topic: [(partition, each) for each in records]},
             acks=acks,
@@ -247,7 +247,7 @@ class Bench:
         version: int | None = None,
         label: str = "",
     ) -> Step:
-        """A new producer id, or what is said of the one brought along."""
+        """Request a new producer id, or the next epoch of the one that is given."""
         body = {
             "transactional_id": transactional_id,
             "transaction_timeout": THIRTY,
@@ -258,7 +258,7 @@ class Bench:
         return Step(22, version, body, label=label)
 
     def api_versions(self, version: int, name: str = "differential", software: str = "1.0") -> Step:
-        """What the broker speaks."""
+        """Ask which APIs and versions the broker speaks."""
         body = {"client_software_name": name, "client_software_version": software}
         return Step(18, version, body, alone=True)
 
@@ -413,7 +413,7 @@ class Bench:
         await self._until_producer_ids()
 
     async def _until_producer_ids(self) -> None:
-        """A broker that was just started has none to give out; how often one asks is no matter."""
+        """Wait until a broker that was just started has producer ids to give out."""
         await self.pair.until(
             self.init_producer_id(), lambda answer: bool(answer["error_code"] == "none")
         )

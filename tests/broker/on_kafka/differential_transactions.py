@@ -142,7 +142,7 @@ class Transactions:
         return [await self.ask(step) for step in steps]
 
     async def start(self, name: str, **options: Any) -> tuple[int, int]:
-        """A new transactional id's producer id and epoch, the same on both sides."""
+        """Begin with a new transactional id: the same producer id and epoch on both sides."""
         await self._align()
         answer = await self.ask(self.init(name, **options))
         assert answer["error_code"] == "none"
@@ -294,7 +294,7 @@ class Transactions:
         return Step(66, version, wanted | filters, label=label)
 
     def after(self, producer: tuple[int, int]) -> tuple[int, int]:
-        """What a producer has after an end that was answered without an error."""
+        """Return what a producer has after an end that was answered without an error."""
         return (producer[0], producer[1] + 1) if self.modern else producer
 
     async def join(self, name: str, producer: tuple[int, int], topic: str) -> None:
@@ -451,7 +451,7 @@ async def fencing(t: Transactions) -> None:
 
 
 async def other_epochs_within(t: Transactions) -> None:
-    """A write that is not of the epoch that has a transaction open there."""
+    """Write with another epoch than that of the transaction that is open there."""
     await t.b.topic("within", 1)
     await t.start("within")
     answer = await t.ask(t.init("within"))
@@ -472,7 +472,7 @@ async def other_epochs_within(t: Transactions) -> None:
 
 
 async def aborted_behind_an_open_one(t: Transactions) -> None:
-    """What is stable ends before a transaction that was aborted, and then behind it."""
+    """Abort a transaction behind an open one: the stable offset stays before both."""
     await t.b.topic("behind", 1)
     p = await t.start("open")
     # Something has to be stable: of an empty answer Kafka names nothing either.
@@ -495,7 +495,7 @@ async def aborted_behind_an_open_one(t: Transactions) -> None:
 
 
 async def partitions(t: Transactions) -> None:
-    """What is added, what is not, and what is not there."""
+    """Add partitions that exist, that do not exist, and some that are not added."""
     await t.b.topic("parts", 3)
     p = await t.start("parts")
     await t.all(
@@ -534,7 +534,7 @@ async def partitions(t: Transactions) -> None:
 
 
 async def without_state(t: Transactions) -> None:
-    """The first sequence where nothing is known of the producer."""
+    """Write a first sequence where nothing is known of the producer."""
     await t.b.topic("first", 3)
     p = await t.start("first")
     await t.ask(t.add("first", p, {"first": [0]}))
@@ -583,7 +583,7 @@ async def offsets(t: Transactions) -> None:
 
 
 async def timeouts(t: Transactions) -> None:
-    """The coordinator aborts, and what its producer is told then."""
+    """Let the coordinator abort a transaction, and compare what its producer is told."""
     await t.b.topic("late", 1)
     p = await t.start("late", timeout=timedelta(milliseconds=500))
     await t.join("late", p, "late")
@@ -602,7 +602,7 @@ async def timeouts(t: Transactions) -> None:
 
 
 async def listing(t: Transactions) -> None:
-    """What a coordinator tells of the transactional ids it knows, and by which filters."""
+    """List the transactional ids that a coordinator knows, by each filter."""
     await t.b.topic("listed", 1)
     p = await t.start("listed")
     await t.ask(t.listed(p))
@@ -621,7 +621,7 @@ async def listing(t: Transactions) -> None:
 
 
 async def lowest_sequence(t: Transactions) -> None:
-    """A duplicate of the last transaction, in the next one, and what comes after it."""
+    """Repeat the last batch of a transaction in the next one, and continue after it."""
     await t.b.topic("low", 1)
     p = await t.start("low")
     await t.ask(t.add("low", p, {"low": [0]}))

@@ -45,7 +45,7 @@ def _aborted_behind(found: Difference) -> bool:
 
 
 def _named(aborted: Plain) -> set[str]:
-    """The members of a list, or of a list as a dict, or one of them."""
+    """Return the members of a list, or of a list as a dict, or one of them."""
     match aborted:
         case {"first_offset": _}:
             return {str(aborted)}

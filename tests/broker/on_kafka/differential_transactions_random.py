@@ -53,7 +53,7 @@ class Guess:
     sent: list[tuple[int, bytes]] = field(default_factory=list)
 
     def become(self, who: Who) -> None:
-        """It is somebody else from here on, and nothing takes part."""
+        """Change the identity from here on; nothing takes part in a transaction any more."""
         self.lost = False
         if who != self.who:
             self.past.append(self.who)

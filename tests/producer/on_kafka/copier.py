@@ -1,11 +1,12 @@
-"""A process that copies records from one topic to another, exactly once: read, change, write, and
-commit its place, in one transaction. It goes on until it is killed.
+"""A process that copies records from one topic to another, exactly once, until it is killed.
 
-    python -m tests.producer.on_kafka.copier '{"bootstrap": "localhost:9092", "inner": ..., ...}'
+Each transaction reads, changes and writes records, and commits the place in the source.
 
-Where it begins the group says, asked for by a client that waits for offsets to be stable (KIP-447):
-what its predecessor left open is ended by then, because the transactional id is the same. It
-prints a line when it begins; and where it is fenced it ends with `FENCED`.
+Run it as ``python -m tests.producer.on_kafka.copier JSON``, where JSON is an object with what `copy` reads.
+
+It begins where the group says. A client that waits for stable offsets (KIP-447) asks for that: what
+a predecessor left open has ended by then, because the transactional id is the same. It prints a
+line when it begins, and ends with `FENCED` when it is fenced.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _COORDINATOR_AWAY = frozenset(
 
 
 def changed(value: bytes) -> bytes:
-    """What becomes of a record."""
+    """Return what becomes of a record's value."""
     return b"copied:" + value
 
 

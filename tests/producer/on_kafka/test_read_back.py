@@ -36,7 +36,7 @@ async def cluster(
 
 
 async def produce(cluster: KafkaCluster, codec: Codec, partition: int) -> list[int]:
-    """Records of every shape, in one batch."""
+    """Write records of every shape, in one batch."""
     async with Producer(
         cluster.bootstrap_servers, compression_type=codec, linger=0.05, batch_size=1 << 20
     ) as producer:

@@ -70,7 +70,10 @@ async def cluster(
 
 
 def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
-    """The error code of each of its answers from now on. Beside the proxy's other hook."""
+    """Collect the error code of each answer to DescribeProducers from now on.
+
+    The proxy's other hook stays in place.
+    """
     codes: list[int] = []
     other = proxy.on_answer
 

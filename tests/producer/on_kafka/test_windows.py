@@ -52,8 +52,9 @@ def producer_of(cluster: KafkaCluster, **options: Any) -> Producer:
 async def commit_and_count(
     cluster: KafkaCluster, topic: str, window: int, *, gated: bool
 ) -> SpanCount:
-    """Send as many in each of three transactions, of which the second is aborted. The window is
-    reached in all, by the later ones at once: only transactions v1 wait for a first answer.
+    """Send as many records in each of three transactions, and abort the second.
+
+    All reach the window, the later ones at once: only transactions v1 wait for a first answer.
     """
     spans = SpanCount(cluster.proxy)
     before, asked = 0, [0]  # requests before a transaction, and by the time of each answer
@@ -104,8 +105,9 @@ async def test_a_stock_broker_gets_five_batches_and_never_more(version: str) -> 
 
 @bounded(60)
 async def test_producer_connected_to_an_old_broker_with_20_on_the_topic_falls_back_to_5() -> None:
-    """KIP-1269, 4: the broker's memory is 20, and 20 is what its proxy would say, but Produce v11
-    cannot carry it.
+    """Produce v11 cannot carry the window, whatever the broker remembers (KIP-1269).
+
+    The broker's memory is 20, and its proxy would say 20.
     """
     async with KafkaCluster("3.9.1", retain=20, rtt=RTT) as cluster:
         await cluster.create_topic("t")
@@ -164,8 +166,10 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaClust
 async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
     patched: KafkaCluster, in_flight: int
 ) -> None:
-    """KIP-1269, 3, where both share 20 requests; with 40, each reaches its own limit at once.
-    (Partition 0 of one topic and 1 of the other, to tell the counts apart.)
+    """Two topics that share a connection have a window each (KIP-1269).
+
+    They share 20 requests; with 40, each reaches its own limit at once. Partition 0 of one topic
+    and partition 1 of the other tell the counts apart.
     """
     few, many = f"narrow-{in_flight}", f"wide-{in_flight}"
     await patched.create_topic(few, partitions=1)
@@ -276,8 +280,10 @@ async def test_twenty_in_flight_and_cut_come_back_with_their_original_offsets(
 async def test_twenty_one_where_twenty_are_retained_lose_an_offset_and_nothing_else(
     patched: KafkaCluster,
 ) -> None:
-    """What a window one too wide breaks: the first one's resend is OUT_OF_ORDER, and its offset is
-    gone. That it is stored is then proved by the one after it.
+    """A window one too wide costs the offset of one batch.
+
+    The first one's resend is OUT_OF_ORDER, and its offset is lost. That it is stored is then proved
+    by the one after it.
     """
     await patched.create_topic("twenty-one")
     patched.retention().set("twenty-one", 21)

@@ -123,7 +123,7 @@ def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str
 
 
 def installing_without_network(version: str, **environment: str | Path) -> str:
-    """What a new process prints that finds this version's jars, or why it does not."""
+    """Return what a new process prints that finds this version's jars, or why it does not."""
     program = (
         "import sys\n"
         "from aioidem._testing.kafka_install import KafkaInstallError, install_kafka\n"

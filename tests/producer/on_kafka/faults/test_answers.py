@@ -126,8 +126,10 @@ async def test_not_leader_of_one_partition_in_a_request_of_two(
 async def test_appended_and_refused_then_refused_for_sure_then_found(
     cluster: KafkaCluster, world: World, code: int
 ) -> None:
-    """A later NOT_LEADER, which for a first attempt says that nothing was written, changes nothing:
-    its own success settles it, or one above it.
+    """A batch in doubt stays in doubt after NOT_LEADER, until a success settles it.
+
+    At a first attempt that code says that nothing was written. Here the batch's own success settles
+    it, or that of a later one.
     """
     topic = f"f13-{code}"
     await cluster.create_topic(topic)

@@ -81,14 +81,15 @@ class Copiers:
             self._all.append(self._guard.start(command, log, cwd=ROOT))
 
     def check(self) -> subprocess.Popen[bytes]:
-        """The one that copies, which must not have ended."""
+        """Assert that the process that copies has not ended."""
         process = self._all[-1]
         assert process.poll() is None, f"{self._folder} says why"
         return process
 
     def begun(self) -> bool:
-        """Whether the one that copies has its identity: one that is stopped before that fences
-        its successor when it wakes.
+        """Return whether the process that copies has its identity.
+
+        One that is stopped before that fences its successor when it wakes.
         """
         self.check()
         return b"begins at" in self._log(len(self._all) - 1).read_bytes()
@@ -100,7 +101,7 @@ class Copiers:
         return process
 
     def said(self) -> str:
-        """What all of them printed."""
+        """Return what all of them printed."""
         logs = [self._log(number) for number in range(len(self._all))]
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
 
@@ -148,10 +149,12 @@ async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: i
 
 
 async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
-    """Wait until it has committed twice: the first commit may be of a transaction that the broker's
-    end disturbed, after which a copier renews its epoch. One that is stopped while it does that
-    fences its successor when it wakes, and is fenced itself: to a transaction that is open brokers
-    let InitProducerId with any older epoch of the id do that.
+    """Wait until the process has committed twice.
+
+    The first commit may be of a transaction that the broker's end disturbed, after which a copier
+    renews its epoch. A copier that is stopped meanwhile fences its successor when it wakes, and is
+    fenced itself: while a transaction is open brokers let InitProducerId with any older epoch of
+    the id do that.
     """
     for _ in range(2):
         place = await group_offset(cluster, copiers.group, copiers.group, stable=False)
@@ -185,7 +188,10 @@ async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: st
 
 
 async def fill_source(cluster: KafkaCluster, source: str) -> list[bytes]:
-    """Records to be copied, in transactions of which each third is aborted; the committed ones."""
+    """Write records to be copied, in transactions of which each third is aborted.
+
+    Returns the committed ones.
+    """
     left: list[bytes] = []
     async with Producer(cluster.inner_servers, transactional_id=f"{source}-filler") as producer:
         for first in range(0, RECORDS, 100):

@@ -37,7 +37,7 @@ reads = pytest.mark.parametrize("read", [True, False], ids=["read", "no-read"])
 
 @asynccontextmanager
 async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncIterator[None]:
-    """The connection is cut, and no new one works while the body runs."""
+    """Cut the connection and let no new one work while the body runs."""
     cluster.proxy.freeze()
     cluster.proxy.disconnect(reset=True)
     spans.answer = lambda: None
@@ -48,7 +48,7 @@ async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncItera
 
 
 async def settle_doubt(history: History, world: World, *, read: bool) -> None:
-    """What was in doubt was found, each at its offset, or given up; and all goes on."""
+    """Assert that what was in doubt was found at its offset, or given up, and that all goes on."""
     window = world.window
     first = len(history.deliveries) - window
     told = await outcomes(history.deliveries[first:])
@@ -109,8 +109,9 @@ async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
 async def test_kip_854_records_of_yesterday_are_in_doubt_and_nothing_is_written_twice(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
-    """The broker measures from the record timestamps of what it appended last: it forgets a
-    producer of old records while that is busy.
+    """A busy producer of old records is forgotten, and nothing is written twice.
+
+    The broker measures from the record timestamps of what it appended last.
     """
     topic = f"kip-854-{read}"
     await cluster.create_topic(topic)

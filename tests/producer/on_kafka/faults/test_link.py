@@ -48,8 +48,10 @@ async def all_acknowledged(
     spans: SpanCount,
     topic: str,
 ) -> None:
-    """In order, each where it is, by its own answer and the broker's memory alone, of which no more
-    was asked than it has.
+    """Assert that every record was acknowledged in order, at the place where it is.
+
+    Each was acknowledged by its own answer and from the broker's memory alone, which was never
+    asked for more than it has.
     """
     total = len(history.deliveries)
     assert nothing_noticed(producer)

@@ -52,8 +52,10 @@ async def test_new_partitions_get_one_batch_until_they_have_answered_for_one(
 
 
 class FirstRefused:
-    """Has so many requests refused: each is damaged on its way, and NOT_LEADER said of it, as by a
-    broker that does not know yet that it leads. `said` is what the broker said of them.
+    """Have the first requests refused.
+
+    Each is damaged on its way, and its answer replaced by NOT_LEADER, as of a broker that does not
+    know yet that it leads. `said` has the broker's own answers.
     """
 
     def __init__(self, spans: SpanCount, requests: int) -> None:
@@ -89,7 +91,7 @@ class FirstRefused:
 
 
 def damaged(payload: bytes) -> bytes:
-    """A Produce request of one batch, whose checksum does not fit."""
+    """Return a Produce request of one batch, with a checksum that does not fit."""
     body: Any = decode_request(payload)[1]
     [topic] = body.topic_data
     [part] = topic.partition_data

@@ -69,8 +69,9 @@ async def test_throttled_for_longer_than_a_request_may_take(
 
 
 async def leave_muted(cluster: KafkaCluster, spans: SpanCount, history: History) -> None:
-    """Have so many batches written to the broker, of which it reads one, and end the connection:
-    as a client does that closes it.
+    """Write batches to the broker, of which it reads one, and end the connection.
+
+    It ends as that of a client that closes it.
     """
     begun = spans.requests
     history.send(BATCHES, size=MUTING_SIZE)

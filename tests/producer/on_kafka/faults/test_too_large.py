@@ -97,8 +97,10 @@ async def test_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
 async def test_the_limit_falls_while_large_batches_are_in_doubt(
     cluster: KafkaCluster, world: World, known: bool
 ) -> None:
-    """They are in the log. Where a small one below them was found to be, and so the leader is known
-    to hold our state, one above them proves them; else nothing does, and they end UNKNOWN.
+    """Large batches in the log end ACKED or UNKNOWN, never NOT_WRITTEN.
+
+    Where a small one below them was found, the leader is known to hold our state, and a success
+    above proves them. Otherwise nothing does, and they end UNKNOWN.
     """
     topic = f"f35-doubt-{known}"
     await cluster.create_topic(topic)
@@ -132,8 +134,10 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 
 
 class _OneAnswerLost:
-    """Cuts the connection in place of the answer to the first Produce request that is larger than a
-    batch of `batch.size`, or to the eighth.
+    """Cut the connection in place of one answer.
+
+    It is that to the first Produce request that is larger than a batch of `batch.size`, or to the
+    eighth request.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:
@@ -159,8 +163,10 @@ class _OneAnswerLost:
 async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_lost(
     cluster: KafkaCluster, world: World, told: bool
 ) -> None:
-    """4,000 small records, a limit of 64 KiB: were a batch larger, its lost refusal would leave it
-    in doubt, never split and refused again.
+    """No batch grows beyond what the topic takes.
+
+    4,000 small records meet a limit of 64 KiB. Were a batch larger, its lost refusal would leave it
+    in doubt, never split, and refused again.
     """
     topic = f"small-{told}"
     await cluster.create_topic(topic, configs={LIMIT: 65536})
@@ -186,8 +192,10 @@ async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_los
 async def test_late_sealing_does_not_outgrow_a_topic_that_stores_records_uncompressed(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """The broker judges a batch again as it stores it: what is 60 KiB on the wire is too large for
-    a limit of 64 KiB when it is decompressed.
+    """Batches stay at batch.size where the broker decompresses what it stores.
+
+    The broker judges a batch again as it stores it: 60 KiB on the wire is more than a limit of 64
+    KiB when it is decompressed.
     """
     await cluster.create_topic("plain", configs={LIMIT: 65536, "compression.type": "uncompressed"})
     cluster.proxy.set_link(rtt=0.05)

@@ -178,8 +178,9 @@ class ToldAnew:
 async def test_a_topic_is_deleted_and_made_anew_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst, and
-    what is sent once metadata has told is in the new one, once and in order.
+    """Records go to the new topic once and in order, as soon as metadata tells of it.
+
+    What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst.
     """
     await cluster.create_topic("f20-new")
     cluster.proxy.set_link(rtt=RTT)

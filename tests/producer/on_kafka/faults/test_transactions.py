@@ -92,7 +92,7 @@ async def witness(shared: KafkaCluster) -> AsyncIterator[Witness]:
 async def writing(
     cluster: KafkaCluster, world: World, topic: str, **options: Any
 ) -> AsyncIterator[Producer]:
-    """A new topic, and a transactional producer whose id is the topic's name."""
+    """Make a topic, and a transactional producer whose id is the topic's name."""
     await cluster.create_topic(topic)
     forget(cluster)
     async with producer_of(
@@ -126,7 +126,7 @@ def statuses(deliveries: Iterable[Delivery]) -> set[DeliveryStatus]:
 
 
 async def doomed(producer: Producer, cause: type[KafkaError]) -> None:
-    """The open transaction cannot be committed, for this reason, and is aborted."""
+    """Assert that the open transaction cannot be committed, for this reason; abort it."""
     with pytest.raises(AbortableTransactionError) as caught:
         await producer.commit_transaction()
     assert isinstance(caught.value.__cause__, cause)
@@ -339,8 +339,10 @@ async def test_kafka_17754_a_commit_that_comes_late_does_not_end_the_next_transa
 async def test_kafka_17754_offsets_that_come_late_are_refused(
     cluster: KafkaCluster, world: World, witness: Witness, inside: bool
 ) -> None:
-    """Kafka 3.9.1 refuses them too, and then forgets the offsets of the transaction that is open:
-    they are in its log, not in its memory, until it is restarted. No client can help that.
+    """A late TxnOffsetCommit of an older epoch is refused (KAFKA-17754).
+
+    Kafka 3.9.1 then forgets the offsets of the open transaction until it restarts: they are in its
+    log, and not in its memory. No client can prevent that.
     """
     topic = f"txn-late-offsets-{inside}"
     held = Hold()

@@ -41,8 +41,10 @@ _LENGTH_BYTES: Final = 4
 
 
 class Parts(NamedTuple):
-    """Who is who in a row. The active controller is a broker too, and not to be stopped by rows
-    that only mean to stop a replica: two nodes of three must agree on anything.
+    """Name the broker that plays each part in a row.
+
+    The active controller is a broker too. Rows that stop a replica must not stop it: two nodes of
+    three have to agree on everything.
     """
 
     controller: int

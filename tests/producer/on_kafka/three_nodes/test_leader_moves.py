@@ -52,8 +52,10 @@ async def test_preferred_elections_and_reassignments_under_load(
 
 @bounded(120)
 async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, world: World) -> None:
-    """A record that is too large is given up with its number, so the epoch is bumped, each time on
-    the way to another leader.
+    """Records are stored once and in order while leaders and epochs change.
+
+    A record that is too large is given up with its number, so the epoch is bumped, each time on the
+    way to another leader.
     """
     configs = {**SAFE, "max.message.bytes": 1000}
     await cluster.create_topic("f11", replicas=[[0, 1], [0, 1]], configs=configs)
@@ -82,8 +84,10 @@ async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, wor
 async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_leader(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """One request, two partitions, and one of them has moved before it arrives. No metadata comes
-    through any more: KIP-951's hint must do.
+    """The leader named in a Produce answer is enough to go on (KIP-951).
+
+    One request has two partitions, and one of them has moved before it arrives. No Metadata answer
+    comes through any more.
     """
     await cluster.create_topic("f12", replicas=[[0, 1], [0, 1]], configs=SAFE)
     old, new, other = (Tap(cluster, broker) for broker in range(3))
@@ -121,8 +125,9 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
 async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """The old leader and the new one have the batch, the third is waited for. It is refused with
-    its offset, so it is in doubt, and acknowledged by the new leader's memory of it.
+    """NOT_LEADER with an offset leaves doubt, which the new leader's memory resolves.
+
+    The old leader and the new one have the batch, and the third replica is waited for.
     """
     for number in range(TRIES):
         if await refused_after_the_append(cluster, world, f"after-{number}"):

@@ -24,8 +24,10 @@ ACKED, UNKNOWN = DeliveryStatus.ACKED, DeliveryStatus.UNKNOWN
 async def test_unclean_election_loses_acknowledged_records_and_is_noticed(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Three producers, a topic each: the new leader knows the first one, but not its last records;
-    it has never heard of the second one; of the third it lacks also what is in doubt.
+    """Every producer notices that acknowledged records are gone.
+
+    There are three, with a topic each. The new leader knows the first one, but not its last
+    records; it has never heard of the second; of the third it also lacks what is in doubt.
     """
     _, a, b = await cast(cluster)
     topics = ("known", "unheard", "doubtful")

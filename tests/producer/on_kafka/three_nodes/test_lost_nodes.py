@@ -60,8 +60,9 @@ async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) 
 
 @bounded(180)
 async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
-    """Without a controller no leader can be elected; whoever leads goes on, and new producers get
-    their ids.
+    """Leaders go on without a controller, and new producers get their ids.
+
+    No leader can be elected meanwhile.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic("f21", replicas=[[controller, a, b], [b, a, controller]])

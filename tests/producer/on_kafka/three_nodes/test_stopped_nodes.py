@@ -28,10 +28,11 @@ pytestmark = pytest.mark.anyio
 async def test_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """REQUEST_TIMED_OUT while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it does no
-    more, and then each at its first offset. Nobody says NOT_ENOUGH_REPLICAS_AFTER_APPEND any more:
-    below min.insync.replicas the high watermark does not move on (KAFKA-15583), so what waits when
-    the follower ceases to count waits for its time.
+    """Every batch ends at its first offset, whichever codes it met before.
+
+    REQUEST_TIMED_OUT comes while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it no
+    longer does. NOT_ENOUGH_REPLICAS_AFTER_APPEND does not come any more: below min.insync.replicas
+    the high watermark stands still (KAFKA-15583), so what waits then waits for its timeout.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("f13", replicas=[[a, b]], configs=SAFE)
@@ -62,8 +63,9 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
 async def test_deadlines_pass_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """What was on its way ends UNKNOWN, and is there all the same or not; what comes later cannot
-    be taken for it.
+    """What was on its way ends UNKNOWN, and no later record is taken for it.
+
+    It may be in the log or not.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("f14", replicas=[[a, b]], configs=SAFE)
@@ -90,8 +92,9 @@ async def test_deadlines_pass_while_the_only_follower_is_stopped(
 async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """What was on its way to it is still there when it wakes up, long after the same was written
-    elsewhere.
+    """A leader that wakes up appends nothing that was written elsewhere meanwhile.
+
+    What was on its way to it is still there when it wakes up.
     """
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
