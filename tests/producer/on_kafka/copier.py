@@ -2,7 +2,7 @@
 
 Each transaction reads, changes and writes records, and commits the place in the source.
 
-Run it as ``python -m tests.producer.on_kafka.copier JSON``, where JSON is an object with what `copy` reads.
+Run it as ``python -m tests.producer.on_kafka.copier JSON``; JSON has what `copy` needs.
 
 It begins where the group says. A client that waits for stable offsets (KIP-447) asks for that: what
 a predecessor left open has ended by then, because the transactional id is the same. It prints a
