@@ -116,7 +116,7 @@ def plan_spark(
     if plan.record_size < needed:
         raise UsageError(
             f"--record-size: {plan.record_size} is less than the {needed} bytes that a value needs"
-            " to say where it comes from"
+            " for its own identity"
         )
     return load
 

@@ -145,7 +145,9 @@ class Marker:
                 return cls(offset, rows=rows, digest=digest, run=str(told["run"]), at=at)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             pass
-        raise MarkerError(f"the committed offset {offset} is no marker: whose group is it?")
+        raise MarkerError(
+            f"the committed offset {offset} is no marker: which program commits to this group?"
+        )
 
     def holds(self, rows: RowSum) -> bool:
         """Return whether the marker was made for these rows."""
@@ -211,14 +213,15 @@ def _of_own(task: TaskIdentity, own: Marker) -> Answer:
         return Answer.SKIP
     if own.batch > task.batch:
         raise MarkerAheadError(
-            f"{task.name}: batch {own.batch - 1} is written and this is batch {task.batch}: was an"
-            " older checkpoint restored? To skip it would lose it: start with a new checkpoint"
+            f"{task.name}: batch {own.batch - 1} is already written, but this is {task.batch}."
+            " Was an older checkpoint restored? Skipping this batch would lose its rows: start with"
+            " a new checkpoint"
         )
     return Answer.WRITE
 
 
 def _used(task: TaskIdentity) -> IdentityUsedError:
-    return IdentityUsedError(f"identity {task.query}: there was a write under it before")
+    return IdentityUsedError(f"identity {task.query}: an earlier batch write has used it")
 
 
 def _missing(task: TaskIdentity, why: str) -> str:

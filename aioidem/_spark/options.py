@@ -117,7 +117,9 @@ class SinkOptions:
         if "bootstrap.servers" not in kafka:
             raise ConfigError(f"{_KAFKA}bootstrap.servers: needed")
         if "transactional.id" in kafka:
-            raise ConfigError(f"{_KAFKA}transactional.id: this sink chooses them, one per task")
+            raise ConfigError(
+                f"{_KAFKA}transactional.id: not an option: the sink chooses one per task"
+            )
         topic = _topic("topic", own.get("topic"))
         given, named = take_named(kafka)
         read = cls(
@@ -190,9 +192,13 @@ def _identity(identity: str | None, *, streaming: bool) -> str | None:
     if identity is None:
         return None
     if streaming:
-        raise ConfigError("identity: for batch writes; a stream has its checkpoint's")
+        raise ConfigError(
+            "identity: for batch writes only; a stream takes its identity from the checkpoint"
+        )
     if not _IDENTITY.fullmatch(identity):
-        raise ConfigError(f"identity: {identity!r} is not 1 to 200 of the characters of a topic")
+        raise ConfigError(
+            f"identity: {identity!r} is not 1 to 200 characters that a topic's name may have"
+        )
     return identity
 
 
@@ -200,7 +206,7 @@ def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
     if not streaming and options.identity is None:
         raise ConfigError(f"identity: needed for a batch write that is {EXACTLY_ONCE}")
     if not options.marker_topic:
-        raise ConfigError("marker.topic: needed where each row names its topic")
+        raise ConfigError("marker.topic: needed if each row names its topic")
 
 
 def _word(own: Mapping[str, str], option: str, word: str) -> bool:

@@ -181,7 +181,7 @@ def _task_context(options: SinkOptions) -> TaskContext:
     """
     context = TaskContext.get()
     if context is None:
-        raise UnsafePlanError("there is no task here: exactly-once needs Spark's")
+        raise UnsafePlanError("this code does not run in a Spark task, which exactly-once needs")
     if not options.speculation and context.getLocalProperty(_SPECULATION) == "true":
         raise UnsafePlanError(
             f"{_SPECULATION} is on: of two attempts at once each fences the other; turn it off,"

@@ -345,7 +345,7 @@ def check_identity(options: SinkOptions) -> None:
     config = options.config(task.name)
     place = TopicPartition(options.marker_topic, 0)
     if anyio.run(read_marker, config, task, place, _ASK_SECONDS) is not None:
-        raise IdentityUsedError(f"identity {options.identity}: there was a write under it")
+        raise IdentityUsedError(f"identity {options.identity}: an earlier batch write has used it")
 
 
 def write_rows(
