@@ -3,8 +3,8 @@
 It takes place every ``producer.id.expiration.check.interval.ms``, at its own times.
 
 Rejected
-    The check as an event of the schedule: there would always be a next event, and nobody could run
-    a cluster until it is idle.
+    The check as an event of the schedule: there would always be a next event, and a test could
+    not run a cluster until it is idle.
 """
 
 from __future__ import annotations

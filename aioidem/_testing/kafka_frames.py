@@ -237,7 +237,7 @@ class FrameCutter(Generic[H]):
         return verdict
 
     def _patch(self, data: bytes, at: int, patch: Patch) -> Generator[Piece[H], None, int]:
-        """Yield the frame's first bytes with the patch: its head was read, so they are there."""
+        """Yield the frame's first bytes with the patch applied; its head has been read."""
         start = at + patch.at
         yield from _slice(data, at, start)
         yield patch.data

@@ -37,7 +37,7 @@ class KafkaJava:
         install: The jars, and the Java to run them with.
         options: Options of the JVM.
         folder: Directory for temporary files.
-        guard: Ends the processes if this one is gone first.
+        guard: Ends the processes if this process ends first.
     """
 
     install: KafkaInstall

@@ -1,7 +1,7 @@
-"""What one producer has sent to each partition, and what the answers have shown, as the wire tells.
+"""What one producer has sent to each partition, and what the answers have shown.
 
-The account is kept for the `WireMonitor`. It shares no code with the engine that it watches,
-arithmetic included.
+The account is kept for the `WireMonitor` from bytes on the wire alone. It shares no code with the
+engine that it watches, arithmetic included.
 """
 
 from __future__ import annotations

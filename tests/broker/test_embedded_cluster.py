@@ -373,7 +373,7 @@ async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -
 
 
 async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: Transport) -> None:
-    """An exception in the body leaves the ``async with`` unchanged, in no group."""
+    """An exception in the body leaves the ``async with`` as it is, not in an exception group."""
     with anyio.fail_after(BOUND):
         with pytest.raises(ZeroDivisionError):
             async with EmbeddedCluster(transport=transport):

@@ -441,7 +441,7 @@ def test_nobody_is_waited_for_in_vain_where_all_members_are_static(
     assert two.beat() is ErrorCode.unknown_member_id
 
 
-# -- what is told of groups ------------------------------------------------------------------------
+# -- descriptions of groups ------------------------------------------------------------------------
 
 
 def test_a_group_is_described(cluster: VirtualCluster) -> None:
