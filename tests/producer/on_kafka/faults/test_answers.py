@@ -98,7 +98,7 @@ def _damage(batch: bytes, payload: bytes) -> bytes:
 async def test_not_leader_of_one_partition_in_a_request_of_two(
     cluster: KafkaCluster, world: World, appended: bool
 ) -> None:
-    topic = f"f12-{appended}"
+    topic = f"half-{appended}"
     await cluster.create_topic(topic, partitions=2)
     cluster.proxy.set_link(rtt=RTT)
     async with producer_of(cluster, world) as producer:
@@ -131,7 +131,7 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
     At a first attempt that code says that nothing was written. Here the batch's own success settles
     it, or that of a later one.
     """
-    topic = f"f13-{code}"
+    topic = f"appended-{code}"
     await cluster.create_topic(topic)
     async with producer_of(cluster, world) as producer:
         history = History(producer, topic)
@@ -164,11 +164,11 @@ def answer_with(proxy: FaultProxy, said: list[tuple[int, int | None]]) -> None:
 async def test_what_was_appended_and_refused_ever_since_is_never_called_not_written(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f13-sticky")
+    await cluster.create_topic("appended-sticky")
     async with producer_of(
         cluster, world, request_timeout=0.5, delivery_timeout=1.5, retry_backoff_max=0.1
     ) as producer:
-        history = History(producer, "f13-sticky")
+        history = History(producer, "appended-sticky")
         await fill(history, producer, world)
         answer_with(
             cluster.proxy,
@@ -184,4 +184,4 @@ async def test_what_was_appended_and_refused_ever_since_is_never_called_not_writ
         assert delivery.status is DeliveryStatus.UNKNOWN
         assert set(await outcomes(history.send(10))) == {DeliveryStatus.ACKED}
         assert producer.statistics().data_loss_events == 0
-    assert await check(cluster, [history], "f13-sticky") == list(range(4 * world.window + 11))
+    assert await check(cluster, [history], "appended-sticky") == list(range(4 * world.window + 11))

@@ -41,7 +41,7 @@ async def appended_up_to(cluster: KafkaCluster, topic: str, sequence: int) -> No
 async def test_deadlines_pass_with_a_full_window_in_flight(
     cluster: KafkaCluster, world: World, fate: str
 ) -> None:
-    topic = f"f14-{fate}"
+    topic = f"deadline-{fate}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     window = world.window

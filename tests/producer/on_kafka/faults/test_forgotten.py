@@ -64,20 +64,20 @@ async def settle_doubt(history: History, world: World, *, read: bool) -> None:
 async def test_an_idle_producer_that_was_forgotten_goes_on_as_if_it_were_not(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f18-idle")
+    await cluster.create_topic("forgotten-idle")
     async with (
         broker_config(cluster, EXPIRATION, "500"),
         producer_of(cluster, world) as producer,
     ):
-        history = History(producer, "f18-idle")
+        history = History(producer, "forgotten-idle")
         await fill(history, producer, world)
         for _ in range(2):
-            await forgotten(cluster, "f18-idle")
+            await forgotten(cluster, "forgotten-idle")
             assert set(await outcomes(history.send(30))) == {DeliveryStatus.ACKED}
         assert nothing_noticed(producer)
     total = 4 * world.window + 60
     assert history.offsets() == list(range(total))
-    assert await check(cluster, [history], "f18-idle") == list(range(total))
+    assert await check(cluster, [history], "forgotten-idle") == list(range(total))
 
 
 @reads
@@ -85,7 +85,7 @@ async def test_an_idle_producer_that_was_forgotten_goes_on_as_if_it_were_not(
 async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
-    topic = f"f18-{read}"
+    topic = f"forgotten-{read}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     async with (

@@ -64,11 +64,11 @@ async def all_acknowledged(
 
 @bounded(60)
 async def test_answers_are_lost_with_their_connections(cluster: KafkaCluster, world: World) -> None:
-    await cluster.create_topic("f1")
+    await cluster.create_topic("answers-lost")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
     async with link_producer(cluster, world) as producer:
-        history = History(producer, "f1")
+        history = History(producer, "answers-lost")
         await fill(history, producer, world)
         before = cluster.proxy.opened
         async with load(world, history):
@@ -76,28 +76,28 @@ async def test_answers_are_lost_with_their_connections(cluster: KafkaCluster, wo
             await cluster.proxy.until(lambda: cluster.proxy.opened >= before + 5)
             spans.answer = lambda: None
             await settled(history, 100)
-        await all_acknowledged(cluster, world, producer, history, spans, "f1")
+        await all_acknowledged(cluster, world, producer, history, spans, "answers-lost")
 
 
 @bounded(60)
 async def test_an_answer_comes_after_its_connection_was_given_up(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f2")
+    await cluster.create_topic("answer-late")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
     async with link_producer(cluster, world, **QUICK) as producer:
-        history = History(producer, "f2")
+        history = History(producer, "answer-late")
         await fill(history, producer, world)
         hold = Hold()
         async with load(world, history):
             await opened(cluster, history, lambda: setattr(spans, "answer", once(hold)))
             hold.release()
             await settled(history, 100)
-        await all_acknowledged(cluster, world, producer, history, spans, "f2")
+        await all_acknowledged(cluster, world, producer, history, spans, "answer-late")
 
 
-@pytest.mark.parametrize("way", ["f3-requests", "f4-answers"])
+@pytest.mark.parametrize("way", ["cut-requests", "cut-answers"])
 @bounded(60)
 async def test_frames_are_cut_at_byte_k(cluster: KafkaCluster, world: World, way: str) -> None:
     await cluster.create_topic(way)
@@ -109,24 +109,24 @@ async def test_frames_are_cut_at_byte_k(cluster: KafkaCluster, world: World, way
         async with load(world, history):
             for number, byte in enumerate((0, 3, 4, 5, 40, -1)):
                 cut = once(Cut(byte, reset=number % 2 == 1))
-                hook = "request" if way == "f3-requests" else "answer"
+                hook = "request" if way == "cut-requests" else "answer"
                 await opened(cluster, history, functools.partial(setattr, spans, hook, cut))
         await all_acknowledged(cluster, world, producer, history, spans, way)
 
 
 @bounded(60)
 async def test_the_connection_is_reset_again_and_again(cluster: KafkaCluster, world: World) -> None:
-    await cluster.create_topic("f3-reset")
+    await cluster.create_topic("cut-reset")
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
     async with link_producer(cluster, world) as producer:
-        history = History(producer, "f3-reset")
+        history = History(producer, "cut-reset")
         await fill(history, producer, world)
         async with load(world, history):
             for _ in range(10):
                 cluster.proxy.disconnect(reset=True)
                 await settled(history, world.window)
-        await all_acknowledged(cluster, world, producer, history, spans, "f3-reset")
+        await all_acknowledged(cluster, world, producer, history, spans, "cut-reset")
 
 
 @pytest.mark.parametrize("way", ["request", "answer"])
@@ -134,7 +134,7 @@ async def test_the_connection_is_reset_again_and_again(cluster: KafkaCluster, wo
 async def test_a_black_hole_swallows_both_directions(
     cluster: KafkaCluster, world: World, way: str
 ) -> None:
-    topic = f"f5-{way}"
+    topic = f"silent-{way}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     cluster.proxy.set_link(rtt=RTT)
@@ -154,10 +154,10 @@ async def test_the_broker_is_stopped_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
     """SIGSTOP: what is written to it waits, and is served after its connection's end."""
-    await cluster.create_topic("f5-stopped")
+    await cluster.create_topic("silent-stopped")
     spans = SpanCount(cluster.proxy)
     async with link_producer(cluster, world, **QUICK) as producer:
-        history = History(producer, "f5-stopped")
+        history = History(producer, "silent-stopped")
         await fill(history, producer, world)
         async with load(world, history):
             await settled(history, 20)
@@ -170,4 +170,4 @@ async def test_the_broker_is_stopped_for_longer_than_a_request_may_take(
                 DeliveryStatus.PENDING,
             }
             await settled(history, 100)
-        await all_acknowledged(cluster, world, producer, history, spans, "f5-stopped")
+        await all_acknowledged(cluster, world, producer, history, spans, "silent-stopped")

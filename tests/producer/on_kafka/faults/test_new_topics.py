@@ -34,7 +34,7 @@ async def test_new_partitions_get_one_batch_until_they_have_answered_for_one(
     cluster: KafkaCluster, world: World
 ) -> None:
     for number in range(TOPICS):
-        topic = f"f16-{number}"
+        topic = f"new-{number}"
         spans = SpanCount(cluster.proxy)
         unanswered: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_the_first_batch_of_a_new_partition_is_refused(
 
     spans.request, spans.answer = first.request, answer
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f16-refused")
+        history = History(producer, "new-refused")
         assert set(await outcomes(history.send(RECORDS))) == {DeliveryStatus.ACKED}
         assert nothing_noticed(producer)
     assert first.said == [ErrorCode.corrupt_message] * REFUSALS
@@ -127,4 +127,4 @@ async def test_the_first_batch_of_a_new_partition_is_refused(
     assert (set(unanswered), set(widest)) == ({1}, {1})
     assert spans.max_span() == world.window
     assert history.offsets() == list(range(RECORDS))
-    assert await check(cluster, [history], "f16-refused") == list(range(RECORDS))
+    assert await check(cluster, [history], "new-refused") == list(range(RECORDS))

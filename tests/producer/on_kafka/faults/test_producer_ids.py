@@ -56,7 +56,7 @@ def answer_with(cluster: KafkaCluster, said: Iterable[int | Action]) -> None:
 
 @bounded(60)
 async def test_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> None:
-    await cluster.create_topic("f21")
+    await cluster.create_topic("no-id")
     codes = (
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
@@ -66,10 +66,10 @@ async def test_an_id_comes_in_the_end(cluster: KafkaCluster, world: World) -> No
     answer_with(cluster, [*codes, Cut(), Cut(6, reset=True), BlackHole()])
     async with producer_of(cluster, world, request_timeout=0.5, retry_backoff_max=0.2) as producer:
         assert cluster.proxy.opened >= 4
-        history = History(producer, "f21")
+        history = History(producer, "no-id")
         assert set(await outcomes(history.send(30))) == {DeliveryStatus.ACKED}
         assert nothing_noticed(producer)
-    assert await check(cluster, [history], "f21") == list(range(30))
+    assert await check(cluster, [history], "no-id") == list(range(30))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_no_id_comes_and_starting_ends_in_time(
 async def test_a_producer_starts_while_its_only_controller_restarts(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f21-restart")
+    await cluster.create_topic("no-id-restart")
     await cluster.kill()
     with pytest.raises((KafkaConnectionError, KafkaTimeoutError)):
         async with producer_of(cluster, world, max_block=0.5):
@@ -108,11 +108,11 @@ async def start_when_possible(cluster: KafkaCluster, world: World) -> None:
     while True:
         try:
             async with producer_of(cluster, world) as producer:
-                history = History(producer, "f21-restart")
+                history = History(producer, "no-id-restart")
                 assert set(await outcomes(history.send(30))) == {DeliveryStatus.ACKED}
                 assert nothing_noticed(producer)
         except KafkaConnectionError:
             await anyio.lowlevel.checkpoint()
             continue
-        assert await check(cluster, [history], "f21-restart") == list(range(30))
+        assert await check(cluster, [history], "no-id-restart") == list(range(30))
         return

@@ -47,25 +47,25 @@ async def test_throttled_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Being muted is no timeout: the connection stays, and nothing is sent twice."""
-    await cluster.create_topic("f24")
-    await limit_bytes(cluster, "f24", RATE)
+    await cluster.create_topic("quota")
+    await limit_bytes(cluster, "quota", RATE)
     async with producer_of(
-        cluster, world, client_id="f24", request_timeout=REQUEST_TIMEOUT, retry_backoff=0.05
+        cluster, world, client_id="quota", request_timeout=REQUEST_TIMEOUT, retry_backoff=0.05
     ) as producer:
-        history = History(producer, "f24")
+        history = History(producer, "quota")
         await outcomes(history.send(1))
         opened = cluster.proxy.opened
         waiting = history.send(6, size=SIZE)
         await waiting[2]
         assert max(each.throttled_until for each in producer.statistics().connections) > 0
         assert set(await outcomes(waiting)) == {DeliveryStatus.ACKED}
-        assert longest_wait(cluster.proxy, "f24") > REQUEST_TIMEOUT
+        assert longest_wait(cluster.proxy, "quota") > REQUEST_TIMEOUT
         assert cluster.proxy.opened == opened
         assert producer.statistics().batches_retried == 0
         assert nothing_noticed(producer)
-    await limit_bytes(cluster, "f24", None)
+    await limit_bytes(cluster, "quota", None)
     assert history.offsets() == list(range(7))
-    assert await check(cluster, [history], "f24") == list(range(7))
+    assert await check(cluster, [history], "quota") == list(range(7))
 
 
 async def leave_muted(cluster: KafkaCluster, spans: SpanCount, history: History) -> None:
@@ -92,7 +92,7 @@ async def last_sequence(cluster: KafkaCluster, topic: str) -> int:
 async def test_requests_of_a_closed_connection_are_appended_when_the_quota_lets_them(
     cluster: KafkaCluster, world: World, given_up: bool
 ) -> None:
-    topic = f"f24-{given_up}"
+    topic = f"quota-{given_up}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     timeouts = {"request_timeout": 0.9, "delivery_timeout": 1.0} if given_up else {}

@@ -27,10 +27,10 @@ from tests.kafka.world import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("clean", [False, True], ids=["f7-kill-9-and-restart", "f9-clean-restart"])
+@pytest.mark.parametrize("clean", [False, True], ids=["kill -9", "clean"])
 @bounded(60)
 async def test_restarts_under_load(cluster: KafkaCluster, world: World, clean: bool) -> None:
-    topic = f"f9-{clean}"
+    topic = f"restart-{clean}"
     await cluster.create_topic(topic)
     cluster.proxy.set_link(rtt=RTT)
     async with producer_of(cluster, world) as producer:
@@ -49,10 +49,10 @@ async def test_restarts_under_load(cluster: KafkaCluster, world: World, clean: b
 async def test_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of_one(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f8")
+    await cluster.create_topic("doubt")
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f8")
+        history = History(producer, "doubt")
         await fill(history, producer, world)
         await leave_in_doubt(cluster, spans, history, world.window)
         await cluster.terminate()
@@ -63,4 +63,4 @@ async def test_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of
         await outcomes(history.send(world.window))
         assert nothing_noticed(producer)
     assert ErrorCode.out_of_order_sequence_number in spans.codes
-    assert await check(cluster, [history], "f8") == list(range(6 * world.window))
+    assert await check(cluster, [history], "doubt") == list(range(6 * world.window))

@@ -52,32 +52,32 @@ async def limit(cluster: KafkaCluster, topic: str, size: int) -> None:
 async def test_full_windows_are_split_when_the_limit_falls(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f35")
+    await cluster.create_topic("limit")
     cluster.proxy.set_link(rtt=RTT)
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, world, batch_size=8000, linger=0.002) as producer:
-        history = History(producer, "f35")
+        history = History(producer, "limit")
         await outcomes(history.send(40 * world.window))
         for size in (4000, 2000):
             history.send(80 * world.window)
-            await limit(cluster, "f35", size)
+            await limit(cluster, "limit", size)
             await outcomes(history.send(80 * world.window))
         assert producer.statistics().batches_split > 0
         assert nothing_noticed(producer)
     assert spans.max_span() <= world.window
     total = len(history.deliveries)
     assert history.offsets() == list(range(total))
-    assert await check(cluster, [history], "f35") == list(range(total))
+    assert await check(cluster, [history], "limit") == list(range(total))
 
 
 @bounded(60)
 async def test_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f35-one", configs={LIMIT: 1000})
+    await cluster.create_topic("limit-one", configs={LIMIT: 1000})
     cluster.proxy.set_link(rtt=RTT)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f35-one")
+        history = History(producer, "limit-one")
         await fill(history, producer, world)
         async with load(world, history):
             await settled(history, 20)
@@ -88,7 +88,7 @@ async def test_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
         assert (told.epoch_bumps, told.data_loss_events) == (1, 0)
     left_out = history.deliveries.index(large)
     assert large.status is DeliveryStatus.NOT_WRITTEN
-    calls = await check(cluster, [history], "f35-one")
+    calls = await check(cluster, [history], "limit-one")
     assert calls == [call for call in range(len(history.deliveries)) if call != left_out]
 
 
@@ -102,7 +102,7 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
     Where a small one below them was found, the leader is known to hold our state, and a success
     above proves them. Otherwise nothing does, and they end UNKNOWN.
     """
-    topic = f"f35-doubt-{known}"
+    topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
     window = world.window

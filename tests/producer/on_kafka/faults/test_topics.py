@@ -66,18 +66,18 @@ async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
     """The broker keeps our state, so nothing of ours is lost, and nothing is reported as lost."""
-    await cluster.create_topic("f19")
+    await cluster.create_topic("emptied")
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f19")
+        history = History(producer, "emptied")
         await fill(history, producer, world)
         cluster.proxy.set_link(rtt=RTT)
         async with load(world, history):
             for _ in range(3):
                 await settled(history, 20)
-                assert await delete_records(cluster, "f19") > 0
+                assert await delete_records(cluster, "emptied") > 0
         await leave_in_doubt(cluster, spans, history, world.window)
-        start = await delete_records(cluster, "f19")
+        start = await delete_records(cluster, "emptied")
         assert start == len(history.deliveries)
         spans.answer = lambda: None
         cluster.proxy.disconnect()
@@ -86,7 +86,7 @@ async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
         assert nothing_noticed(producer)
     assert spans.max_span() == world.window
     assert history.offsets() == list(range(len(history.deliveries)))
-    await check_what_stays(cluster, history, "f19", start)
+    await check_what_stays(cluster, history, "emptied", start)
 
 
 @bounded(60)
@@ -94,13 +94,13 @@ async def test_records_are_deleted_and_the_broker_crashes(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
-    await cluster.create_topic("f19-crash")
+    await cluster.create_topic("emptied-crash")
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f19-crash")
+        history = History(producer, "emptied-crash")
         await fill(history, producer, world)
         await leave_in_doubt(cluster, spans, history, world.window)
-        start = await delete_records(cluster, "f19-crash")
+        start = await delete_records(cluster, "emptied-crash")
         assert start == len(history.deliveries)
         await cluster.kill()
         spans.answer = lambda: None
@@ -108,7 +108,7 @@ async def test_records_are_deleted_and_the_broker_crashes(
         assert set(await outcomes(history.deliveries)) == {DeliveryStatus.ACKED}
         await outcomes(history.send(20))
         assert nothing_noticed(producer)
-    await check_what_stays(cluster, history, "f19-crash", start)
+    await check_what_stays(cluster, history, "emptied-crash", start)
 
 
 class Vanished:
@@ -138,10 +138,10 @@ class Vanished:
 async def test_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f20-gone")
+    await cluster.create_topic("recreated-gone")
     cluster.proxy.set_link(rtt=RTT)
     async with producer_of(cluster, world, metadata_max_age=0.1) as producer:
-        history = History(producer, "f20-gone")
+        history = History(producer, "recreated-gone")
         await fill(history, producer, world)
         cluster.proxy.on_answer = vanished = Vanished(3)
         async with load(world, history):
@@ -150,7 +150,7 @@ async def test_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
         assert nothing_noticed(producer)
     total = len(history.deliveries)
     assert history.offsets() == list(range(total))
-    assert await check(cluster, [history], "f20-gone") == list(range(total))
+    assert await check(cluster, [history], "recreated-gone") == list(range(total))
 
 
 class ToldAnew:
@@ -182,19 +182,19 @@ async def test_a_topic_is_deleted_and_made_anew_under_load(
 
     What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst.
     """
-    await cluster.create_topic("f20-new")
+    await cluster.create_topic("recreated-new")
     cluster.proxy.set_link(rtt=RTT)
     cluster.proxy.on_answer = told = ToldAnew()
     async with producer_of(
         cluster, world, allow_auto_create_topics=False, metadata_max_age=1.0
     ) as producer:
-        history = History(producer, "f20-new")
+        history = History(producer, "recreated-new")
         await fill(history, producer, world)
         async with load(world, history):
             await settled(history, 20)
             deleted = anyio.current_time()
-            await cluster.delete_topic("f20-new")
-            await cluster.create_topic("f20-new")
+            await cluster.delete_topic("recreated-new")
+            await cluster.create_topic("recreated-new")
             made = anyio.current_time()
             await cluster.proxy.until(lambda: told.at is not None)
             assert told.at is not None
@@ -214,5 +214,5 @@ async def test_a_topic_is_deleted_and_made_anew_under_load(
     unknown = [row for row in rows if row.outcome is Outcome.UNKNOWN]
     assert all(row.started < known for row in unknown)
     assert all(row.settled is not None and deleted < row.settled < known for row in unknown)
-    calls = await check(cluster, [history], "f20-new", expect=Expectations(lost=gone))
+    calls = await check(cluster, [history], "recreated-new", expect=Expectations(lost=gone))
     assert calls[-20:] == list(range(len(history.deliveries) - 20, len(history.deliveries)))

@@ -33,21 +33,21 @@ TRIES = 5
 async def test_preferred_elections_and_reassignments_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("f10", replicas=[[0, 1], [1, 2]], configs=SAFE)
+    await cluster.create_topic("moves", replicas=[[0, 1], [1, 2]], configs=SAFE)
     taps = [Tap(cluster, broker) for broker in range(3)]
     async with producer_of(cluster, world) as producer:
-        moved, reassigned = histories = [History(producer, "f10", each) for each in range(2)]
+        moved, reassigned = histories = [History(producer, "moves", each) for each in range(2)]
         async with load(world, *histories):
             for leader in (1, 0, 1, 0):
                 await settled(moved, 50)
-                await cluster.move_leader("f10", 0, leader)
+                await cluster.move_leader("moves", 0, leader)
             for replicas in ([2, 0], [0, 1], [1, 2]):
                 await settled(reassigned, 50)
-                await cluster.reassign("f10", 1, replicas)
-                await cluster.move_leader("f10", 1, replicas[0])
+                await cluster.reassign("moves", 1, replicas)
+                await cluster.move_leader("moves", 1, replicas[0])
             await settled(reassigned, 50)
         assert ErrorCode.not_leader_or_follower in {code for tap in taps for code, _ in tap.said}
-        await all_there(cluster, "f10", producer, *histories)
+        await all_there(cluster, "moves", producer, *histories)
 
 
 @bounded(120)
@@ -58,15 +58,15 @@ async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, wor
     way to another leader.
     """
     configs = {**SAFE, "max.message.bytes": 1000}
-    await cluster.create_topic("f11", replicas=[[0, 1], [0, 1]], configs=configs)
+    await cluster.create_topic("flapping", replicas=[[0, 1], [0, 1]], configs=configs)
     taps = [Tap(cluster, broker) for broker in range(2)]
     async with producer_of(cluster, world) as producer:
-        histories = [History(producer, "f11", each) for each in range(2)]
+        histories = [History(producer, "flapping", each) for each in range(2)]
         too_large = []
         async with load(world, *histories):
             for leader in (1, 0, 1, 0, 1, 0):
                 too_large += histories[0].send(1, size=2000)
-                await cluster.move_leader("f11", 0, leader)
+                await cluster.move_leader("flapping", 0, leader)
                 await settled(histories[0], 20)
         assert ErrorCode.not_leader_or_follower in {code for tap in taps for code, _ in tap.said}
         assert {each.status for each in too_large} == {DeliveryStatus.NOT_WRITTEN}
@@ -77,7 +77,7 @@ async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, wor
         told = producer.statistics()
         assert told.epoch_bumps == 6
         assert told.data_loss_events == 0
-        await verdict(cluster, "f11", histories)
+        await verdict(cluster, "flapping", histories)
 
 
 @bounded(120)
@@ -89,10 +89,10 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
     One request has two partitions, and one of them has moved before it arrives. No Metadata answer
     comes through any more.
     """
-    await cluster.create_topic("f12", replicas=[[0, 1], [0, 1]], configs=SAFE)
+    await cluster.create_topic("half", replicas=[[0, 1], [0, 1]], configs=SAFE)
     old, new, other = (Tap(cluster, broker) for broker in range(3))
     async with producer_of(cluster, world) as producer:
-        moves, stays = histories = [History(producer, "f12", each) for each in range(2)]
+        moves, stays = histories = [History(producer, "half", each) for each in range(2)]
         for history in histories:
             await fill(history, producer, world)
         held = Hold()
@@ -109,7 +109,7 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
         old.request = lambda _: None
         old.metadata = new.metadata = other.metadata = Drop(silent=False)
         answered = len(old.answers)
-        await cluster.move_leader("f12", 0, 1)
+        await cluster.move_leader("half", 0, 1)
         held.release()
         assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
         by_partition = {each.partition: each for each in old.answers[answered]}
@@ -118,7 +118,7 @@ async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_lead
         assert new.said[-1] == (ErrorCode.none, True)
         old.metadata = new.metadata = other.metadata = None
         await through(*histories)
-        await all_there(cluster, "f12", producer, *histories)
+        await all_there(cluster, "half", producer, *histories)
 
 
 @bounded(120)

@@ -27,35 +27,35 @@ pytestmark = pytest.mark.anyio
 @bounded(240)
 async def test_rolling_restart_of_all_nodes_under_load(cluster: KafkaCluster, world: World) -> None:
     places = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-    await cluster.create_topic("f9", replicas=places, configs=SAFE)
+    await cluster.create_topic("restart", replicas=places, configs=SAFE)
     async with producer_of(cluster, world) as producer:
-        histories = [History(producer, "f9", each) for each in range(3)]
+        histories = [History(producer, "restart", each) for each in range(3)]
         async with load(world, *histories):
             for broker in range(3):
                 await cluster.restart(broker)
                 for partition in range(3):
-                    await cluster.until_in_sync("f9", partition)
+                    await cluster.until_in_sync("restart", partition)
                 await through(*histories)
-        await all_there(cluster, "f9", producer, *histories)
+        await all_there(cluster, "restart", producer, *histories)
 
 
 @bounded(180)
 async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) -> None:
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
-    await cluster.create_topic("f7", replicas=places, configs=SAFE)
+    await cluster.create_topic("kill", replicas=places, configs=SAFE)
     async with producer_of(cluster, world) as producer:
-        histories = [History(producer, "f7", each) for each in range(2)]
+        histories = [History(producer, "kill", each) for each in range(2)]
         async with load(world, *histories):
             await settled(histories[0], 100)
             await cluster.kill(a)
             await settled(histories[0], 100)
             await cluster.start(a)
             for partition in range(2):
-                await cluster.until_in_sync("f7", partition)
-            await cluster.move_leader("f7", 0, a)
+                await cluster.until_in_sync("kill", partition)
+            await cluster.move_leader("kill", 0, a)
             await settled(histories[0], 50)
-        await all_there(cluster, "f7", producer, *histories)
+        await all_there(cluster, "kill", producer, *histories)
 
 
 @bounded(180)
@@ -65,11 +65,11 @@ async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, wo
     No leader can be elected meanwhile.
     """
     controller, a, b = await cast(cluster)
-    await cluster.create_topic("f21", replicas=[[controller, a, b], [b, a, controller]])
+    await cluster.create_topic("no-id", replicas=[[controller, a, b], [b, a, controller]])
     await cluster.create_topic("alone", replicas=[[a]])
     # Of its own: what waits for followers holds up all that follows on its connection.
     async with producer_of(cluster, world) as producer, producer_of(cluster, world) as other:
-        histories = [History(producer, "f21", each) for each in range(2)]
+        histories = [History(producer, "no-id", each) for each in range(2)]
         alone = History(other, "alone")
         async with load(world, *histories, alone):
             await settled(histories[0], 50)
@@ -83,7 +83,7 @@ async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, wo
             await settled(alone, 200)  # one of three is no quorum
             await cluster.revive()
             await through(*histories)
-        await all_there(cluster, "f21", producer, *histories)
+        await all_there(cluster, "no-id", producer, *histories)
         assert said_of([alone, late]) == {DeliveryStatus.ACKED: len(alone.rows) + len(late.rows)}
         await verdict(cluster, "alone", [alone, late])
 
@@ -94,25 +94,25 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
 ) -> None:
     """A restart leaves it one remembered batch, so the others' resends are OUT_OF_ORDER there."""
     _, a, b = await cast(cluster)
-    await cluster.create_topic("f8", replicas=[[a, b]])
+    await cluster.create_topic("doubt", replicas=[[a, b]])
     old, new = Tap(cluster, a), Tap(cluster, b)
     async with producer_of(cluster, world) as producer:
-        history = History(producer, "f8")
+        history = History(producer, "doubt")
         await fill(history, producer, world)
         answered = len(old.answers)
         old.answer = Drop(silent=False)
         sent = history.send(world.window)
         await old.until(lambda: len(old.answers) - answered == world.window)
-        await appended(cluster, b, "f8", len(history.rows) - 1)
+        await appended(cluster, b, "doubt", len(history.rows) - 1)
         await cluster.restart(b)
-        await cluster.until_in_sync("f8")
-        await cluster.move_leader("f8", 0, b)
+        await cluster.until_in_sync("doubt")
+        await cluster.move_leader("doubt", 0, b)
         old.answer = None
         cluster.proxies[a].disconnect()
         assert set(await outcomes(sent)) == {DeliveryStatus.ACKED}
         await through(history)
         assert (ErrorCode.out_of_order_sequence_number, False) in new.said
-        await all_there(cluster, "f8", producer, history)
+        await all_there(cluster, "doubt", producer, history)
 
 
 @bounded(120)
@@ -123,7 +123,7 @@ async def test_topics_are_created_by_a_window_of_first_records(
     taps = [Tap(cluster, broker) for broker in range(3)]
     each_has = 2 * world.window
     async with producer_of(cluster, world) as producer:
-        histories = [History(producer, f"f16-{each}") for each in range(6)]
+        histories = [History(producer, f"new-{each}") for each in range(6)]
         for history in histories:
             history.send(each_has)
         for history in histories:
@@ -137,4 +137,4 @@ async def test_topics_are_created_by_a_window_of_first_records(
     assert {offset for code, offset in said if code != ErrorCode.none} <= {False}
     assert ErrorCode.out_of_order_sequence_number not in {code for code, _ in said}
     for number, history in enumerate(histories):
-        assert await verdict(cluster, f"f16-{number}", [history]) == {0: list(range(each_has))}
+        assert await verdict(cluster, f"new-{number}", [history]) == {0: list(range(each_has))}

@@ -35,10 +35,10 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
     the high watermark stands still (KAFKA-15583), so what waits then waits for its timeout.
     """
     _, a, b = await cast(cluster)
-    await cluster.create_topic("f13", replicas=[[a, b]], configs=SAFE)
+    await cluster.create_topic("appended", replicas=[[a, b]], configs=SAFE)
     tap = Tap(cluster, a)
     async with producer_of(cluster, world, retry_backoff_max=0.1) as producer:
-        history = History(producer, "f13")
+        history = History(producer, "appended")
         await fill(history, producer, world)
         tap.answers.clear()
         await cluster.pause(b)
@@ -56,7 +56,7 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
         await cluster.resume(b)
         await through(history)
         assert history.offsets() == list(range(len(history.rows)))
-        await all_there(cluster, "f13", producer, history)
+        await all_there(cluster, "appended", producer, history)
 
 
 @bounded(120)
@@ -68,15 +68,15 @@ async def test_deadlines_pass_while_the_only_follower_is_stopped(
     It may be in the log or not.
     """
     _, a, b = await cast(cluster)
-    await cluster.create_topic("f14", replicas=[[a, b]], configs=SAFE)
+    await cluster.create_topic("deadline", replicas=[[a, b]], configs=SAFE)
     async with producer_of(cluster, world, delivery_timeout=2.5, request_timeout=1.0) as producer:
-        history = History(producer, "f14")
+        history = History(producer, "deadline")
         await fill(history, producer, world)
         await cluster.pause(b)
         late = history.send(world.window)
         assert set(await outcomes(late)) == {DeliveryStatus.UNKNOWN}
         await cluster.resume(b)
-        await cluster.until_in_sync("f14")
+        await cluster.until_in_sync("deadline")
         after = history.send(world.window)
         assert set(await outcomes(after)) == {DeliveryStatus.ACKED}
         assert said_of([history]) == {
@@ -85,7 +85,7 @@ async def test_deadlines_pass_while_the_only_follower_is_stopped(
         }
         told = producer.statistics()
         assert (told.epoch_bumps, told.data_loss_events) == (1, 0)
-    await verdict(cluster, "f14", [history])
+    await verdict(cluster, "deadline", [history])
 
 
 @bounded(120)
@@ -98,21 +98,21 @@ async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     """
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]
-    await cluster.create_topic("f5", replicas=places, configs=SAFE)
+    await cluster.create_topic("silent", replicas=places, configs=SAFE)
     zombie = Tap(cluster, a)
     async with producer_of(cluster, world, request_timeout=2.0) as producer:
-        histories = [History(producer, "f5", each) for each in range(2)]
+        histories = [History(producer, "silent", each) for each in range(2)]
         for history in histories:
             await fill(history, producer, world)
         async with load(world, *histories):
             await settled(histories[0], 50)
             await cluster.pause(a)
             await settled(histories[0], 100)
-            assert await cluster.leader("f5") == b
+            assert await cluster.leader("silent") == b
             asked, answered = zombie.requests, len(zombie.answers)
             await cluster.resume(a)
             await zombie.until(lambda: len(zombie.answers) > answered)
-            await cluster.until_in_sync("f5")
+            await cluster.until_in_sync("silent")
             await settled(histories[0], 50)
         assert asked > answered
-        await all_there(cluster, "f5", producer, *histories)
+        await all_there(cluster, "silent", producer, *histories)
