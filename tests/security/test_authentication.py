@@ -135,7 +135,7 @@ async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
 @bounded(30)
 async def test_sasl_to_a_listener_without_is_named() -> None:
     async with EmbeddedCluster() as cluster:
-        with pytest.raises(IllegalSaslStateError, match="this listener wants no SASL"):
+        with pytest.raises(IllegalSaslStateError, match="this listener does not use SASL"):
             await of(cluster, **password("SCRAM-SHA-256")).start()
 
 

@@ -335,7 +335,9 @@ def test_a_key_that_is_another_certificates_is_told(tmp_path: Path) -> None:
     mine, other = CA.identity("me@example.org"), CA.identity("other@example.org")
     file = tmp_path / "me.pem"
     file.write_text(f"{other.key}\n{mine.chain}")
-    with pytest.raises(ConfigError, match=r"me\.pem' cannot be loaded: .*another"):
+    with pytest.raises(
+        ConfigError, match=r"me\.pem' cannot be loaded: .*does not belong to the certificate"
+    ):
         Producer("h:1", security_protocol="SSL", ssl_keystore_location=str(file))
 
 
