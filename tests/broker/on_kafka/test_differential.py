@@ -58,6 +58,7 @@ async def brokers(
 
 @bounded(280)
 async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
+    """Both brokers give the same answers to the scripts."""
     pair = brokers.pair
     pair.start_over()
     wrong = []
@@ -72,6 +73,7 @@ async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
 
 @bounded(280)
 async def test_both_answer_anything_alike(brokers: Bench) -> None:
+    """Both brokers give the same answers to random requests."""
     print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
     pair = brokers.pair
     pair.start_over()

@@ -57,6 +57,7 @@ async def groups(
 
 @bounded(120)
 async def test_both_answer_groups_alike(groups: Groups) -> None:
+    """Both coordinators give the same answers to the scripts of groups."""
     pair = groups.b.pair
     pair.start_over()
     wrong = []

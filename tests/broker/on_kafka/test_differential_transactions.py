@@ -83,6 +83,7 @@ async def transactions(
 
 @bounded(280)
 async def test_both_answer_transactions_alike(transactions: Transactions) -> None:
+    """Both coordinators give the same answers to the scripts of transactions."""
     pair = transactions.b.pair
     pair.start_over()
     wrong = []
@@ -99,6 +100,7 @@ async def test_both_answer_transactions_alike(transactions: Transactions) -> Non
 
 @bounded(280)
 async def test_both_answer_any_transactions_alike(transactions: Transactions) -> None:
+    """Both coordinators give the same answers to random requests."""
     print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
     pair = transactions.b.pair
     pair.start_over()
@@ -168,6 +170,7 @@ async def test_a_planted_difference_is_found_by_random_transactions(
 async def test_javas_producer_and_consumer_speak_transactions_with_it(
     transactions: Transactions,
 ) -> None:
+    """Java's producer and consumer use transactions on the embedded cluster."""
     kafka, embedded = transactions.b.kafka, transactions.b.embedded
     assert kafka is not None
     embedded.create_topic("java")

@@ -87,6 +87,7 @@ async def produce(servers: str, values: Iterable[int]) -> None:
 
 @pytest.mark.timeout(200)
 def test_javas_consumer_subscribes_rebalances_commits_and_resumes() -> None:
+    """Java's consumer joins, rebalances, commits and resumes."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         servers = cluster.bootstrap_servers

@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 async def test_answers_are_lost_and_no_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The example loses answers and no record."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     lost = await importlib.import_module("lost_answers").main(50)
     assert lost >= 5

@@ -26,6 +26,7 @@ anyio.run(main)
 
 
 def test_a_cluster_is_what_the_test_says_wherever_it_runs(tmp_path: Path) -> None:
+    """The environment's Java options and locale do not reach the brokers."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=hostile(tmp_path),

@@ -45,6 +45,7 @@ def assert_gone(cluster: KafkaCluster) -> None:
 
 @bounded(60)
 async def test_three_nodes_lose_a_leader_and_nothing_else(tmp_path: Path) -> None:
+    """A killed leader of three nodes is replaced, and no acknowledged record is lost."""
     async with KafkaCluster(brokers=3, logs=tmp_path) as cluster:
         await cluster.create_topic("t", configs={"min.insync.replicas": 2})
         leader = await cluster.leader("t")
@@ -62,6 +63,7 @@ async def test_three_nodes_lose_a_leader_and_nothing_else(tmp_path: Path) -> Non
 
 @bounded(60)
 async def test_a_paused_broker_answers_when_it_is_resumed() -> None:
+    """A paused broker answers after it is resumed."""
     async with (
         KafkaCluster() as cluster,
         Producer(cluster.bootstrap_servers, **ONE_EACH) as producer,
@@ -78,6 +80,7 @@ async def test_a_paused_broker_answers_when_it_is_resumed() -> None:
 
 @bounded(60)
 async def test_nothing_is_left_when_the_body_fails_and_the_log_is_kept(tmp_path: Path) -> None:
+    """When the body fails, nothing is left behind but the brokers' logs."""
     cluster = KafkaCluster(logs=tmp_path / "kept")
     with pytest.raises(ZeroDivisionError) as failure:
         async with cluster:
@@ -96,6 +99,7 @@ async def test_nothing_is_left_when_the_body_fails_and_the_log_is_kept(tmp_path:
 async def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(
     name: str, value: str
 ) -> None:
+    """A broker that cannot start raises an error with its log, and leaves nothing behind."""
     cluster = KafkaCluster(properties={name: value})
     with pytest.raises(KafkaStartError, match=value):
         async with cluster:
@@ -107,6 +111,7 @@ async def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(
 async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_typed_error() -> (
     None
 ):
+    """Requests without a running broker, and failing tools, raise typed errors."""
     async with KafkaCluster() as cluster:
         with pytest.raises(KafkaToolError, match="ended with exit code 1"):
             await cluster.run_tool("no.such.Tool")
@@ -118,6 +123,7 @@ async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_t
 
 @pytest.mark.parametrize("version", ["4", "newest", "../4.3.1", "4.3.1 "])
 def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str) -> None:
+    """A malformed version is refused before anything is looked up."""
     with pytest.raises(KafkaInstallError, match="is not a version"):
         install_kafka(version)
 
@@ -150,6 +156,7 @@ def installing_without_network(version: str, **environment: str | Path) -> str:
 
 
 def test_a_version_without_its_jars_and_without_network_is_a_typed_error(tmp_path: Path) -> None:
+    """Missing jars without a network raise KafkaInstallError."""
     [said] = installing_without_network(
         "4.3.1", XDG_CACHE_HOME=tmp_path, M2_REPO=tmp_path
     ).splitlines()
@@ -161,6 +168,7 @@ def test_a_version_without_its_jars_and_without_network_is_a_typed_error(tmp_pat
 
 @pytest.mark.parametrize("version", STOCK)
 def test_a_version_that_was_used_before_needs_no_network(version: str) -> None:
+    """A version that was used before needs no network."""
     jars = [Path(each) for each in installing_without_network(version).splitlines()]
     assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar"} < {
         each.name for each in jars
@@ -172,6 +180,7 @@ def test_a_version_that_was_used_before_needs_no_network(version: str) -> None:
 def test_without_java_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Without Java the error says what to install."""
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")

@@ -21,6 +21,7 @@ def waiters(inode: int) -> bool:
 
 
 def test_two_processes_do_not_download_at_the_same_time() -> None:
+    """Two processes do not download jars at the same time."""
     with (jar_folder() / ".aioidem.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with subprocess.Popen([sys.executable, "-c", PROGRAM]) as second:
@@ -34,6 +35,7 @@ def test_two_processes_do_not_download_at_the_same_time() -> None:
 
 
 def test_half_a_jar_in_maven_s_repository_does_not_matter(tmp_path: Path) -> None:
+    """An incomplete jar in Maven's repository is ignored."""
     half = tmp_path / ".m2/repository/org/apache/kafka/kafka-clients/4.3.1/kafka-clients-4.3.1.jar"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"PK\3\4")

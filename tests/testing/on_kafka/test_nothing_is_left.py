@@ -79,6 +79,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_run_that_ends_badly_leaves_nothing(tmp_path: Path, end: str) -> None:
+    """However a run of tests ends, no process, port or directory is left behind."""
     (tmp_path / "test_run.py").write_text(RUN.replace("END", ENDS[end]))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", tmp_path],

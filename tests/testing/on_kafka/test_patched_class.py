@@ -36,6 +36,7 @@ def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
 
 @pytest.mark.parametrize("version", STOCK)
 def test_each_version_of_kafka_has_the_class_as_expected(tmp_path: Path, version: str) -> None:
+    """Each Kafka version has the class in the form that the patch expects."""
     jar = install_kafka(version).jar("kafka-storage")
     with zipfile.ZipFile(jar) as archive:
         original = archive.read(f"{CLASS_NAME}.class")
