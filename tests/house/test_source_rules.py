@@ -111,6 +111,13 @@ def sleeps(text: str) -> Iterable[str]:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
+def stop_watches(text: str) -> Iterable[str]:
+    """Find clocks that measure this machine: a test counts, or has virtual time."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.search(r"\b(?:perf_counter|process_time|thread_time)(?:_ns)?\(", line):
+            yield f"line {number}: {line.strip()}: measure in benchmarks/"
+
+
 def machine_traces(text: str) -> Iterable[str]:
     """Find paths and hosts of one machine: they are of no use on another."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -149,6 +156,7 @@ RULES: list[tuple[Callable[[str], Iterable[str]], list[Path], str]] = [
     (unfinished, LIBRARY, "raise NotImplementedError"),
     (absent_documents, [*LIBRARY, *TESTS, *OTHERS], "as no-such-page" + ".md says"),
     (absent_documents, [*LIBRARY, *TESTS, *OTHERS], "def test_e" + "4_it(): ..."),
+    (stop_watches, TESTS, "began = time.perf_counter" + "()"),
     (sleeps, TESTS, "import anyio\nanyio.sleep(0.1)"),
     (incomplete_all, LIBRARY, "__all__ = []\ndef public(): ..."),
 ]
