@@ -1,7 +1,7 @@
 """Assigning: topics whose records get their partitions, some at a time.
 
-When metadata has told of a topic, records that waited for it become due. To assign tens of
-thousands of them at once would hold whoever waits for the event loop, so each poll takes a slice.
+When metadata names the partitions of a topic, records that waited for it become due. To assign tens
+of thousands of them at once would block the event loop, so each poll takes a slice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Assigning:
         return any(topic.unassigned.due for topic in self._topics)
 
     def add(self, topic: TopicState) -> None:
-        """Metadata has told of a topic."""
+        """Make the records of a topic due: metadata has named its partitions."""
         topic.unassigned.make_due()
         if topic.unassigned.due and topic not in self._topics:
             self._topics.append(topic)

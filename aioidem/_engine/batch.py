@@ -1,7 +1,7 @@
 """A sealed batch: its life cycle, and what is known of its bytes in the log.
 
 Two small state machines, each a table. `BatchState` is where the batch is; `Persistence` is what
-every attempt that *ended* has told us. They are apart because they answer different questions: "may
+every attempt that *ended* has shown. They are apart because they answer different questions: "may
 it be sent now?" and "may it be renumbered, split or called NOT_WRITTEN?".
 
 Invariants
@@ -89,7 +89,7 @@ _FINAL = frozenset({_S.ACKED, _S.NOT_WRITTEN, _S.UNKNOWN, _S.SPLIT})
 
 
 class Persistence(Named):
-    """What the attempts that ended have told us about the bytes in the log."""
+    """What the attempts that ended have shown about the bytes in the log."""
 
     NEVER_SENT = "never sent"
     REJECTED = "rejected"
@@ -141,8 +141,9 @@ PERSISTENCE_TRANSITIONS: dict[tuple[Persistence, Evidence], Persistence] = {
 
 
 class Attempt:
-    """One sending of a batch: the view it was sent under. Answers carry no leader epoch, so the
-    view is kept here.
+    """One sending of a batch, with the view that it was sent under.
+
+    Answers carry no leader epoch, so it is kept here.
     """
 
     __slots__ = ("earlier_link", "knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
@@ -228,7 +229,7 @@ class Batch:
         # Set by DUPLICATE_SEQUENCE_NUMBER: the leader has it, but has not said that it is
         # committed.
         self.appended = False
-        # In doubt for more than a refusal by a code that nobody here knows: an attempt was never
+        # In doubt for more than a refusal by a code that no table names: an attempt was never
         # answered, or by what is also said after an append. Then a copy may turn up yet.
         self.astray = False
         # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt, and
@@ -291,8 +292,9 @@ class Batch:
         self.ordinal += places
 
     def renumber(self, identity: ProducerIdentity, base: int, data: bytes, ordinal: int) -> None:
-        """Take another identity, with the bytes restamped for it. Never for a batch in doubt,
-        unless it was forsaken; then it stays in doubt.
+        """Take another identity, with the bytes restamped for it.
+
+        Never done to a batch in doubt, unless it was forsaken; then it stays in doubt.
 
         Raises:
             InternalError: the batch is in doubt, in flight or settled.

@@ -37,7 +37,7 @@ class BatchLimit:
         self._refused = False
 
     def known(self, batch_size: int) -> int:
-        """The most bytes that are known to be taken; `batch_size` is the caller's own promise."""
+        """Return the most bytes known to be taken; `batch_size` is the caller's promise."""
         return max(batch_size, self.acknowledged) if self.told is None else self.told
 
     def wants(self, now: float, max_age: float, *, growth: bool) -> bool:
@@ -58,20 +58,20 @@ class BatchLimit:
         return self._asking and self._refused
 
     def ask(self, now: float) -> None:
-        """The question is on its way."""
+        """Note that the question is on its way."""
         self._asked_at, self._asking = now, True
 
     def tell(self, told: int | None) -> None:
-        """The answer came; None: the broker does not say."""
+        """Take in the answer; None: the broker does not say."""
         self.told, self._asking, self._refused = told, False, False
         self._answered = told is not None
 
     def accept(self, nbytes: int) -> None:
-        """A batch of `nbytes` was acknowledged."""
+        """Take in that a batch of `nbytes` was acknowledged."""
         self.acknowledged = max(self.acknowledged, nbytes)
 
     def refuse(self, nbytes: int) -> None:
-        """A batch of `nbytes` was refused for its size."""
+        """Take in that a batch of `nbytes` was refused for its size."""
         if self.acknowledged >= nbytes:
             self.acknowledged = 0
         if self.told is not None and self.told < nbytes:
@@ -92,7 +92,7 @@ class BatchLimits:
         self.may_ask = True
 
     def of(self, topic: str) -> BatchLimit:
-        """What is known of a topic; made on first use."""
+        """Return what is known of a topic; it is made on first use."""
         limit = self._by_topic.get(topic)
         if limit is None:
             limit = self._by_topic[topic] = BatchLimit()

@@ -89,7 +89,7 @@ class BrokerInquiries:
             (self._outcomes.event if finding.warning else self._outcomes.note)(finding.text)
 
     def _ask_about_itself(self, link: Link, now: float) -> None:
-        """Once per connection: when does this broker forget producers (KIP-854)?"""
+        """Ask once per connection when this broker forgets producers (KIP-854)."""
         config = self._config
         if (
             link.asked_broker

@@ -1,5 +1,6 @@
-"""Who leads what: the engine's view of the cluster. Metadata answers are merged into it
-(`metadata_merge`).
+"""Who leads what: the engine's view of the cluster.
+
+Metadata answers are merged into it by `metadata_merge`.
 
 Invariants
 - A partition never goes back to an older leader epoch of the same topic id: metadata from a broker
@@ -22,8 +23,9 @@ __all__ = ["NO_LEADER", "ClusterView", "PartitionView", "TopicView"]
 
 
 class ClusterView:
-    """Brokers, topics and leaders of one cluster as last heard of; answers of another one are not
-    merged (see `cluster_change`).
+    """Brokers, topics and leaders of one cluster as last heard of.
+
+    Answers of another cluster are not merged (see `cluster_change`).
     """
 
     __slots__ = ("brokers", "cluster_id", "topics")
@@ -60,13 +62,14 @@ class ClusterView:
             self.brokers.setdefault(broker.node_id, broker)
 
     def leader_of(self, topic: str, partition: int) -> PartitionView | None:
-        """The partition's view, or None when the partition is not known."""
+        """Return the partition's view, or None when the partition is not known."""
         known = self.topics.get(topic)
         return None if known is None else known.view(partition)
 
     def partitions(self, topic: str) -> Mapping[int, int] | None:
-        """The leaders of a topic's partitions, `NO_LEADER` where there is none; None when the topic
-        is not known.
+        """Return the leaders of a topic's partitions; None when the topic is not known.
+
+        `NO_LEADER` stands for a partition that has none.
         """
         known = self.topics.get(topic)
         return None if known is None or not known.leaders else known.leaders

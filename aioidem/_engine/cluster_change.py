@@ -29,9 +29,13 @@ __all__ = ["carried_records", "changed", "id_is_shared", "misrouted"]
 
 
 def changed(was: str, to: str, address: str, silent_for: float) -> errors.ClusterChangedError:
-    """What the records are told that cannot go along.
+    """Make the error for the records that cannot be carried to the other cluster.
 
-    `silent_for`: seconds since the cluster that is left was last heard of.
+    Args:
+        was: id of the cluster that is left.
+        to: id of the cluster that the producer moves to.
+        address: the bootstrap server that leads there.
+        silent_for: seconds since the cluster that is left was last heard of.
     """
     return errors.ClusterChangedError(
         f"the cluster changed from {printable(was)} to {printable(to)}, where bootstrap server "
@@ -40,7 +44,7 @@ def changed(was: str, to: str, address: str, silent_for: float) -> errors.Cluste
 
 
 def misrouted(node: str, address: str, home: str, to: str) -> errors.KafkaConnectionError:
-    """Why a connection is closed that leads to another cluster."""
+    """Make the error for closing a connection that leads to another cluster."""
     return errors.KafkaConnectionError(
         f"the connection to {node} at {address} leads to cluster {printable(to)}; this producer "
         f"writes to {printable(home)}, so nothing is sent there"
@@ -50,7 +54,10 @@ def misrouted(node: str, address: str, home: str, to: str) -> errors.KafkaConnec
 def id_is_shared(
     refusal: errors.KafkaError, partition: PartitionState, producer_id: int
 ) -> errors.KafkaError:
-    """What INVALID_PRODUCER_EPOCH means to a producer that raises its epochs by itself."""
+    """Make the error for INVALID_PRODUCER_EPOCH: another producer writes under our producer id.
+
+    A producer without a transactional id raises its epochs by itself, so nobody else should.
+    """
     return type(refusal)(
         f"{partition.topic}-{partition.partition}: another producer writes under producer id "
         f"{producer_id}; a client that was carried here from another cluster may have kept its id"
@@ -58,7 +65,9 @@ def id_is_shared(
 
 
 def carried_records(states: Iterable[PartitionState]) -> list[PendingRecord]:
-    """Take back every record that was never appended: they go to the partitions that there are now.
-    In order within a partition; `TopicState.put_in_order` does the rest.
+    """Take back every record that was never appended, in order within a partition.
+
+    They go to the partitions that there are now; `UnassignedRecords.put_in_order` restores the
+    order between partitions.
     """
     return [record for state in states for record in (*state.reclaim(), *state.queue.empty())]

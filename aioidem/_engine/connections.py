@@ -67,8 +67,10 @@ class Connections:
                 node.retry_at = 0.0
 
     def _forget(self, but: set[int]) -> None:
-        """Drop the nodes that are gone: usually they are few, and what is known of them helps when
-        they come back.
+        """Drop the nodes that metadata does not name any more.
+
+        It is done only when they are many: usually they are few, and what is known of them helps
+        when they come back.
         """
         self.nodes = {
             node_id: node
@@ -79,9 +81,12 @@ class Connections:
     # -- choosing -----------------------------------------------------------------------------
 
     def any(self, now: float, out: list[steps.Step], *, identified: bool = True) -> Link | None:
-        """A link for a question any broker can answer; asks to open one when there is none.
+        """Return a link for a question that any broker can answer, or ask to open one.
 
-        `identified`: it must have named its cluster.
+        Args:
+            now: seconds.
+            out: gets the step that opens a link.
+            identified: whether the link must have named its cluster.
         """
         ready = [
             link
@@ -103,8 +108,10 @@ class Connections:
         return None
 
     def _in_vain(self, link: Link) -> bool:
-        """Whether its address failed when it was last tried: the host may be gone for good, and an
-        attempt at it is always under way while there are records for it.
+        """Whether a link is being opened to an address that failed when it was last tried.
+
+        The host may never come back, and an attempt at it is always under way while there are
+        records for it.
         """
         failures = self.nodes[link.node_id].backoff.failures
         return link.state is LinkState.CONNECTING and failures > 0
@@ -120,7 +127,7 @@ class Connections:
         self._open(best[int(self._random() * len(best)) % len(best)], now, out)
 
     def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
-        """The ready link to a broker; asks to open one when there is none and back-off allows."""
+        """Return the ready link to a broker, or ask to open one if back-off allows."""
         node = self.nodes.get(node_id)
         if node is None:
             return None
@@ -148,13 +155,19 @@ class Connections:
     # -- life ---------------------------------------------------------------------------------
 
     def opened(self, link: Link, produce_version: int, now: float) -> None:
-        """A link is up; `produce_version` is the highest that is spoken on both sides."""
+        """Take in that a link is up.
+
+        `produce_version` is the highest that is spoken on both sides.
+        """
         link.opened(min(produce_version, PRODUCE_WITH_WINDOW - 1), now)
         self._refused = 0
         link.discovery.opened(produce_version)
 
     def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
-        """A link has named its cluster. Only then it is known to lead where it should."""
+        """Take in which cluster a link leads to; None: the broker names none.
+
+        Only from then on it is known to lead where it should.
+        """
         link.identify(cluster_id)
         node = self.nodes[link.node_id]
         if at_home:
@@ -177,12 +190,12 @@ class Connections:
         )
 
     def bootstrap_only(self) -> list[Link]:
-        """The links to bootstrap addresses, where no other one is left."""
+        """Return the links to bootstrap addresses, if no other links are left."""
         links = [link for link in self.links.values() if link.state is LinkState.READY]
         return links if all(link.node_id < 0 for link in links) else []
 
     def forget_cluster(self) -> None:
-        """What is known of brokers is not so in another cluster; bootstrap addresses stay."""
+        """Forget the brokers of a cluster that is left; bootstrap addresses stay."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
     def overdue(self, now: float) -> list[Leaving]:
@@ -219,7 +232,7 @@ class Connections:
         ]
 
     def drop(self, link: Link, error: Exception | None, now: float) -> list[Outstanding]:
-        """A link is gone; what it owed, oldest first."""
+        """Remove a link that is lost; return the requests that it owes answers to, oldest first."""
         never_up = link.state is LinkState.CONNECTING
         link.move(LinkEvent.LOST)
         del self.links[link.link_id]
@@ -243,10 +256,10 @@ class Connections:
         return list(link.outstanding.values())
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
-        """The refusal the cluster will not take back, if it is one.
+        """Return the refusal that the cluster will not take back, if it is one.
 
-        None while any broker lets us in, or may yet: where credentials come from a callable or a
-        ticket they may be others the next time, and so may certificates, which are read anew.
+        None while any broker accepts our credentials, or may yet: where they come from a callable
+        or a ticket they may be others the next time, and so may certificates, which are read anew.
         """
         up = any(link.state is LinkState.READY for link in self.links.values())
         if up or self._refused < _REFUSALS or self._config.sasl_password is None:
@@ -261,8 +274,8 @@ class Connections:
         for each in failures:
             # The others were given, or will be given, the same credentials and certificates.
             if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
-                # A copy, without the frames it went through; whoever's callable failed wants to
-                # see where.
+                # A copy, without the frames it went through; its cause keeps the frames of a
+                # user's callable.
                 failure = copy.copy(each)
                 failure.__cause__ = each.__cause__
                 return failure
@@ -271,8 +284,9 @@ class Connections:
         return self._none_answers([each for each in failures if each is not None])
 
     def _none_answers(self, failures: Sequence[Exception]) -> errors.KafkaError:
-        """One error for all bootstrap addresses, with the reason of each; ``__cause__`` has what
-        the system said.
+        """Make one error for all bootstrap addresses, with the reason of each.
+
+        Its ``__cause__`` has what the operating system said.
         """
         tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
         reasons = "; ".join(str(each.args[0] if each.args else each) for each in failures)

@@ -203,8 +203,9 @@ class ProducerCore:
         return todo
 
     def close(self, now: float) -> list[steps.Step]:
-        """End everything now: what is unsettled becomes NOT_WRITTEN or UNKNOWN, every connection is
-        closed.
+        """End everything now, and return the steps that close every connection.
+
+        What is unsettled becomes NOT_WRITTEN or UNKNOWN.
         """
         todo = self._requests.begin_poll()
         self.accumulator.close()
@@ -324,9 +325,9 @@ class ProducerCore:
         return None
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
-        """The merge of a long Metadata answer, to be done in pieces before `on_answer` is called.
+        """Begin the merge of a long Metadata answer; None for the answers to other steps.
 
-        None for the answers to other steps.
+        It is to be done in pieces before `on_answer` is called.
         """
         if isinstance(step, steps.FetchMetadata):
             return self._metadata_requests.merge_of(answer)
@@ -474,7 +475,7 @@ class ProducerCore:
         return self.metadata.refreshed_at is not None
 
     def link_of(self, state: PartitionState) -> Link | None:
-        """The connection that a partition is written on, if it is open."""
+        """Return the connection that a partition is written on, if it is open."""
         return self._partitions.link_of(state)
 
     def bootstrap_failure(self) -> errors.KafkaError | None:

@@ -191,8 +191,10 @@ class Discovery:
 
     @property
     def holds_up(self) -> bool:
-        """Whether batches wait for the answer about the config. Sent in v13 meanwhile, the first
-        one would be acknowledged without naming the window: one more round trip at 5.
+        """Whether batches wait for the answer about the config.
+
+        If they were sent in v13 meanwhile, the first one would be acknowledged without naming the
+        window: one more round trip at 5.
         """
         return self.state is DiscoveryState.ASKING
 
@@ -207,8 +209,10 @@ class Discovery:
         return self.state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
 
     def begin(self) -> bool:
-        """Ask, or speak v14 at once where that needs no question; whether the question is to be
-        asked now.
+        """Ask about the config, or speak v14 at once where that needs no question.
+
+        Returns:
+            Whether the question is to be asked now.
         """
         unheard = self._proven and self._unanswered >= _STRIKES
         ask = self.state is DiscoveryState.NOT_GRANTED or (self._ask and not unheard)
@@ -225,7 +229,10 @@ class Discovery:
     # -- what happens ----------------------------------------------------------------------------
 
     def opened(self, produce_version: int) -> None:
-        """A connection is up; `produce_version` is the highest that is spoken on both sides."""
+        """Take in that a connection is up.
+
+        `produce_version` is the highest that is spoken on both sides.
+        """
         if not self._wanted:
             self._move(DiscoveryEvent.OPENED_WITHOUT)
             self.reason = "window_discovery is off"
@@ -267,12 +274,12 @@ class Discovery:
         )
 
     def unsupported(self) -> None:
-        """The broker offers no DescribeConfigs at all."""
+        """Take in that the broker offers no DescribeConfigs at all."""
         if self.state in _ASKING:
             self._absent(DiscoveryEvent.NOT_NAMED, "does not offer DescribeConfigs")
 
     def answered(self) -> None:
-        """A request in v14 was answered in v14."""
+        """Take in that a request in v14 was answered in v14."""
         self._proven = True
         self._unanswered = 0
         self._hold.reset()
@@ -299,7 +306,10 @@ class Discovery:
         )
 
     def lost(self, *, v14_unanswered: bool, now: float) -> None:
-        """The connection is gone; `v14_unanswered`: with requests in v14 that it owed."""
+        """Take in that the connection is lost.
+
+        `v14_unanswered`: whether it owed answers to requests in v14.
+        """
         if self.state is DiscoveryState.APART:
             return
         silent = self.state in _ASKING or (self.state is DiscoveryState.SPEAKING and v14_unanswered)
@@ -312,7 +322,7 @@ class Discovery:
                 f"{_STRIKES} connections in a row ended before their first answer in v14", now
             )
 
-    # -- what is told ----------------------------------------------------------------------------
+    # -- what a user reads -------------------------------------------------------------------------
 
     def _tell(self, text: str, *, warning: bool, told: str | None = None) -> None:
         """Keep it for `take_finding`, unless it is what was told last."""
@@ -322,6 +332,6 @@ class Discovery:
             self._finding = Finding(text, warning)
 
     def take_finding(self) -> Finding | None:
-        """What changed since the last call, if a user should know it."""
+        """Return what changed since the last call, if a user should know it."""
         finding, self._finding = self._finding, None
         return finding

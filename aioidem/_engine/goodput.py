@@ -31,8 +31,9 @@ class Goodput:
     def acknowledge(
         self, nbytes: int, *, sent_at: float, delivered_at_send: int, now: float
     ) -> None:
-        """A request of `nbytes` was answered; `delivered_at_send` is what `delivered` was when it
-        left.
+        """Take in that a request of `nbytes` was answered.
+
+        `delivered_at_send` is what `delivered` was when the request left.
         """
         self.delivered += nbytes
         elapsed = now - sent_at

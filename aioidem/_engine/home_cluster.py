@@ -105,8 +105,9 @@ class HomeCluster:
                 yield Leaving(older, "the brokers it names are not where it says", None)
 
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:
-        """The known cluster is gone, and the bootstrap leads to another one: forget the old one,
-        and take what was never written along, if the user wants that.
+        """Move to the cluster that the bootstrap leads to now.
+
+        The old one is forgotten. What was never written is taken along, if the user wants that.
         """
         for other in [each for each in self._connections.links.values() if each is not link]:
             yield Leaving(other, "it leads to a cluster that is left", None)

@@ -40,9 +40,7 @@ SEQUENCE_MODULUS = 1 << 31
 
 
 def wire_sequence(counter: int) -> int:
-    """The int32 that goes on the wire for an unbounded counter (KIP-98; wraps to 0, never
-    negative).
-    """
+    """Return the int32 that goes on the wire for an unbounded counter (KIP-98); it wraps to 0."""
     return counter % SEQUENCE_MODULUS
 
 
@@ -105,27 +103,27 @@ class IdentityLedger:
         self.state = transition(IDENTITY_TRANSITIONS, self.state, event, "producer identity")
 
     def ask(self) -> None:
-        """An InitProducerId request is on its way."""
+        """Note that an InitProducerId request is on its way."""
         self._move(IdentityEvent.ASK)
 
     def refuse(self) -> None:
-        """It was answered with a retriable error, or its connection was lost."""
+        """Take in that it was answered with a retriable error, or that its connection was lost."""
         self._move(IdentityEvent.REFUSE)
 
     def grant(self, producer_id: int, epoch: int) -> ProducerIdentity:
-        """The broker named our identity."""
+        """Take in the identity that the broker granted."""
         self._move(IdentityEvent.GRANT)
         self.current = ProducerIdentity(producer_id, epoch)
         return self.current
 
     def renew(self, producer_id: int, epoch: int) -> None:
-        """The transaction coordinator named our identity: at first, or another one."""
+        """Take in the identity that the transaction coordinator granted, be it the first one."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)
 
     def disown(self) -> None:
-        """The producer id is somebody else's, here at least: another one must be had."""
+        """Give the producer id up: it is another producer's, in this cluster at least."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.DISOWN)
         self.current = None
@@ -149,8 +147,9 @@ class IdentityLedger:
 
 
 class SequenceLedger:
-    """Which identity a partition writes under, and its next sequence. Numbers are taken at drain,
-    never at append.
+    """Which identity a partition writes under, and its next sequence.
+
+    Numbers are taken at drain, never at append.
     """
 
     __slots__ = ("identity", "next")

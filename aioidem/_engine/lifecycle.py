@@ -17,8 +17,9 @@ __all__ = ["Named", "transition"]
 
 
 class Named(enum.Enum):
-    """A state or an event. Each is one object, so the hash of objects does; that of `enum.Enum` is
-    a function in Python, and every step hashes two.
+    """A state or an event, hashed as an object.
+
+    Each is one object, and the hash of `enum.Enum` is a function in Python: every step hashes two.
     """
 
     __hash__ = object.__hash__
@@ -29,7 +30,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 def transition(table: Mapping[tuple[S, E], S], state: S, event: E, subject: object) -> S:
-    """The state that follows.
+    """Return the state that follows.
 
     Raises:
         InternalError: the table has no such step; it names the subject, the event and the state.

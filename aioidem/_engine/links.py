@@ -1,5 +1,6 @@
-"""Connections as the engine sees them: one `Link` per connection ever opened, one `Node` per broker
-address.
+"""Connections as the engine sees them.
+
+There is one `Link` per connection ever opened, and one `Node` per broker address.
 
 A link is a life cycle (a table) and a list of requests outstanding, oldest first, because Kafka
 answers one connection in order. Everything that is true only of one connection hangs on it: the
@@ -188,7 +189,7 @@ class Link:
         )
 
     def add(self, request: Outstanding) -> None:
-        """A request was given to the connection."""
+        """Note that a request was given to the connection."""
         request.delivered_at_send = self.goodput.delivered
         self.outstanding[request.token] = request
         self.window.outstanding += 1
@@ -197,7 +198,7 @@ class Link:
             self.last_progress = max(self.last_progress, request.sent_at)
 
     def take(self, token: int, now: float) -> Outstanding | None:
-        """A request was answered; None if it is not (or no longer) outstanding here."""
+        """Take out a request that was answered; None if it is not outstanding here."""
         request = self.outstanding.pop(token, None)
         if request is None:
             return None
@@ -217,7 +218,7 @@ class Link:
         return request
 
     def withdraw(self, token: int) -> Outstanding | None:
-        """A request was never written, or expects no answer (acks=0)."""
+        """Take out a request that was never written, or that expects no answer (acks=0)."""
         request = self.outstanding.pop(token, None)
         if request is not None:
             self._forget(request)
@@ -228,8 +229,9 @@ class Link:
         self.bytes_in_flight -= request.nbytes
 
     def throttle(self, throttle_ms: int, now: float) -> None:
-        """Honour throttle_time (KIP-219): nothing new goes until then, and what is outstanding has
-        that much longer.
+        """Honour throttle_time (KIP-219): nothing new is sent until it is over.
+
+        The timeout of what is outstanding is that much longer.
         """
         self.last_throttle = min(max(throttle_ms, 0) / 1000.0, MAX_THROTTLE)
         if throttle_ms > 0:

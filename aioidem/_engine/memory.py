@@ -2,8 +2,8 @@
 
 The budget covers a record from append until it is settled. Callers that find no room queue as
 waiters, FIFO; a release wakes the one at the head if it fits and touches no other, so N waiting
-senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While someone waits
-nobody overtakes, and one who was granted room waits until it has claimed it: between its wake-up
+senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While a caller waits
+none overtakes it, and one who was granted room waits until it has claimed it: between its wake-up
 and its turn another task may call (and trio runs those it woke in any order).
 
 Rejected: a pool of batch.size buffers as in Java. Python frees bytes by itself, and whole-buffer
@@ -19,8 +19,10 @@ __all__ = ["ByteBudget", "MemoryWaiter"]
 
 
 class MemoryWaiter:
-    """Someone who waits for room. `wake` is called once, when `granted` became True or the budget
-    was closed. Whoever is granted room claims it when its record is queued, or abandons it.
+    """Someone who waits for room.
+
+    `wake` is called once, when `granted` became True or the budget was closed. Whoever is granted
+    room claims it when its record is queued, or abandons it.
     """
 
     __slots__ = ("abandoned", "granted", "size", "wake")
@@ -46,14 +48,14 @@ class ByteBudget:
         self._granted: MemoryWaiter | None = None
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes now if there is room and nobody waits."""
+        """Take `size` bytes now if there is room and no caller waits."""
         if self.waiting or not self.fits(size):
             return False
         self.used += size
         return True
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for `size` bytes, if nobody waits."""
+        """Whether there is room for `size` bytes, if no caller waits."""
         # A record larger than the whole budget may pass when it is alone; max.request.size has
         # refused it before.
         return self.used + size <= self.capacity or self.used == 0
@@ -67,7 +69,7 @@ class ByteBudget:
         return waiter
 
     def claim(self, waiter: MemoryWaiter) -> None:
-        """The granted bytes are being used now: the next in line may have its turn."""
+        """Let the next in line have its turn: the granted bytes are being used now."""
         if self._granted is waiter:
             self._granted = None
             self.waiting -= 1

@@ -32,12 +32,12 @@ class MetadataRefresher:
         self._next_at = 0.0
         self.wanted = True
         self.in_flight = False
-        # How many were sent: what is told by the n-th was asked before anything that came after it.
+        # How many were sent. The n-th answer is about the time before the n-th request was sent.
         self.requests = 0
         self.refreshed_at: float | None = None
 
     def want(self) -> None:
-        """The view is stale, or lacks something."""
+        """Ask for metadata at the next chance: the view is stale, or lacks something."""
         self.wanted = True
 
     def due(self, now: float) -> bool:
@@ -54,7 +54,7 @@ class MetadataRefresher:
         return max(self._next_at, self.refreshed_at + self._max_age)
 
     def sent(self) -> None:
-        """A request went out."""
+        """Note that a request was sent."""
         self.requests += 1
         self.in_flight = True
         self.wanted = False
@@ -66,7 +66,7 @@ class MetadataRefresher:
         self._next_at = now + self._backoff.next_delay()
 
     def answered(self, now: float, *, enough: bool) -> None:
-        """It was answered; `enough` is False when something asked for is still missing."""
+        """Take in an answer; `enough` is False when something asked for is still missing."""
         self.in_flight = False
         self.refreshed_at = now
         self._next_at = now + self._backoff.next_delay()

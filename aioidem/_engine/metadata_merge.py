@@ -1,7 +1,7 @@
 """One Metadata answer on its way into the view of the cluster, some partitions at a time.
 
-A topic may have hundreds of thousands of partitions, and to merge them at once would hold whoever
-waits for the event loop. So `slices` does it in pieces, and `finish` shows the result.
+A topic may have hundreds of thousands of partitions, and to merge them at once would block
+the event loop. So `slices` does it in pieces, and `finish` shows the result.
 
 Invariants:
 
@@ -77,8 +77,9 @@ class MetadataMerge:
         return self._view.topics is not self._known
 
     def slices(self) -> Iterator[int]:
-        """Merge, yielding after each piece how many partitions were in it. It may be left off and
-        taken up again.
+        """Merge, and yield after each piece how many partitions were in it.
+
+        It may be left off and taken up again.
         """
         return self._slices
 
@@ -98,8 +99,9 @@ class MetadataMerge:
                 yield len(places)
 
     def finish(self) -> MergeResult:
-        """Merge what is left, and show it all. An answer without a single broker changes no address
-        (aiokafka's zero brokers).
+        """Merge what is left, and show it all.
+
+        An answer that names no broker changes no address.
         """
         for _ in self._slices:
             pass

@@ -103,7 +103,7 @@ class MetadataRequests:
         return at_home
 
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:
-        """The merge of a long answer, to be done in pieces before `on_metadata` is given it."""
+        """Begin the merge of a long answer, to be done in pieces before `on_metadata`."""
         return MetadataMerge(self._cluster, update, self._accumulator.topics)
 
     def on_metadata(

@@ -129,7 +129,7 @@ class PartitionState:
         self.disowned: errors.KafkaError | None = None
         self.acked_offset = -1
         self.acked_ordinal = -1
-        # The newest batch whose offset told of a loss: holes below it are of the same one.
+        # The newest batch whose offset showed a data loss: gaps below it belong to the same loss.
         self._told = -1
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
@@ -137,7 +137,7 @@ class PartitionState:
         self.sequence_cap = sequence_cap
         self._resend = resend
         # In a transaction no doubt is resolved by probing, and none by resending under other
-        # numbers: whatever would need that dooms the transaction.
+        # sequences: whatever would need that makes the transaction abortable.
         self._transactional = transactional
         self.gate = FirstAckGate(applies=idempotent)
         self.read_back = ReadBack()
@@ -212,7 +212,7 @@ class PartitionState:
         return True
 
     def next_resend(self, now: float) -> Batch | None:
-        """The batch that must be sent again before anything new, if it may go now."""
+        """Return the batch that must be sent again before anything new, if it may be sent now."""
         if now < self.retry_at or self.read_back.offset is not None:
             # What is being read may show that what was refused before it has been overtaken.
             return None
@@ -277,16 +277,19 @@ class PartitionState:
 
     @property
     def sequence_room(self) -> int:
-        """How many records the next batch may have, at least one: what lies further below the
-        newest than a KIP-758 broker's range is not known to it as a duplicate.
+        """How many records the next batch may have, at least one.
+
+        A KIP-758 broker deduplicates within a range of sequences: it does not recognise what lies
+        further below the newest sequence as a duplicate.
         """
         if self.sequence_cap is None:
             return SEQUENCE_CAP
         return max(1, self.sequence_cap - self._unresolved_records)
 
     def adopt(self, identity: ProducerIdentity) -> None:
-        """Turn to a newer identity if nothing is outstanding or in doubt under the old one;
-        renumber what waits.
+        """Turn to a newer identity, and renumber what waits.
+
+        Not done while a batch is outstanding, or in doubt under the old identity.
         """
         if self.ledger.identity == identity or self.outstanding:
             return
@@ -313,13 +316,13 @@ class PartitionState:
         self.acked_ordinal = self._told = -1
 
     def enlist(self, batch: Batch) -> None:
-        """A new batch was sealed."""
+        """Append a batch that was just sealed."""
         self.unresolved.append(batch)
         self.next_ordinal = batch.ordinal + 1
         self.window.observe(self.span)
 
     def send(self, batch: Batch, now: float) -> None:
-        """A batch is being given to the connection of the current route."""
+        """Note that a batch is being given to the connection of the current route."""
         route = self.route
         if route is None:
             raise errors.InternalError("a batch was sent without a route")
@@ -349,15 +352,20 @@ class PartitionState:
     def on_ack(
         self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
     ) -> None:
-        """Error NONE.
+        """Take in error NONE.
 
-        `current`: the leader epoch it was sent under is still the newest we know of.
+        Args:
+            batch: what was sent.
+            answer: of its partition.
+            now: seconds.
+            current: whether the leader epoch it was sent under is still the newest we know of.
+            out: gets what follows beyond the partition.
         """
         self.outstanding -= 1
         attempt = batch.attempt
         if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
             out.data_loss(self.where, f"offset {answer.base_offset} came after {self.acked_offset}")
-            self.acked_offset = answer.base_offset + batch.count - 1  # said once is enough
+            self.acked_offset = answer.base_offset + batch.count - 1  # reported once
             self._told = batch.ordinal
             if attempt is not None:
                 attempt.disbelieve()  # it is another log, whatever that leader has shown before
@@ -406,7 +414,7 @@ class PartitionState:
     def _imply(
         self, acked: Batch, below: Sequence[Batch], attempt: Attempt | None, out: Effects
     ) -> None:
-        """What a success says of the unresolved batches under it."""
+        """Draw the conclusions of a success for the unresolved batches below it."""
         doubtful = [b for b in below if b.in_doubt]
         if self._was_accepted_over_a_hole(acked, below, out):
             self.recovery.salvage(doubtful)
@@ -421,8 +429,10 @@ class PartitionState:
             self.recovery.salvage(doubtful)
 
     def _was_accepted_over_a_hole(self, acked: Batch, below: Sequence[Batch], out: Effects) -> bool:
-        """Whether the leader accepted a batch over one that it had refused: it had lost our state
-        in between. What was refused could only come after it now: NOT_WRITTEN.
+        """Whether the leader accepted a batch over one that it had refused.
+
+        Then it had lost our state in between. What was refused could only be appended after it now:
+        NOT_WRITTEN.
         """
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
@@ -431,7 +441,7 @@ class PartitionState:
             out.data_loss(self.where, "a later batch was accepted over a rejected one")
         for batch in rejected:
             self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
-        self._skipped = None  # said once is enough
+        self._skipped = None  # reported once
         self._give_up_numbers(out)
         return True
 
@@ -475,7 +485,7 @@ class PartitionState:
             case Action.FAIL:
                 self._on_permanent(batch, error, out)
             case Action.FENCED if not self._transactional:
-                # The epoch of an id that is ours is raised by nobody else.
+                # Nobody else raises the epoch of a producer id that is ours alone.
                 if not batch.in_doubt:
                     self._retry_later(batch, now)
                 return True
@@ -498,8 +508,10 @@ class PartitionState:
         self._judge_memory(now, out)
 
     def _question_leader(self) -> None:
-        """Believe no longer that the leader holds our state: a refusal that nobody here can read
-        may say that it does not. A success from now on implies nothing of the batches below it.
+        """Stop believing that the leader holds our state.
+
+        A refusal by a code that no table names may say that it does not. A success implies nothing
+        of the batches below it from now on.
         """
         self.gate.question()
         for batch in self.unresolved:
@@ -518,13 +530,14 @@ class PartitionState:
             self.retry_at = now + self._retry.next_delay()
 
     def _stop_probing(self) -> None:
-        """A probe ended without an answer to its question: that pass proves nothing any more."""
+        """End the pass of probes: one got no answer, so the pass proves nothing."""
         if self.recovery.rung is Rung.PROBING:
             self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Appended, not yet committed (KIP-758): acknowledged by the NONE of this batch or of one
-        above it.
+        """Take in that a batch is appended and not committed yet (KIP-758).
+
+        It is acknowledged by error NONE to it, or to a batch above it.
         """
         if batch.persistence is Persistence.REJECTED:
             # In range of the leader's last sequence, and yet refused every time: accepted over it,
@@ -553,10 +566,10 @@ class PartitionState:
             self.recovery.move(self._salvage_state())
             return
         batch.move(BatchEvent.RETRY)
-        # Behind an older batch that failed, or one whose numbers were given up, it is no news.
+        # Behind an older batch that failed, or whose sequences were given up, it is expected.
         if batch is self._head and self.recovery.rung is Rung.CLEAR:
             self.recovery.move(RecoveryEvent.HEAD_REFUSED)
-            # By its word it would have recognised this one: see how many it remembers.
+            # It says that it remembers this batch: probe below it for how many it does remember.
             distance = self.next_ordinal - batch.ordinal
             within = DEFAULT_BATCHES_RETAINED < distance <= self.window.said
             self.recovery.search(wanted=within)
@@ -619,9 +632,11 @@ class PartitionState:
         error: errors.KafkaError,
         out: Effects,
     ) -> None:
-        """Fail the records that a batch was refused for. The others, which were not written either,
-        go on in a batch of their own, in front of what follows (KIP-467). A batch that a caller put
-        together fails as a whole: it has one outcome, which must be true of each of its records.
+        """Fail the records that a batch was refused for (KIP-467).
+
+        The others, which were not written either, go on in a batch of their own, in front of what
+        follows. A batch that a caller put together fails as a whole: it has one outcome, which must
+        be true of each of its records.
         """
         if innocent is None:
             self._fail(batch, error, out)
@@ -630,7 +645,7 @@ class PartitionState:
             for place, reason in culprits.items():
                 guilty = [batch.records[place]]
                 self.settle_records(guilty, DeliveryStatus.NOT_WRITTEN, reason, out)
-        # The numbers of the culprits are used by nobody: all that follows is renumbered.
+        # No record uses the sequences of the culprits: all that follows is renumbered.
         self._give_up_numbers(out)
 
     def _on_state_gone(
@@ -648,8 +663,9 @@ class PartitionState:
         self._give_up_numbers(out)
 
     def disown(self, error: errors.KafkaError, out: Effects) -> None:
-        """Its producer id is somebody else's as well: nothing more is sent under it, and no answer
-        to a resend would be about our copy. What is in doubt ends UNKNOWN.
+        """Send nothing more under a producer id that another producer uses too.
+
+        No answer to a resend would be about our copy, so what is in doubt ends UNKNOWN.
         """
         self.disowned = error
         self.bump_wanted = True
@@ -657,8 +673,9 @@ class PartitionState:
             self._give_up(batch, error, out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
-        """The attempt ended without an answer: connection lost or timed out, or the partition left
-        out of it.
+        """Take in that an attempt ended without an answer.
+
+        The connection was lost or timed out, or the answer left the partition out.
         """
         self.outstanding -= 1
         self.gate.close()
@@ -674,10 +691,7 @@ class PartitionState:
             self._stop_probing()
 
     def on_unanswered(self, batch: Batch, now: float, out: Effects) -> None:
-        """acks=0: it is on its way and nobody will say what becomes of it.
-
-        UNKNOWN, and no error.
-        """
+        """Settle a batch under acks=0 as UNKNOWN, without an error: no answer will come."""
         self.outstanding -= 1
         if batch.settled:
             return
@@ -693,8 +707,11 @@ class PartitionState:
     ) -> None:
         """Take the decisions that had to wait until nothing is outstanding.
 
-        `throttled`: the last throttle time of the leader's connection, in seconds. `may_ask`:
-        whether DescribeProducers is worth asking there.
+        Args:
+            now: seconds.
+            out: gets what follows beyond the partition.
+            throttled: the last throttle time of the leader's connection, in seconds.
+            may_ask: whether DescribeProducers is worth asking there.
         """
         if self.disowned is not None:
             self.disown(self.disowned, out)  # what has come to be in doubt since
@@ -728,8 +745,10 @@ class PartitionState:
 
     @property
     def _refused_for_good(self) -> bool:
-        """Whether another pass would tell no more: the leader refuses these batches for what they
-        are, and no copy of them can turn up yet.
+        """Whether another pass of probes would show no more than the last one.
+
+        The leader refuses these batches for what they are, and no copy of them can turn up any
+        more.
         """
         astray = any(batch.astray for batch in self.unresolved if batch.in_doubt)
         return self.recovery.refusal is not None and not astray
@@ -737,8 +756,9 @@ class PartitionState:
     def _lose(self, reason: str, now: float, out: Effects) -> None:
         refusal = self.recovery.refusal
         if refusal is None and not self.bump_wanted:
-            # Behind numbers that were given up a refusal is their gap, and no loss of the broker's.
-            # Under an id that is not ours alone, the gap may be the other producer's.
+            # Where sequences were given up already (an epoch bump is pending) OUT_OF_ORDER is the
+            # expected gap, not data loss. Under a producer id that is not ours alone, the gap may
+            # be the other producer's.
             out.data_loss(self.where, reason)
         self._back_off(now)
         for batch in [b for b in self.unresolved if b.in_doubt]:
@@ -761,7 +781,10 @@ class PartitionState:
         self.recovery.ask()
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
-        """What DescribeProducers told of our producer id: (epoch, last sequence), or nothing."""
+        """Take in what DescribeProducers says of our producer id.
+
+        `last_sequence`: the epoch and the last sequence; None: nothing is known.
+        """
         if self.recovery.rung is not Rung.ASKING:
             return
         hinted = None
@@ -822,9 +845,14 @@ class PartitionState:
     def expire(self, now: float, grace: float, answered_at: float | None, out: Effects) -> None:
         """Settle what is past its deadline.
 
-        `answered_at`: when the leader's connection last answered a Produce request. A batch in
-        doubt has `grace` more seconds while answers come in; a broker that never answers ends every
-        future at its deadline.
+        A batch in doubt has `grace` more seconds while answers come in; a broker that never answers
+        ends every future at its deadline.
+
+        Args:
+            now: seconds.
+            grace: seconds.
+            answered_at: when the leader's connection last answered a Produce request, if ever.
+            out: gets the outcomes.
         """
         expired = self.queue.expire(now)
         if expired:
@@ -885,7 +913,7 @@ class PartitionState:
         )
 
     def _remember(self, batch: Batch, base_offset: int) -> None:
-        """The leader has this batch, at this offset where it has told one."""
+        """Note that the leader has this batch, and where, if it has named an offset."""
         self.acked_ordinal = max(self.acked_ordinal, batch.ordinal)
         if base_offset >= 0:
             self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
@@ -905,8 +933,9 @@ class PartitionState:
         out: Effects,
         status: DeliveryStatus = DeliveryStatus.UNKNOWN,
     ) -> None:
-        """UNKNOWN, unless an abort has decided, and its numbers are never used again under this
-        identity.
+        """End a batch as UNKNOWN, unless an abort has decided its status.
+
+        Its numbers are never used again under this identity.
         """
         batch.move(BatchEvent.GIVE_UP)
         self.unresolved.remove(batch)
@@ -928,8 +957,9 @@ class PartitionState:
             out.bump(self.where, self.ledger.identity)
 
     def reclaim(self) -> list[PendingRecord]:
-        """Take back the records of batches that were never appended, for another partition's
-        numbers. In order; what is in flight or in doubt stays.
+        """Take back the records of batches that were never appended, in order.
+
+        They get the numbers of another partition. What is in flight or in doubt stays.
         """
         taken: list[PendingRecord] = []
         for batch in [b for b in self.unresolved if b.due and not b.in_doubt]:
@@ -947,7 +977,7 @@ class PartitionState:
             self._end(batch, error, out)
 
     def close_gate(self) -> None:
-        """A transaction begins: whether the leader knows us still, its first answer will show."""
+        """Shut the gate at the start of a transaction: the leader shows anew what it knows."""
         self.gate.close()
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:

@@ -63,8 +63,10 @@ class PartitionQueue:
         )
 
     def cut(self, limit: int, max_records: int) -> list[PendingRecord]:
-        """Take records from the head, at least one, until `limit` bytes (header included) would be
-        passed, or another `RecordGroup` begins.
+        """Take records from the head, at least one.
+
+        It stops before `limit` bytes (header included) would be passed, or another `RecordGroup`
+        begins.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records
@@ -140,7 +142,7 @@ class _TightSize:
         self._span = max(self._span, abs(record.timestamp_ms - self._first))
 
     def with_another(self, record: PendingRecord) -> int:
-        """The bound with one more record."""
+        """Return the bound with one more record."""
         count = self._count + 1
         span = max(self._span, abs(record.timestamp_ms - self._first))
         # The length prefix is as long as the largest record's; all else as at the batch's end.

@@ -59,7 +59,7 @@ class Partitions:
         self.retired: list[PartitionState] = []
 
     def state(self, topic: str, index: int) -> PartitionState:
-        """The state of a partition, made on first use."""
+        """Return the state of a partition; it is made on first use."""
         state = self.live.get((topic, index))
         return self._make(topic, index) if state is None else state
 
@@ -94,7 +94,7 @@ class Partitions:
         return not any(state.outstanding for state in self)
 
     def link_of(self, state: PartitionState) -> Link | None:
-        """The connection that a partition is written on, if it is open."""
+        """Return the connection that a partition is written on, if it is open."""
         return None if state.route is None else self._links.get(state.route.link_id)
 
     # -- what happens to all of them
@@ -170,7 +170,7 @@ class Partitions:
     # -- topics and clusters that go
 
     def of(self, topic: str) -> list[PartitionState]:
-        """The partitions of a topic."""
+        """Return the partitions of a topic."""
         return [state for state in self.live.values() if state.topic == topic]
 
     def retire(self, old: PartitionState, error: errors.KafkaError) -> None:

@@ -88,7 +88,7 @@ class ProduceRequests:
         self._effects = effects
         self._transactions = transactions
         self._turn = 0
-        # Batches as they are sent, for whoever observes: None while nobody does.
+        # Batches as they are sent, for an observer; None: there is none.
         self._dispatched: list[Entry] | None = None
 
     # -- sending -----------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class ProduceRequests:
     def _refusal(
         self, entry: Entry, link: Link, request: Outstanding, part: PartitionAnswer, now: float
     ) -> Refusal:
-        """What an error code means for this batch, in this request and transaction."""
+        """Work out what an error code means for this batch, in this request and transaction."""
         state, batch = entry
         code = part.error_code
         disposition = classify(
@@ -312,8 +312,10 @@ class ProduceRequests:
         return Refusal(disposition, error, named, innocent)
 
     def _is_current(self, state: PartitionState) -> bool:
-        """Whether nobody newer is known than the leader a partition's answers come from. One that
-        metadata does not name for a while, under the same epoch, goes on over the same connection.
+        """Whether the leader that a partition's answers come from is the newest one that is known.
+
+        One that metadata does not name for a while, under the same epoch, goes on over the same
+        connection.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
         route = state.route

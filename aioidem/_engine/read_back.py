@@ -28,7 +28,7 @@ class WrittenBatch(NamedTuple):
 
 
 def written_batches(page: bytes) -> list[WrittenBatch]:
-    """The whole batches of a page, in order; a page ends anywhere.
+    """Read the whole batches of a page, in order; a page may end anywhere.
 
     Raises:
         ProtocolError: they are malformed.

@@ -1,6 +1,6 @@
 """A record on its way: what the caller gave, whose it is, and the outcome that it gets.
 
-The engine never calls a sink. It collects settlements (`outcomes`), and whoever drives the engine
+The engine never calls a sink. It collects settlements (`outcomes`), and the driver of the engine
 passes them on between two polls, so that a user's callback can never run in the middle of a
 decision.
 """
@@ -16,8 +16,9 @@ __all__ = ["PendingRecord", "RecordGroup", "RecordSink", "Settlement"]
 
 
 class RecordSink(Protocol):
-    """Where a record's outcome goes. The engine never calls it: whoever drives the engine does,
-    outside of it.
+    """Where a record's outcome goes.
+
+    The engine never calls it: the driver of the engine does, outside of it.
     """
 
     def settle(self, settlement: Settlement, index: int) -> None:
@@ -26,10 +27,12 @@ class RecordSink(Protocol):
 
 
 class RecordGroup:
-    """Records that a caller wants in a batch of their own: neither mixed with others nor, where a
-    batch of their `size` is allowed, torn apart.
+    """Records that a caller wants in a batch of their own.
 
-    `size`: bytes of that batch before compression, its header included.
+    They are neither mixed with others nor, where a batch of their `size` is allowed, torn apart.
+
+    Args:
+        size: bytes of that batch before compression, its header included.
     """
 
     __slots__ = ("size",)

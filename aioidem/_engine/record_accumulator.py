@@ -86,7 +86,7 @@ class RecordAccumulator:
     # -- appending ---------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicState:
-        """The state of a topic by name, made on first use.
+        """Return the state of a topic by name; it is made on first use.
 
         Asks for metadata when the topic is new.
         """
@@ -170,7 +170,7 @@ class RecordAccumulator:
         try:
             chosen = self._sealer.partitioner(record.key, everything, view.available or everything)
         except Exception as error:
-            # The caller's code: it may run long after his call, where nobody else would catch it.
+            # The caller's code: it may run long after the call, where nothing else would catch it.
             raise errors.RecordError(f"the partitioner raised {error!r}") from error
         if not isinstance(chosen, int) or chosen not in view.leaders:
             raise errors.RecordError(f"the partitioner chose {chosen!r}, which is no partition")
@@ -182,15 +182,16 @@ class RecordAccumulator:
         return bool(self._assigning)
 
     def assign_known(self, now: float) -> None:
-        """Give records their partitions, of topics that metadata has just told of."""
+        """Assign records of the topics whose partitions metadata has just named."""
         for name, state in self.topics.items():
             if self._cluster.partitions(name) is not None:
                 self._assigning.add(state)
         self.assign_due(now)
 
     def assign_due(self, now: float) -> None:
-        """Give records that waited for metadata their partitions: as many as one poll may, the rest
-        in the next ones.
+        """Give records that waited for metadata their partitions.
+
+        As many as one poll may assign; the rest in the next polls.
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):
@@ -240,7 +241,7 @@ class RecordAccumulator:
     def _next_batch(
         self, state: PartitionState, link: Link, now: float, room: int, *, alone: bool
     ) -> Batch | None:
-        """A resend, else a new batch, else nothing.
+        """Return a batch to be sent again, else a new one, else None.
 
         It fits into the `room` bytes left in a request, unless it is `alone` in it.
         """
@@ -265,7 +266,7 @@ class RecordAccumulator:
         return batch
 
     def _cut_down(self, state: PartitionState, batch: Batch, link: Link, now: float) -> Batch:
-        """The first part of a batch that its topic refused for its size, or the batch itself."""
+        """Return the first part of a batch refused for its size, or the batch itself."""
         if not batch.oversized:
             return batch
         topic = self.topics[state.topic]

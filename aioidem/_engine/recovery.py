@@ -12,8 +12,8 @@ ASKING   DescribeProducers (KIP-664) may say where to start. A hint, never a ver
 PROBING  the leader holds state for us (it said OUT_OF_ORDER), so it appends only in sequence:
          resend newest first. The first NONE proves every in-doubt batch below it. Probes append at
          most one batch and evict only what its own NONE proves, so they may be pipelined and the
-         span does not bind them. After a code that nobody knows this is no longer sure: one at a
-         time, and a NONE sends what is in doubt below it to SALVAGE.
+         span does not bind them. After a code that no table names this is not sure: one at
+         a time, and a NONE sends what is in doubt below it to SALVAGE.
 SALVAGE  a success above a *rejected* batch: the leader had lost our state, so nothing is implied
          any more. Each in-doubt batch below is resent by itself, newest first; NONE = acknowledged,
          anything else = UNKNOWN.
@@ -166,12 +166,15 @@ class Recovery:
         self._hinted = batch
 
     def salvage(self, batches: Sequence[Batch]) -> None:
-        """The leader had lost our state below these: nothing is implied for them any more."""
+        """Probe these batches one by one: the leader had lost our state below them.
+
+        Nothing is implied for them any more.
+        """
         self.move(RecoveryEvent.STATE_LOST)
         self.salvaged.extend(batches)
 
     def next_probe(self, unresolved: Sequence[Batch], now: float) -> Batch | None:
-        """The newest in-doubt batch that this pass has not probed, or None."""
+        """Return the newest batch in doubt that this pass has not probed, or None."""
         if now < self.pass_not_before:
             return None
         hinted = self._hinted
@@ -194,7 +197,7 @@ class Recovery:
         return None
 
     def probed(self, batch: Batch, now: float) -> None:
-        """A probe was sent."""
+        """Note that a probe was sent."""
         if self._pass_began is None:
             self._pass_began = now
             self.refusal = None
@@ -215,7 +218,7 @@ class Recovery:
         return any(not batch.settled for batch in self.salvaged)
 
     def next_salvage(self) -> Batch | None:
-        """The newest batch still to be salvaged that may be sent, or None."""
+        """Return the newest batch still to be salvaged that may be sent, or None."""
         self.salvaged = [batch for batch in self.salvaged if not batch.settled]
         for batch in reversed(self.salvaged):
             if batch.state is BatchState.WAITING:

@@ -20,7 +20,7 @@ _NAMES_RECORDS = frozenset({ErrorCode.invalid_timestamp, ErrorCode.invalid_recor
 
 
 def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
-    """The error that a refused batch ends with, in the broker's own words where it has any."""
+    """Make the error that a refused batch ends with, in the broker's own words if it has any."""
     detail = answer.error_message or ""
     if answer.record_errors:
         first = answer.record_errors[:10]
@@ -31,8 +31,9 @@ def refusal_error(where: str, answer: PartitionAnswer) -> errors.KafkaError:
 
 
 def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, errors.KafkaError]:
-    """The records of a batch of `count` that the broker refused it for: place and reason; empty
-    where it names none.
+    """Return the records of a batch of `count` that the broker refused it for: place and reason.
+
+    Empty when the broker names none.
     """
     if answer.error_code not in _NAMES_RECORDS:
         return {}
@@ -51,10 +52,16 @@ def culprits(where: str, answer: PartitionAnswer, count: int) -> dict[int, error
 def too_large(
     where: str, answer: PartitionAnswer, nbytes: int, count: int, told: int | None
 ) -> errors.KafkaError:
-    """A batch of `nbytes` with `count` records is larger than the topic takes; `told`: its limit,
-    None where that is not known.
+    """Make the error for a batch that is larger than its topic takes.
+
+    Args:
+        where: the topic and partition, for the message.
+        answer: the broker's answer for the partition.
+        nbytes: size of the batch.
+        count: how many records it has.
+        told: the topic's limit in bytes; None when it is not known.
     """
-    # What was told before may be out of date: then it does not explain the refusal.
+    # A limit that was named before may be out of date: then it does not explain the refusal.
     limit = f"{told} bytes" if told is not None and told < nbytes else "which is not known"
     records = "one record" if count == 1 else f"{count} records"
     return errors.broker_error(

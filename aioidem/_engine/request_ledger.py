@@ -55,16 +55,16 @@ class RequestLedger:
     # -- connections to ask on
 
     def any_link(self, now: float, *, identified: bool = True) -> Link | None:
-        """A connection for a question that any broker can answer; opens one when there is none.
+        """Return a connection for a question that any broker can answer; open one if there is none.
 
         Args:
             now: seconds.
-            identified: it must have named its cluster.
+            identified: whether it must have named its cluster.
         """
         return self._connections.any(now, self._steps, identified=identified)
 
     def link_to(self, node_id: int, now: float) -> Link | None:
-        """The ready connection to a broker; opens one when there is none and back-off allows."""
+        """Return the ready connection to a broker, or open one if back-off allows."""
         return self._connections.to(node_id, now, self._steps)
 
     # -- requests

@@ -116,7 +116,7 @@ class RetentionEvidence:
         self._refused.clear()
 
     def sent(self, batch: Batch, distance: int) -> None:
-        """A batch was sent; only retries that can bear witness are waited for.
+        """Note that a batch was sent; only retries that can be evidence are waited for.
 
         `distance`: from the newest batch sent by now.
         """
@@ -129,14 +129,17 @@ class RetentionEvidence:
             self._awaited[id(batch)] = _Retry(link, distance)
 
     def recognised(self, batch: Batch, distance: int) -> None:
-        """A retry was answered NONE; `distance`: from the newest batch known to be stored."""
+        """Take in that a retry was answered with error NONE.
+
+        `distance`: from the newest batch that is known to be stored.
+        """
         retry = self._awaited.pop(id(batch), None)
         if retry is not None and distance > 1:
             seen = self._recognised.setdefault(retry.link, [])
             seen.append(Witness(batch.ordinal, distance))
 
     def refused(self, batch: Batch) -> None:
-        """A retry was answered OUT_OF_ORDER."""
+        """Take in that a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER."""
         retry = self._awaited.pop(id(batch), None)
         if retry is None:
             return
@@ -147,11 +150,14 @@ class RetentionEvidence:
             self._early[batch.ordinal] = retry.link
 
     def ended(self, batch: Batch) -> None:
-        """A retry ended in a way that tells nothing of the broker's memory."""
+        """Take in that a retry ended in a way that shows nothing of the broker's memory."""
         self._awaited.pop(id(batch), None)
 
     def verdict(self, said: int) -> Disproof | None:
-        """What is proved once every retry is answered; `said`: what the broker says now."""
+        """Return what is proved once every retry is answered.
+
+        `said`: how many batches the broker says it retains now.
+        """
         if self._awaited or not self._refused:
             return None
         refused, recognised = self._refused, self._recognised
@@ -176,7 +182,7 @@ class BrokerMemory:
         self._backoff = Backoff(_FIRST_DOUBT, _LONGEST_DOUBT, random)
 
     def believed(self, said: int | None, now: float) -> int | None:
-        """What to take for the window that an answer names."""
+        """Return what to take for the window that an answer names."""
         if self.limit is not None and now >= self._until:
             self.limit = None
         if self.limit is None or said is None:
@@ -192,8 +198,9 @@ class BrokerMemory:
 
 
 def earlier_link(batch: Batch, leader: tuple[int, int]) -> int | None:
-    """The one connection on which every earlier attempt at a batch was made, under this leader and
-    epoch; None where there is none such.
+    """Return the one connection on which every earlier attempt at a batch was made.
+
+    None when there was more than one, or another leader or epoch.
     """
     first: Attempt | None = batch.first_attempt
     last: Attempt | None = batch.attempt

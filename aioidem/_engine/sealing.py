@@ -1,5 +1,6 @@
-"""Sealing: cutting a batch from what waits, numbering it, building its bytes; and splitting one
-that was too large.
+"""Sealing: cutting a batch from what waits, numbering it, and building its bytes.
+
+Splitting a batch that was too large is here too.
 
 Late sealing decides how much a batch may take. While a window is open a batch is `batch.size`, as
 in Java. What piled up while the window was full may leave as one larger batch, up to what a request
@@ -49,15 +50,13 @@ class Sealer:
         self.partitioner: Partitioner = config.partitioner or DefaultPartitioner()
 
     def most(self, topic: TopicState, link: Link, now: float) -> int:
-        """The most bytes, header included, that the leader is known to take as one batch."""
+        """Return the most bytes, header included, that the leader is known to take as one batch."""
         limit = link.limits.of(topic.name)
         known = min(limit.known(self._config.batch_size), self._config.max_request_size)
         return topic.ceiling(known, now, limit.told)
 
     def limit(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> int:
-        """The most bytes, header included, that the next batch of a partition may have on the
-        wire.
-        """
+        """Return the most bytes, header included, of a partition's next batch on the wire."""
         config = self._config
         ceiling = self.most(topic, link, now)
         base = min(config.batch_size, ceiling)
@@ -70,8 +69,9 @@ class Sealer:
     def seal(
         self, state: PartitionState, topic: TopicState, link: Link, now: float, room: int
     ) -> Batch:
-        """Cut, number and build the next batch of a partition that has records waiting; of at most
-        `room` bytes, if it has more than one record.
+        """Cut, number and build the next batch of a partition that has records waiting.
+
+        It has at most `room` bytes, if it has more than one record.
         """
         limit = min(self.limit(state, topic, link, now), room)
         if self._codec is not Codec.NONE:
@@ -95,8 +95,9 @@ class Sealer:
         return _batch(built, records, identity, base, state.next_ordinal)
 
     def split(self, state: PartitionState, batch: Batch, most: int) -> list[Batch]:
-        """Cut a batch of several records that is too large into parts of at most `batch.size` and
-        `most` bytes. They carry its numbers between them.
+        """Cut a batch of several records that is too large into parts.
+
+        Each has at most `batch.size` and `most` bytes. They carry the batch's numbers between them.
         """
         records = list(batch.records)
         if self._codec is not Codec.NONE:
@@ -112,8 +113,9 @@ class Sealer:
         return parts
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:
-        """What is left of a batch when the records at these places are taken out of it; None when
-        nothing is. It begins at the same number, and ends at a lower one.
+        """Rebuild a batch without the records at these places; None when no other is left.
+
+        It begins at the same number, and ends at a lower one.
         """
         left = [record for place, record in enumerate(batch.records) if place not in culprits]
         if not left:

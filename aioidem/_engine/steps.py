@@ -1,5 +1,7 @@
-"""What the engine asks for: one immutable class per kind of step. The Sender performs them and
-decides nothing. The one that is made for each request is a tuple, which is made faster.
+"""What the engine asks for: one immutable class per kind of step.
+
+The Sender performs them and decides nothing. The one that is made for each request is a tuple,
+which is made faster.
 """
 
 from __future__ import annotations

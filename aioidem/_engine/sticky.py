@@ -27,7 +27,7 @@ class StickyPartitioner:
         self._bytes = 0
 
     def choose(self, size: int, topic: TopicView) -> int:
-        """The partition for a record of `size` bytes; the topic must have one."""
+        """Choose the partition for a record of `size` bytes; the topic must have one."""
         current = self._current
         if current is None or self._bytes >= self._switch_after or current not in topic.leaders:
             current = self._current = self._draw(topic)

@@ -45,9 +45,11 @@ class Suspicion:
         self.suspect = False
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
-        """A batch was acknowledged by its own NONE: the leader's state is as young as that.
+        """Take in error NONE to a batch: the leader's state of us is as young as that.
 
-        `created_ms`: its maximum timestamp; `appended_ms`: the answer's log append time, or -1.
+        Args:
+            created_ms: the batch's maximum timestamp.
+            appended_ms: the answer's log append time, or -1.
         """
         # The answer to a copy names the stored stamp, which with CreateTime is the batch's own.
         by_log = appended_ms >= 0 and appended_ms != created_ms
@@ -56,7 +58,7 @@ class Suspicion:
         self._carried = False
 
     def leader_changed(self) -> None:
-        """Another leader: what it holds of us, nobody has said yet."""
+        """Take in that another leader took over: what it holds of us is not known yet."""
         self._carried = self._carried or self.suspect
 
     def renewed(self) -> None:

@@ -34,8 +34,10 @@ class PartitionView:
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic and its partitions. `leaders` only ever grows for one topic id; a topic that was
-    deleted and made anew gets a view of its own, with as many as it has now.
+    """A topic and its partitions.
+
+    `leaders` only ever grows for one topic id; a topic that was deleted and made anew gets a view
+    of its own, with as many partitions as it has now.
     """
 
     name: str

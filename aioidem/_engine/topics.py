@@ -1,4 +1,6 @@
-"""What the producer keeps per topic name: the records that have no partition yet, and the size a
+"""What the producer keeps per topic name.
+
+That is the records that have no partition yet, what metadata says of the topic, and the size that a
 batch may have.
 """
 
@@ -36,7 +38,7 @@ class TopicState:
         self.name = name
         self.sticky = StickyPartitioner(switch_after, random)
         self.unassigned = UnassignedRecords()
-        # The number of the last Metadata request whose answer told of its partitions.
+        # The number of the last Metadata request whose answer named its partitions.
         self.described_by = 0
         # Callers who wait to hear of its partitions.
         self.waiting = 0
@@ -66,7 +68,7 @@ class TopicState:
         return self.refused
 
     def too_large(self, nbytes: int, now: float) -> None:
-        """A batch of `nbytes` was refused as too large: smaller ones for an hour."""
+        """Keep batches smaller for an hour: one of `nbytes` was refused as too large."""
         ceiling = max(1, nbytes // 2)
         if self._ceiling is None or now >= self._ceiling_until:
             self._ceiling, self._too_large = ceiling, nbytes
@@ -76,10 +78,10 @@ class TopicState:
         self._ceiling_until = now + CEILING_MEMORY
 
     def ceiling(self, default: int, now: float, told: int | None = None) -> int:
-        """The most bytes a batch of this topic may have now.
+        """Return the most bytes that a batch of this topic may have now.
 
-        `told`: the limit that the topic's leader has told; it replaces half of what was refused
-        where it says why.
+        `told`: the limit that the topic's leader has named; it replaces half of what was refused,
+        where it explains the refusal.
         """
         if self._ceiling is None or now >= self._ceiling_until:
             return default
@@ -88,7 +90,7 @@ class TopicState:
         return min(default, self._ceiling)
 
     def forget_cluster(self) -> None:
-        """What one cluster said of the topic is not so in another."""
+        """Forget what a cluster that is left said of the topic."""
         self.error_code = 0
         self.refused = None
         self.described_by = 0

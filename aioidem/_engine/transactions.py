@@ -19,7 +19,8 @@ Invariants
 - Once EndTxn(commit) was written, nothing else is asked until its outcome is known. A fatal error
   meanwhile says UNKNOWN.
 - An abort needs no answers: what is unsettled counts as aborted. It waits for what is outstanding
-  only, because a batch that arrives after the markers would open a transaction nobody ends (v1).
+  only, because a batch that arrives after the markers would open a transaction that nothing ends
+  (v1).
 
 Rejected: queues of requests with priorities (Java): what is needed next follows from the state.
 """
@@ -128,13 +129,16 @@ class Call(NamedTuple):
 
 
 class Outcome:
-    """How one transaction ended. It outlives the next one's beginning for those who wait for it."""
+    """How one transaction ended.
+
+    It outlives the beginning of the next one, for callers that wait for it.
+    """
 
     __slots__ = ("committed", "told")
 
     def __init__(self) -> None:
         self.committed: bool | None = None
-        # Whether its caller knows: he may have left before it ended.
+        # Whether its caller knows: it may have left before the transaction ended.
         self.told = False
 
 
@@ -225,7 +229,7 @@ class Transactions:
     # -- the caller's side -------------------------------------------------------------------------
 
     def init(self) -> None:
-        """Ask for an identity, which fences whoever used the transactional id before."""
+        """Ask for an identity, which fences the producer that had the transactional id before."""
         if self.state is TransactionState.UNINITIALISED:
             self.cause = None
             self._move(TransactionEvent.INIT)
@@ -249,11 +253,13 @@ class Transactions:
         self._backoff.reset()
 
     def commit(self) -> Outcome:
-        """Commit when all is delivered. What to wait for may have happened already, if nobody was
-        told.
+        """Commit when all is delivered.
+
+        The outcome may be known already, if an earlier caller left before it was.
 
         Raises:
-            IllegalStateError: no transaction is open. KafkaError: as `check`.
+            IllegalStateError: no transaction is open.
+            KafkaError: as `check`.
         """
         waited_for = (TransactionState.COMMITTING, TransactionState.DECIDING)
         if self.state not in waited_for and not self._untold(committed=True):
@@ -280,15 +286,18 @@ class Transactions:
         return self.outcome
 
     def _untold(self, *, committed: bool) -> bool:
-        """Whether it ended so, and nobody knows yet."""
+        """Whether it ended so, and its caller does not know yet."""
         return self.outcome.committed is committed and not self.outcome.told
 
     def commit_offsets(self, commit: OffsetCommit) -> OffsetCommit:
-        """Let a group's offsets be part of the transaction; the commit to wait for, which is an
-        earlier one that asks for the same.
+        """Let a group's offsets be part of the transaction.
+
+        Returns:
+            The commit to wait for: an earlier one, if it asks for the same.
 
         Raises:
-            IllegalStateError: no transaction is open. KafkaError: as `check`.
+            IllegalStateError: no transaction is open.
+            KafkaError: as `check`.
         """
         self._need("send offsets", TransactionState.OPEN)
         self._check_stray(commit)
@@ -300,13 +309,21 @@ class Transactions:
         return commit
 
     def _check_stray(self, commit: OffsetCommit) -> None:
-        """A lost TxnOffsetCommit may be carried out late: over newer offsets of its group."""
+        """Fail if a lost TxnOffsetCommit of the group asked for other offsets.
+
+        It may be carried out late, over the newer offsets.
+        """
         stray = self._stray_offsets.get(commit.group.group_id)
         if stray is not None and not stray.same_as(commit):
             self.fail(errors.KafkaConnectionError("an earlier TxnOffsetCommit was never answered"))
 
     def need_open(self) -> None:
-        """Raises IllegalOperation: a record belongs into a transaction. KafkaError: as `check`."""
+        """Check that a record may be sent.
+
+        Raises:
+            IllegalOperation: no transaction is open.
+            KafkaError: as `check`.
+        """
         if self.state is not TransactionState.OPEN:
             self.check()
             raise errors.IllegalOperation(
@@ -375,17 +392,21 @@ class Transactions:
     # -- what happens to it ------------------------------------------------------------------------
 
     def fail(self, error: errors.KafkaError | None) -> None:
-        """Something of this transaction failed: it can only be aborted. The first cause is kept."""
+        """Make the transaction abortable: something of it failed.
+
+        The first cause is kept.
+        """
         if self.may_send:
             self._move(TransactionEvent.FAIL)
             self.cause = error
             self.offsets.clear()
 
     def on_produced(self, error_code: int | None) -> None:
-        """A write of the transaction was answered, or (None) may never be.
+        """Take in that a write of the transaction was answered, or (None) may never be.
 
-        In v2 it has begun with that, but for CONCURRENT_TRANSACTIONS: while the last one's markers
-        are being written nothing is added, and who then asks for an end is taken for a twin.
+        In v2 a first write begins the transaction at the coordinator. Exception: after
+        CONCURRENT_TRANSACTIONS the previous markers are still being written, nothing was added, and
+        EndTxn now would get us fenced.
         """
         self._begun = self._begun or error_code != _CONCURRENT
 
@@ -411,17 +432,20 @@ class Transactions:
         return True
 
     def on_node_lost(self, node_id: int) -> None:
-        """A connection ended. Its broker's coordinators may be elsewhere now."""
+        """Take in that a connection ended: its broker's coordinators may be elsewhere now."""
         for each in (self.coordinator, *self.coordinators.values()):
             if each.node_id == node_id:
                 each.node_id = None
 
     def renew(self) -> None:
-        """Numbers were given up: the next transaction needs another epoch."""
+        """Ask for another epoch before the next transaction: numbers were given up."""
         self._renew = True
 
     def die(self, error: errors.KafkaError) -> None:
-        """Nothing can be done any more. The cause's status says what became of a commit."""
+        """End the producer: nothing can be done any more.
+
+        The cause's status says what became of a commit.
+        """
         if self.state is TransactionState.FATAL:
             return
         self.cause = copy.copy(error)
@@ -436,9 +460,12 @@ class Transactions:
     # -- what is asked -----------------------------------------------------------------------------
 
     def next_call(self, now: float, *, delivered: bool, quiet: bool) -> Call | None:
-        """What a coordinator is to be asked now.
+        """Return what a coordinator is to be asked now.
 
-        `delivered`: every record has its outcome. `quiet`: no batch is outstanding anywhere.
+        Args:
+            now: seconds.
+            delivered: whether every record has its outcome.
+            quiet: whether no batch is outstanding anywhere.
         """
         if self._calling is not None or now < self.retry_at:
             return None
@@ -485,7 +512,7 @@ class Transactions:
         return Call(CallKind.END, self.coordinator, commit=True)
 
     def sent(self, call: Call) -> None:
-        """A call is being written."""
+        """Note that a call is being written."""
         self._calling = call
         if call.kind is CallKind.END and self.state is TransactionState.COMMITTING:
             self._move(TransactionEvent.DECIDE)
@@ -500,7 +527,10 @@ class Transactions:
     # -- what is heard -----------------------------------------------------------------------------
 
     def on_lost(self, now: float, *, written: bool) -> None:
-        """The connection of a call is gone. If it was written it may be carried out, even later."""
+        """Take in that the connection of a call is lost.
+
+        If the call was written it may be carried out, even later.
+        """
         call, self._calling = self._calling, None
         if call is None:
             return
@@ -588,7 +618,7 @@ class Transactions:
         self._take_codes(call, [codes.get(each, _LEFT_OUT) for each in asked], now)
 
     def _take_codes(self, call: Call, codes: list[int], now: float) -> None:
-        """The gravest of them decides."""
+        """Let the gravest of several error codes decide."""
         refused = [code for code in codes if code]
         if not refused:
             self._heard()
@@ -601,8 +631,8 @@ class Transactions:
         if call is None or self.state is TransactionState.FATAL:
             return
         if error_code and not call.commit and self._has_nothing(error_code):
-            # What may begin it yet is fenced by the next epoch, and aborted if it did. Who was
-            # fenced himself is told so when he asks for that epoch.
+            # The next epoch fences a request that may begin it yet, and aborts it if one did. A
+            # producer that was fenced itself hears of it when it asks for that epoch.
             self._heard()
             self._finish(committed=False)
             return
@@ -624,8 +654,10 @@ class Transactions:
         self._finish(committed=call.commit)
 
     def _has_nothing(self, error_code: int) -> bool:
-        """Whether the coordinator says that there is nothing of ours to be aborted. In v2 it fences
-        who aborts what it has not heard of, until the transaction before is finished.
+        """Whether the coordinator says that there is nothing of ours to be aborted.
+
+        In v2 it fences a producer that aborts what it has not heard of, until the transaction
+        before is finished.
         """
         if self._decision_in_doubt or self.finishing(error_code):
             return False
@@ -640,8 +672,9 @@ class Transactions:
         return False
 
     def finishing(self, error_code: int) -> bool:
-        """Whether an answer only says that the last transaction is not finished: until then our new
-        producer id is not known.
+        """Whether an answer says only that the last transaction is not finished.
+
+        Until then our new producer id is not known.
         """
         return self._rotated and error_code == ErrorCode.invalid_producer_id_mapping
 
@@ -704,7 +737,7 @@ class Transactions:
             self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """The broker does not offer what was to be asked; nothing was written."""
+        """Take in that the broker does not offer what was to be asked; nothing was written."""
         self._calling = None
         self._refuse(error)
 

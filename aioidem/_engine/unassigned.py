@@ -7,14 +7,14 @@ A record for a partition that its topic lacks waits here too, for one answer to 
 that was sent after the record came: partitions may have been added since the last one. An older
 answer proves nothing, and a younger one that lacks the partition ends the record.
 
-When metadata has told of the topic, those that wait become due: they get their partitions in the
-polls that follow, some at a time (`assigning`). To assign tens of thousands of them at once would
-hold whoever waits for the event loop.
+When metadata names the topic's partitions, those that wait become due: they get their partitions in
+the polls that follow, some at a time (`assigning`). To assign tens of thousands of them at once
+would block the event loop.
 
 Invariants:
 
-- Call order: whoever waits came before everyone who is due, and while some are due a later record
-  of the topic is put behind them, whatever its partition.
+- Call order: every record that waits came before every one that is due, and while some are due a
+  later record of the topic is put behind them, whatever its partition.
 - A record that is due is not given up for its time: its topic is known.
 
 Rejected: waiting `max_block` for a partition, as Java does. A wrong number is the common case, and
@@ -42,14 +42,14 @@ class Unassigned(NamedTuple):
 
 
 class UnassignedRecords:
-    """Those of one topic."""
+    """The records of one topic that have no partition yet."""
 
     __slots__ = ("_first_end", "_waiting", "due")
 
     def __init__(self) -> None:
-        # They wait for what metadata says next.
+        # They wait for the next Metadata answer.
         self._waiting: deque[Unassigned] = deque()
-        # Metadata has told of their topic, and they were not tried since. Behind the others.
+        # Metadata has named their topic's partitions, and they were not tried since.
         self.due: deque[Unassigned] = deque()
         # No record that waits is given up before this.
         self._first_end = 0.0
@@ -73,13 +73,14 @@ class UnassignedRecords:
         self.due.append(Unassigned(until, asked, record))
 
     def make_due(self) -> None:
-        """Metadata has told of the topic: whoever waits is to be tried."""
+        """Make every record that waits due: metadata has named the topic's partitions."""
         self._waiting.extend(self.due)
         self._waiting, self.due = deque(), self._waiting
 
     def put_in_order(self) -> None:
-        """Put everything into call order again, after records were taken back from partitions. It
-        waits for `make_due`.
+        """Put everything into call order again, after records were taken back from partitions.
+
+        It waits for `make_due`.
         """
         everything = sorted(self.take(), key=lambda each: each.record.ordinal)
         for each in everything:

@@ -1,7 +1,7 @@
 """What is known of an error code that no table names: whether it may pass by itself.
 
-A broker newer than this client answers with codes that nobody here has heard of, as for a topic
-that became read-only (KIP-1279). Java and librdkafka fail such a request at once. So does aioidem,
+A broker newer than this client answers with codes that no table here names, as for a topic that
+became read-only (KIP-1279). Java and librdkafka fail such a request at once. So does aioidem,
 unless there is reason to expect another answer later: the code is one that Kafka documents as
 retriable, or the broker says so in the words it sends along (KIP-467).
 

@@ -1,17 +1,17 @@
 """SettledRecords: what the engine has settled, on its way to its callers, some records at a time.
 
-One answer may settle tens of thousands of records, and each has a caller to be told: a future, a
-callback, a line to count. To tell them all at once would hold whoever waits for the event loop. So
-they are told until the turn has had enough, and the rest in the turns that follow.
+One answer may settle tens of thousands of records, and each has a caller that waits for its
+outcome: a future, a callback, a line to count. To deliver all of them at once would block the event
+loop. So they are delivered until the turn has had enough, and the rest in the turns that follow.
 
 Invariants:
 
-- Each record is told once, in the order in which the engine settled them.
-- A callback that leads back here tells nothing: whoever called it goes on where he is.
-- If telling one record raises, the others are still there to be told.
+- Each record's outcome is delivered once, in the order in which the engine settled them.
+- A callback that calls back into this class delivers nothing: the delivery under way goes on.
+- If delivering one outcome raises, the others are still there to be delivered.
 
-Rejected: a pause by the clock, after so many milliseconds. What a turn tells would depend on what
-else the machine does, and no test could say how much that is.
+Rejected: a pause by the clock, after so many milliseconds. What a turn delivers would depend on
+what else the machine does, and no test could say how much that is.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class SettledRecords:
         self.at_once = self._left = AT_ONCE
 
     def begin_turn(self) -> None:
-        """Another turn of the loop has begun: it may tell `at_once` records."""
+        """Begin another turn of the loop: it may deliver `at_once` outcomes."""
         self._left = self.at_once
 
     def all_at_once(self) -> None:
-        """There may be no other turn: tell everything from here on."""
+        """Deliver everything from here on: there may be no other turn."""
         self._all = True
 
     @property
@@ -75,12 +75,16 @@ class SettledRecords:
 
     @property
     def untold(self) -> int:
-        """Records that have an outcome and were not told."""
+        """Records that have an outcome which was not delivered."""
         self._untold += self._settled()
         return sum(len(settlement.records) for settlement in self._untold) - self._told
 
     def tell(self) -> bool:
-        """Tell what this turn may tell; whether that was all."""
+        """Deliver what this turn may deliver.
+
+        Returns:
+            Whether that was everything.
+        """
         if self._telling:
             return False
         self._telling = True
@@ -95,7 +99,7 @@ class SettledRecords:
             self._telling = False
 
     def _tell_first(self) -> None:
-        """Tell of the first settlement, as much as this turn may."""
+        """Deliver outcomes of the first settlement, as many as this turn may."""
         settlement, begin = self._untold[0], self._told
         records = settlement.records
         if begin == 0 and self._announce is not None:

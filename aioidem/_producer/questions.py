@@ -73,8 +73,9 @@ class Question(NamedTuple):
     read_frame: Callable[[int, bytes], Any] | None = None
 
     def reader(self, version: int) -> Callable[[bytes], Any]:
-        """What turns the frame of an answer in that version into plain data. It touches nothing
-        else, so it may run in a thread.
+        """Return what turns the frame of an answer in that version into plain data.
+
+        It touches nothing else, so it may run in a thread.
 
         Raises:
             InternalError: there is no schema.

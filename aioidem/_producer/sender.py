@@ -76,8 +76,9 @@ _CATCH_UP_ROUNDS = 10
 
 
 class Alarm:
-    """Raises a wakeup at a time. Moving the time later is free: an early alarm is only an early
-    poll.
+    """Raises a wakeup at a time.
+
+    Moving the time later is free: an early alarm is only an early poll.
     """
 
     __slots__ = ("_at", "_rearm", "_wakeup")
@@ -213,8 +214,9 @@ class Sender:
         return self.clock()
 
     async def _catch_up(self) -> None:
-        """After a stall of the loop (a blocking call, a suspended process), let what the sockets
-        have ready be read before anything is called overdue.
+        """Let what the sockets have ready be read before anything is called overdue.
+
+        It matters after a stall of the loop: a blocking call, a suspended process.
         """
         wake_at = None if self.outcomes.pending else self._core.wake_at
         if wake_at is not None and self._now() - wake_at > _STALL:
@@ -231,15 +233,20 @@ class Sender:
         self._alarm.set(self.unseen.due_at)
 
     def _begin_turn(self) -> bool:
-        """Tell what the last turn has left; False: it is too much for this one too."""
+        """Deliver what the last turn has left.
+
+        Returns:
+            False when it is too much for this turn too.
+        """
         self.outcomes.begin_turn()
         if self.outcomes.pending:
             self.deliver()
         return not self.outcomes.pending
 
     def deliver(self) -> None:
-        """Tell outcomes and events to whom they concern, and wake those who watch the engine's
-        state. What is too much for this turn of the loop is left to the next one.
+        """Deliver outcomes to their callers, log events, and wake those who watch the engine.
+
+        What is too much for this turn of the loop is left to the next one.
         """
         if self._observer is not None:
             for entry in self._core.take_dispatched():
@@ -261,8 +268,9 @@ class Sender:
             self._observer.on_settled(settlement, self._now())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition on the engine's state holds, and all outcomes that made it so
-        were told. Bound it from outside.
+        """Wait until a condition on the engine's state holds, and all its outcomes are delivered.
+
+        Bound it from outside.
         """
         if condition():
             if not self.outcomes.untold:
@@ -278,8 +286,9 @@ class Sender:
                 self._watchers.remove(watcher)
 
     def shut(self) -> None:
-        """End everything: settle what is left, drop the connections. Plain, so that it cannot be
-        cancelled.
+        """End everything: settle what is left, drop the connections.
+
+        It is a plain function, so that it cannot be cancelled.
         """
         self.outcomes.all_at_once()
         for step in self._core.close(self._now()):
@@ -290,8 +299,9 @@ class Sender:
         self.unseen.report_the_rest()
 
     def forsake(self) -> None:
-        """End everything although the loop was closed: settle what is left, and touch nothing of
-        the loop's. Its sockets go with it.
+        """End everything although the event loop is closed: settle what is left.
+
+        Nothing of the loop's is touched; its sockets close with it.
         """
         self.ended = True
         self.clock = lambda: 0.0  # the loop's own may be gone with it
@@ -411,7 +421,7 @@ class Sender:
     # -- connections -------------------------------------------------------------------------------
 
     async def _serve(self, step: steps.OpenLink) -> None:
-        """The life of one connection."""
+        """Serve one connection, from its opening to its end."""
         connection: Connection | None = None
         version = transaction_version = 0
         with anyio.CancelScope() as scope:
