@@ -95,7 +95,7 @@ _NAMESPACE = UUID(int=0xA101DE)
 
 
 def topic_id(name: str, generation: int = 0) -> UUID:
-    """The id of a topic by name; another generation is the topic made anew."""
+    """Return the id of a topic by name; another generation is the topic made anew."""
     return uuid5(_NAMESPACE, f"{name}/{generation}")
 
 
@@ -288,8 +288,9 @@ class Rig:
         poll: bool = True,
         block_until: float | None = None,
     ) -> list[Outcome]:
-        """Append records of about `size` bytes (one fills a batch at the rig's batch_size of 200)
-        and let the engine act.
+        """Append records of about `size` bytes, and let the engine act.
+
+        One record fills a batch at the rig's batch_size of 200.
         """
         made = []
         for _ in range(count):
@@ -310,7 +311,7 @@ class Rig:
         return made
 
     def stamp(self) -> int:
-        """The timestamp of the next record, in milliseconds since the epoch."""
+        """Return the timestamp of the next record, in milliseconds since the epoch."""
         return 1_700_000_000_000
 
     def start(self) -> Rig:
@@ -407,7 +408,7 @@ class Rig:
                 self.answer_call(step, poll=False)
 
     def described(self) -> TopicConfig:
-        """What brokers say of a topic's configs."""
+        """Return what brokers say of a topic's configs."""
         return TopicConfig(self.config_error, self.names_config and not self.config_error)
 
     def _open(self, step: steps.OpenLink) -> None:
@@ -420,7 +421,7 @@ class Rig:
             self.opened(step)
 
     def opened(self, step: steps.OpenLink, version: int | None = None) -> None:
-        """The connection of a (held) OpenLink is up."""
+        """Report that the connection of a (held) OpenLink is up."""
         end = self.links.setdefault(step.link_id, LinkEnd(step))
         end.open = True
         self.core.on_link_open(
@@ -431,7 +432,7 @@ class Rig:
         )
 
     def metadata(self, topics: Iterable[str]) -> MetadataUpdate:
-        """What the cluster says now."""
+        """Return what the cluster says of these topics now."""
         updates = []
         for name in topics:
             led = {i: leader for (topic, i), leader in self.leaders.items() if topic == name}
@@ -463,7 +464,7 @@ class Rig:
     def move_leader(
         self, leader: int, epoch: int, *, partition: int = 0, seconds: float = 3.0
     ) -> None:
-        """The cluster elects, and the engine hears of it within a few seconds."""
+        """Elect another leader, and let the engine hear of it within a few seconds."""
         self.leaders[T, partition] = (leader, epoch)
         self.refresh(seconds)
 
@@ -607,7 +608,7 @@ class Rig:
     def fail(
         self, request: Request, code: int, offset: int = -1, *, poll: bool = True, **more: Any
     ) -> None:
-        """The same error for everything in it."""
+        """Answer everything in a request with the same error."""
         if code in {MESSAGE_TOO_LARGE, ErrorCode.record_list_too_large}:
             self._split = True
             for part in request.parts:
@@ -643,7 +644,7 @@ class Rig:
         unwritten: Iterable[Any] = (),
         poll: bool = True,
     ) -> None:
-        """A connection is gone, with what it owed; the one that Produce goes to by default.
+        """Lose a connection with what it owed; by default the one that Produce goes to.
 
         `unwritten`: Produce requests and steps of which no byte left.
         """
@@ -662,7 +663,7 @@ class Rig:
             self.poll()
 
     def produce_link(self) -> LinkEnd:
-        """The connection the newest Produce request went to, or the newest open one."""
+        """Return the connection of the newest Produce request, or the newest open one."""
         for request in reversed(self.everything):
             if not request.link.closed:
                 return request.link
@@ -721,14 +722,15 @@ class Rig:
         return commit
 
     def called(self, kind: type[Any]) -> Any:
-        """The held call, which must be of that kind; it is to be answered or lost by the test."""
+        """Return the held call, which must be of that kind; the test answers or loses it."""
         assert isinstance(self.calling, kind), f"{self.calling} is no {kind.__name__}"
         assert self.calling in self.held
         return self.calling
 
     def answer_call(self, step: Any, code: int = NONE, *, poll: bool = True, **more: Any) -> None:
-        """Answer a call to a coordinator: the same code for all it names, or a success that `more`
-        changes.
+        """Answer a call to a coordinator.
+
+        The same code for all it names, or a success that `more` changes.
         """
         answer: Any
         identity = self.core.identity.current
@@ -764,14 +766,14 @@ class Rig:
             self.poll()
 
     def forget_call(self, link_id: int) -> None:
-        """It was answered, or its connection is gone."""
+        """Forget the call that is not answered: it was answered, or its connection is lost."""
         if self.calling is not None and self.calling.link_id == link_id:
             if self.calling in self.held:
                 self.held.remove(self.calling)
             self.calling = None
 
     def lose_call(self, *, written: bool = True, poll: bool = True) -> None:
-        """The connection that the held call went to is gone."""
+        """Lose the connection that the held call went to."""
         call = self.calling
         assert call in self.held
         self.lose(self.links[call.link_id], unwritten=() if written else (call,), poll=poll)
@@ -832,15 +834,16 @@ class Rig:
 
 
 def made_link() -> Link:
-    """A link to broker 1 that nothing has happened to."""
+    """Make a link to broker 1 that nothing has happened to."""
     config = ProducerConfig.build("b1:9092")
     chance = random.Random(1).random
     return Link(1, 1, 5, 0.0, Discovery("broker 1", config, chance), BrokerMemory(chance))
 
 
 def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:
-    """A rig whose gate is open (record 0 is acknowledged) with `batches` one-record batches in
-    flight: sequences 1 to `batches`.
+    """Make a rig whose gate is open, with `batches` one-record batches in flight.
+
+    Record 0 is acknowledged; the batches have sequences 1 to `batches`.
     """
     rig = Rig(**options).start()
     rig.send()

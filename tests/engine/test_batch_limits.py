@@ -29,7 +29,7 @@ def size(request: Request) -> int:
 
 
 def growing(told: int | None = LARGE, **options: object) -> Rig:
-    """A rig whose window is full, with much more waiting, and goodput measured."""
+    """Make a rig whose window is full, with much more waiting, and goodput measured."""
     rig = Rig(batch_size=BATCH_SIZE, late_sealing=True, **options)  # type: ignore[arg-type]
     rig.topic_limit = told
     rig.start()

@@ -299,8 +299,9 @@ def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> N
 
 
 def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
-    """Whoever writes under our id may have written our sequence there, and the answer is about
-    that.
+    """No answer settles doubt under a producer id that another producer uses.
+
+    The other producer may have written our sequence, and the answer would be about that.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)

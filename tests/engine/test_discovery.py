@@ -86,8 +86,9 @@ def test_a_config_question_that_is_never_answered_holds_nothing_up_for_ever() ->
 
 
 def test_a_v14_request_refused_falls_back_to_v13_for_a_while() -> None:
-    """The batch is retried, not failed, although UNSUPPORTED_VERSION is permanent elsewhere. v14
-    is tried again after a second, on this connection or another, and ever less often.
+    """A batch refused in v14 is retried, although UNSUPPORTED_VERSION is permanent elsewhere.
+
+    v14 is tried again after a second, on this connection or another, and ever less often.
     """
     rig = Rig(version=14, window_discovery="on").start()
     rig.send()
@@ -191,8 +192,9 @@ def test_a_known_broker_whose_config_questions_are_lost_is_not_asked_a_third_tim
 
 
 def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on() -> None:
-    """On the same connection, ever less often; the batches go out in v13 meanwhile and wait for no
-    answer but the first.
+    """On the same connection, ever less often.
+
+    The batches go out in v13 meanwhile and wait for no answer but the first.
     """
     rig = Rig(version=14)
     rig.config_error = TOPIC_AUTHORIZATION_FAILED

@@ -185,8 +185,10 @@ def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None
 
 
 def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> None:
-    """Schedule: b1 answered UNKNOWN_SERVER_ERROR (in doubt), b2 refused for good, the leader loses
-    our state, b3 accepted. b3 proves nothing about b1: the leader skipped b2's numbers.
+    """Schedule.
+
+    B1 answered UNKNOWN_SERVER_ERROR (in doubt), b2 refused for good, the leader loses our state, b3
+    accepted. b3 proves nothing about b1: the leader skipped b2's numbers.
     """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, ErrorCode.unknown_server_error, poll=False)
@@ -350,8 +352,10 @@ def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_unde
 
 
 def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_in_flight() -> None:
-    """Schedule: b1 NOT_LEADER (-1), b2..b4 lost; b1 resent: OUT_OF_ORDER; probes b4, b3, b2 in
-    flight; b4 NONE over the rejected b1, b3 NONE, b2 OUT_OF_ORDER. b3's NONE must not prove b2.
+    """Schedule.
+
+    B1 NOT_LEADER (-1), b2..b4 lost; b1 resent: OUT_OF_ORDER; probes b4, b3, b2 in flight; b4 NONE
+    over the rejected b1, b3 NONE, b2 OUT_OF_ORDER. b3's NONE must not prove b2.
     """
     rig, (first, *_) = pipelined(4)
     rig.fail(first, NOT_LEADER, -1, poll=False)
@@ -372,8 +376,10 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
 
 
 def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
-    """Seed 1328 of `storm`: a recreated topic, reached by its name, accepts what follows a batch
-    that its predecessor may have taken.
+    """Seed 1328 of `storm`.
+
+    A recreated topic, reached by its name, accepts what follows a batch that its predecessor may
+    have taken.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)

@@ -483,8 +483,9 @@ def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch(
 
 
 def _recreated_with_one_partition_of_two() -> tuple[Rig, Outcome, Outcome]:
-    """A record without a partition is queued for partition 1 and a later one for 0; then the topic
-    is recreated without partition 1.
+    """Queue a record for partition 1 and a later one for 0, then recreate the topic without 1.
+
+    The first record names no partition.
     """
 
     def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:

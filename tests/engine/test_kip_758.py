@@ -54,7 +54,7 @@ class RangeRig(Rig):
         self.core.on_answer(step, facts, self.now)
 
     def _check_span(self, part: Sent) -> None:
-        """The span of records that are not resolved is what binds."""
+        """Check the span of records that are not resolved: it is what binds."""
         state = self.state(part.topic, part.partition)
         records = state.ledger.next - state.unresolved[0].base
         self.max_records = max(self.max_records, records)

@@ -164,7 +164,7 @@ class DatedRig(Rig):
             super()._perform(step)
 
     def now_stamp(self) -> int:
-        """What a broker's clock says now, milliseconds."""
+        """Return what a broker's clock says now, in milliseconds."""
         return int(self.core.wall_ms(self.now))
 
     def page(
@@ -334,8 +334,10 @@ def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
 
 
 def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
-    """Simulation seed 37036: the broker had forgotten us in between and accepted the later batch;
-    the refused one could only come after it.
+    """Simulation seed 37036.
+
+    The broker had forgotten us in between and accepted the later batch; the refused one could only
+    come after it.
     """
     rig, (first, second) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
@@ -592,8 +594,9 @@ def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None
 
 
 def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_last() -> None:
-    """The first of them is refused for good: those after it would leave its number out, and only
-    a leader without state takes that.
+    """The first of them is refused for good.
+
+    Those after it would leave its number out, and only a leader without state takes that.
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):

@@ -81,8 +81,9 @@ def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_
 
 
 def test_out_of_order_for_a_batch_in_doubt_never_gets_it_another_identity() -> None:
-    """Redpanda #3039, librdkafka #4953, kafka-python #2841 and #2843: OUT_OF_ORDER where a
-    duplicate should have been told.
+    """Redpanda #3039, librdkafka #4953, kafka-python #2841 and #2843.
+
+    OUT_OF_ORDER where a duplicate should have been told.
     """
     rig, requests = pipelined(5)
     values = [value_of(request) for request in requests]

@@ -249,8 +249,9 @@ def test_a_retry_goes_before_what_waits_and_is_on_its_way_once(idempotent: bool)
 
 
 def order_of_appends(*, idempotent: bool, in_flight: int) -> list[bytes | None]:
-    """The log of a broker that refuses the second of ten batches once, and with idempotence what
-    then is out of sequence.
+    """Return the log of a broker that refuses the second of ten batches once.
+
+    With idempotence it refuses what is out of sequence then, too.
     """
     rig = Rig(enable_idempotence=idempotent, max_in_flight_requests_per_connection=in_flight)
     rig.start()

@@ -21,7 +21,10 @@ Named = tuple[tuple[int, str | None], ...]
 
 
 def three_in_a_batch(behind: int = 0, **options: object) -> tuple[Rig, Request]:
-    """Records 1 to 3 in one batch, `behind` more batches of three behind it; the gate is open."""
+    """Send records 1 to 3 in one batch, and `behind` more batches of three behind it.
+
+    The gate is open.
+    """
     rig = Rig(batch_size=1000, linger=0.1, **options).start()  # type: ignore[arg-type]
     rig.send()
     rig.tick(0.2)

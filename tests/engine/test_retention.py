@@ -1,5 +1,6 @@
-"""A broker that says how many batches it retains, and retains fewer: what convicts it, what does
-not, and what follows.
+"""A broker that says how many batches it retains, and retains fewer.
+
+What convicts it, what does not, and what follows.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ def cut_with_twenty(**options: object) -> Rig:
 def answer_as(
     rig: Rig, remembered: set[int], *, retained: int | None = 20, stored: int = IN_DOUBT
 ) -> None:
-    """Answer everything as a broker that has the batches up to sequence `stored` and remembers
-    these sequences; what follows them in sequence is appended.
+    """Answer everything as a broker that remembers these sequences.
+
+    It has the batches up to sequence `stored`; what follows them in sequence is appended.
     """
     last = stored
     for _ in range(400):
@@ -120,9 +122,10 @@ def test_what_a_restart_explains_convicts_nobody(remembered: set[int]) -> None:
 
 
 def test_what_was_never_stored_was_not_forgotten() -> None:
-    """The window shrank to 5, and 14 of the 20 were stored. While the retries are answered, newest
-    first, the broker still serves one late copy (15), which pushes out 10. It recognises 11 to 14,
-    which is all that one that keeps 5 must.
+    """The window shrank to 5, and 14 of the 20 were stored.
+
+    While the retries are answered, newest first, the broker still serves one late copy (15), which
+    pushes out 10. It recognises 11 to 14, which is all that one that keeps 5 must.
     """
     rig = cut_with_twenty()
     [first] = rig.outstanding()

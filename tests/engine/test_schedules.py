@@ -172,7 +172,7 @@ class Schedule:
         self.answer(request, codes)
 
     def cut(self, end: LinkEnd) -> None:
-        """The connection is lost; a prefix of what it owed was handled, the rest may be later."""
+        """Lose a connection; a prefix of what it owed was handled, the rest may be later."""
         owed = [request for request in self.rig.outstanding() if request.link is end]
         handled = self.random.randint(0, len(owed))
         for request in owed[:handled]:

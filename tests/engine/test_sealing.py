@@ -51,7 +51,7 @@ class Bench:
         )
 
     def told(self, nbytes: int | None) -> None:
-        """The leader answered DescribeConfigs."""
+        """Let the leader answer DescribeConfigs."""
         self.link.limits.of("t").tell(nbytes)
 
     def seal(self, now: float = 0.0) -> Batch:

@@ -217,8 +217,10 @@ def test_a_record_waits_for_its_linger_and_no_longer() -> None:
 
 
 def test_the_tail_of_a_queue_that_was_held_back_is_woken_for() -> None:
-    """Schedule: linger 1 s; a full window holds the queue back; the window opens, all but a fresh
-    tail leaves. Nothing else will ever wake the engine for that tail.
+    """Schedule.
+
+    Linger 1 s; a full window holds the queue back; the window opens, all but a fresh tail leaves.
+    Nothing else will ever wake the engine for that tail.
     """
     rig = Rig(linger=1.0, batch_size=500, late_sealing=False).start()
     rig.send(3)

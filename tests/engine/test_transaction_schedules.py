@@ -245,7 +245,7 @@ class Cluster:
         return entry
 
     def produce(self, part: Sent, version: int) -> int:
-        """The offset."""
+        """Append a batch, and return its offset."""
         who, log = Identity(*part.identity), self.logs[part.partition]
         entry = self.admit(part.partition, who, implicit=version >= 12)
         if who.epoch > entry.epoch:
@@ -284,7 +284,7 @@ class Cluster:
             self.group = offset
 
     def visible(self, partition: int) -> list[bytes | None]:
-        """What a read_committed consumer reads."""
+        """Return what a read_committed consumer reads."""
         shown: list[tuple[int, bytes | None]] = []
         held: dict[int, list[tuple[int, bytes | None]]] = {}
         for offset, record in enumerate(self.logs[partition]):
@@ -491,7 +491,7 @@ class Schedule:
         self.rig.poll()
 
     def carry_out(self, asked: Request | Any) -> Any:
-        """What the cluster does with a request, whoever waits for the answer."""
+        """Do what the cluster does with a request, whatever becomes of the answer."""
         if isinstance(asked, Request):
             for part in asked.parts:
                 try:
@@ -530,7 +530,7 @@ class Schedule:
             self.lose(self.random.choice(ends))
 
     def lose(self, end: LinkEnd) -> None:
-        """A connection: of what it owed some was carried out, some will be, some never."""
+        """Lose a connection: of what it owed some was carried out, some will be, some never."""
         owed: list[Request | Any] = [r for r in self.rig.outstanding() if r.link is end]
         call = self.rig.calling
         if call is not None and call.link_id == end.link_id:
@@ -550,7 +550,7 @@ class Schedule:
     # -- the end
 
     def settle(self) -> None:
-        """The faults end. Whoever was not fenced goes on, and ends one more transaction."""
+        """End the faults: a producer that was not fenced ends one more transaction."""
         rig = self.rig
         self.faulty = 0.0
         self.timeouts = self.twins = False

@@ -63,7 +63,7 @@ ADD, ADD_GROUP, COMMIT_OFFSETS = steps.AddPartitions, steps.AddOffsets, steps.Co
 
 
 def transactional(version: int, /, **options: Any) -> Rig:
-    """A producer that has its transactional id."""
+    """Make a producer that has its transactional id."""
     options.setdefault("transactional_id", "x")
     rig = Rig(transaction_version=version, **options).start()
     assert rig.txn is READY
@@ -71,7 +71,7 @@ def transactional(version: int, /, **options: Any) -> Rig:
 
 
 def starting(version: int, /, hold: type[Any], **options: Any) -> Rig:
-    """A producer on its way to its transactional id; calls of one kind wait for the test."""
+    """Make a producer that has yet to get its transactional id; calls of one kind are held."""
     rig = Rig(transaction_version=version, transactional_id="x", **options)
     rig.hold = (hold,)
     return rig.start()
@@ -97,13 +97,13 @@ def deciding(version: int, /, **options: Any) -> Rig:
 
 
 def calls(rig: Rig, since: int = 0) -> list[str]:
-    """What coordinators were asked, and each Produce, by name and in order."""
+    """List what coordinators were asked, and each Produce, by name and in order."""
     kinds = (*CALLS, steps.SendProduce)
     return [type(step).__name__ for step in rig.asked[since:] if isinstance(step, kinds)]
 
 
 def a_whole_transaction(rig: Rig) -> None:
-    """The producer is well: a transaction goes through, in sequence from the first record on."""
+    """Check that the producer is well: a transaction goes through, in sequence."""
     rig.hold = ()
     wait_until(rig, lambda: rig.txn is READY) if rig.txn is not READY else None
     rig.begin()
@@ -122,8 +122,10 @@ def a_whole_transaction(rig: Rig) -> None:
 
 @BOTH
 def test_a_transaction_is_begun_delivered_and_committed(version: int) -> None:
-    """KIP-890: v2 adds nothing by itself, speaks Produce v12 and later, and each end raises the
-    epoch. v1 adds partitions first, and speaks v11, which adds none.
+    """KIP-890.
+
+    V2 adds nothing by itself, speaks Produce v12 and later, and each end raises the epoch. v1 adds
+    partitions first, and speaks v11, which adds none.
     """
     rig = transactional(version, version=14)
     before = len(rig.asked)
@@ -691,8 +693,9 @@ def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
 def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
     version: int, commit: bool
 ) -> None:
-    """Asked once, as Java does: whether it was carried out is unknown, and who comes next with this
-    transactional id ends it.
+    """Asked once, as Java does.
+
+    Whether it was carried out is unknown, and who comes next with this transactional id ends it.
     """
     rig = opened(version, 1)
     rig.hold = (END,)
@@ -869,8 +872,9 @@ def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None
 
 @BOTH
 def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
-    """INVALID_TXN_STATE: what would have begun it has not arrived. It may arrive yet, so that the
-    next transaction has another epoch.
+    """INVALID_TXN_STATE: what would have begun it has not arrived.
+
+    It may arrive yet, so that the next transaction has another epoch.
     """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS, ADD, END)
@@ -904,9 +908,11 @@ def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -
 
 
 def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
-    """Until its markers are written a coordinator of v2 knows the new epoch only as its own, and
-    whoever asks it for an end of what it has not heard of is fenced. Who really was, is told so by
-    InitProducerId.
+    """An abort that is fenced before the last end is finished counts as an abort.
+
+    Until its markers are written a coordinator of v2 knows the new epoch only as its own, and
+    fences a producer that asks it to end what it has not heard of. A producer that was really
+    fenced hears of it from InitProducerId.
     """
     for fenced in (False, True):
         rig = opened(V2)
@@ -933,8 +939,10 @@ def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abor
 def test_a_producer_id_that_is_not_known_any_more_is_asked_for_anew(
     version: int, kind: type[Any]
 ) -> None:
-    """KIP-360: INVALID_PRODUCER_ID_MAPPING. It expired, or its epochs were used up by a transaction
-    that timed out (KIP-588). If somebody else has the transactional id, InitProducerId says so.
+    """KIP-360: INVALID_PRODUCER_ID_MAPPING.
+
+    It expired, or its epochs were used up by a transaction that timed out (KIP-588). If somebody
+    else has the transactional id, InitProducerId says so.
     """
     if kind in (ADD, ADD_GROUP) and version == V2:
         kind = COMMIT_OFFSETS
@@ -970,8 +978,10 @@ def test_a_commit_of_a_producer_id_that_is_not_known_is_fatal(version: int) -> N
 
 
 def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> None:
-    """KIP-890: named by EndTxn when the epochs are used up, and the coordinator's only once its
-    markers are written. Until then it is tried again, and nobody is fenced for it.
+    """KIP-890.
+
+    Named by EndTxn when the epochs are used up, and the coordinator's only once its markers are
+    written. Until then it is tried again, and nobody is fenced for it.
     """
     rig = deciding(V2)
     rig.answer_call(rig.called(END), identity=(9000, 0))
@@ -1084,8 +1094,9 @@ def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
 def test_what_an_abort_left_in_doubt_cannot_reach_the_next_transaction(
     version: int, ended_by: str
 ) -> None:
-    """Its late copy would be part of it, though it is NOT_WRITTEN; and its numbers are given up, so
-    that the next transaction would wait for its deadline.
+    """Its late copy would be part of it, though it is NOT_WRITTEN.
+
+    And its numbers are given up, so that the next transaction would wait for its deadline.
     """
     rig = opened(version, 1, brokers=2, coordinator=2)
     (record,) = rig.send()
@@ -1150,8 +1161,9 @@ def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
 
 @BOTH
 def test_after_a_failed_batch_the_next_transaction_has_another_epoch(version: int) -> None:
-    """KIP-360: numbers were given up. In v1 InitProducerId is asked for it, lost or refused; what
-    it names is what the producer has.
+    """KIP-360: numbers were given up.
+
+    In v1 InitProducerId is asked for it, lost or refused; what it names is what the producer has.
     """
     rig = opened(version, 1)
     rig.send()
@@ -1305,8 +1317,9 @@ def test_there_is_one_in_each_transaction_of_v1() -> None:
 
 @BOTH
 def test_a_success_proves_nothing_below_it_before_the_leader_was_heard(version: int) -> None:
-    """Brokers of 4.0 have transactions v2, and take any first sequence (KAFKA-18202): what was in
-    doubt and then refused may be missing.
+    """Brokers of 4.0 have transactions v2, and take any first sequence (KAFKA-18202).
+
+    What was in doubt and then refused may be missing.
     """
     rig = opened(version)
     first, second = rig.send(2)

@@ -1,5 +1,6 @@
-"""Records that waited for metadata get their partitions some at a time, in call order, and whatever
-happens in between finds them.
+"""Records that waited for metadata get their partitions some at a time, in call order.
+
+Whatever happens in between finds them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Counting:
 
 
 def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
-    """A rig with so many records that wait for the first metadata of their topic, which is about to
-    come: it comes with `on_metadata(rig)`.
+    """Make a rig with many records that wait for the first metadata of their topic.
+
+    It comes with `on_metadata(rig)`.
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
@@ -61,7 +63,7 @@ def ask(rig: Rig) -> steps.FetchMetadata:
 
 
 def answer(rig: Rig, asked: steps.FetchMetadata) -> None:
-    """The engine is not polled after that."""
+    """Answer a Metadata request; the engine is not polled after that."""
     rig.core.on_answer(asked, rig.metadata(asked.topics), rig.now)
 
 
@@ -71,7 +73,7 @@ def on_metadata(rig: Rig) -> None:
 
 
 def queued(rig: Rig) -> list[list[int]]:
-    """The numbers of the records in the queues of the partitions."""
+    """List the numbers of the records in the queues of the partitions."""
     return [
         [int((record.value or b"").rstrip(b".")) for record in rig.state(T, index).queue.records]
         for _, index in sorted(rig.core.partitions)

@@ -133,8 +133,10 @@ def test_out_of_order_shows_state_again_and_what_follows_goes_in_company() -> No
 
 
 def test_a_success_after_it_implies_nothing_of_what_lies_below() -> None:
-    """Schedule: the leader loses our state, refuses three batches for it, then accepts the newest
-    as a first sequence. The two below it were never written.
+    """Schedule.
+
+    The leader loses our state, refuses three batches for it, then accepts the newest as a first
+    sequence. The two below it were never written.
     """
     rig, requests = pipelined(3)
     for request in requests:

@@ -242,8 +242,10 @@ def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
 def test_a_leader_that_metadata_hides_for_a_while_still_names_its_window(
     before: int, told: int, room: int
 ) -> None:
-    """LEADER_NOT_AVAILABLE under the epoch of now: nobody else was elected, and the partition goes
-    on over the same connection with what the leader said meanwhile.
+    """LEADER_NOT_AVAILABLE under the epoch of now.
+
+    Nobody else was elected, and the partition goes on over the same connection with what the leader
+    said meanwhile.
     """
     rig = discovered(before)
     rig.send()
