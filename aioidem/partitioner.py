@@ -1,12 +1,12 @@
-"""Which partition a record with a key goes to: Java's murmur2, and the rule aiokafka builds on it.
+"""How a record's key decides its partition: Java's murmur2, and aiokafka's rule that uses it.
 
-Invariant: ``murmur2`` gives Java's ``Utils.murmur2`` for every input, and a keyed record goes to
-``(murmur2(key) & 0x7fffffff) % n`` with n counting *all* partitions, not only the available ones:
-a key must not move when a broker goes down, nor differ between clients.
+Invariant: ``murmur2`` returns what Java's ``Utils.murmur2`` does, and a record with a key goes to
+``(murmur2(key) & 0x7fffffff) % n``, where n counts *all* partitions and not only the available
+ones: a key must keep its partition when a broker goes down, and have the same one in every client.
 
-Rejected: Python's ``hash`` and crc32 (librdkafka's default), which send keys elsewhere than Java's
-producer does. The sticky choice for records without a key is not here: it depends on batches, which
-only the engine sees.
+Rejected: Python's ``hash`` and CRC-32 (librdkafka's default), which send keys to other partitions
+than Java's producer does. The sticky choice for records without a key depends on batches and is in
+the engine.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ _SEED = 0x9747B28C
 
 
 class Partitioner(Protocol):
-    """Chooses a partition for each record without one. Runs on the event loop: must not block."""
+    """A function that chooses the partition of a record that was sent without one.
+
+    It is called on the event loop and must not block.
+    """
 
     def __call__(
         self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int], /
     ) -> int:
         """Return one member of ``all_partitions``.
 
-        ``key`` is the serialised key; ``all_partitions`` is sorted and never empty; ``available``
-        holds those that have a leader just now, and may be empty.
+        Args:
+            key: The serialised key, or None.
+            all_partitions: The numbers of all partitions, sorted and never empty.
+            available: The numbers of the partitions that have a leader at present; may be empty.
         """
         ...
 
@@ -44,7 +49,11 @@ class DefaultPartitioner:
     def __call__(
         self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int], /
     ) -> int:
-        """See `Partitioner`. Raises IndexError when ``all_partitions`` is empty."""
+        """Return one member of ``all_partitions``; see `Partitioner`.
+
+        Raises:
+            IndexError: ``all_partitions`` is empty.
+        """
         if key is None:
             return random.choice(available or all_partitions)
         return all_partitions[(murmur2(key) & 0x7FFFFFFF) % len(all_partitions)]

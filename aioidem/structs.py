@@ -1,11 +1,11 @@
-"""Value types the public API hands out: plain tuples and an enum, no behaviour beyond a property.
+"""The value types that the public API returns: named tuples and an enum.
 
-Names and field order are aiokafka's wherever aiokafka has the type, so that code which unpacks or
-pickles them moves over unchanged. Invariants: every type here is immutable, hashable and picklable,
-and nothing here imports another aioidem module, so any module may import this one.
+Names and the order of fields are aiokafka's wherever aiokafka has the type, so that code which
+unpacks or pickles them moves over unchanged. Invariants: every type is immutable, hashable and
+picklable, and this module imports no other module of aioidem, so that every module may import it.
 
-Rejected: dataclasses for the aiokafka types (user code unpacks them as tuples); ``None`` for an
-unknown offset (aiokafka and Java both say ``-1``, and a typed ``int`` keeps comparisons legal: ask
+Rejected: dataclasses for aiokafka's types (user code unpacks them as tuples); ``None`` for an
+unknown offset (aiokafka and Java both use ``-1``, and an ``int`` can be compared; see
 ``RecordMetadata.has_offset``).
 """
 
@@ -27,39 +27,39 @@ __all__ = [
 
 
 class DeliveryStatus(enum.Enum):
-    """What is known about one record. It leaves ``PENDING`` once, and never changes after that."""
+    """What is known of one record; it leaves ``PENDING`` once and never changes after that."""
 
     PENDING = "pending"
-    """Not settled yet: queued, in flight, or being asked about."""
+    """The outcome is not known yet: the record is queued, in flight or in doubt."""
 
     ACKED = "acked"
-    """In the log: the broker answered error NONE under ``acks=all``, for this batch or for one
-    that proves it. Under ``acks=1``: in the leader's log, which an election may still cut."""
+    """The record is in the log: the broker acknowledged its batch, or a later one that proves it.
+    With ``acks=1`` it is in the leader's log only, and an election may remove it."""
 
     NOT_WRITTEN = "not written"
-    """Not in the log and never will be: it was never put on a socket, or each attempt was refused
+    """The record is not in the log and never will be: it was not sent, or each attempt was refused
     before the append. Producing it again cannot duplicate it."""
 
     UNKNOWN = "unknown"
-    """It may or may not be in the log, and nothing the broker offers could tell. Producing it again
-    may duplicate it."""
+    """The record may or may not be in the log, and no broker could tell. Producing it again may
+    duplicate it."""
 
 
 class DeliveryCounts(NamedTuple):
-    """How many records ended in which way."""
+    """How many records ended in which way, as `Producer.flush` returns it."""
 
     acked: int = 0
-    """Acknowledged."""
+    """Acknowledged records."""
 
     not_written: int = 0
-    """Failed, and not in the log."""
+    """Failed records that are not in the log."""
 
     unknown: int = 0
-    """Failed, and maybe in the log; under ``acks=0`` also what was sent without an error."""
+    """Failed records that may be in the log; with ``acks=0`` also all that were sent."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of the three."""
         return self.acked + self.not_written + self.unknown
 
 
@@ -80,7 +80,10 @@ class BrokerMetadata(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A partition as metadata describes it. aiokafka has the type; no method of ours returns it."""
+    """A partition as metadata describes it, for code that imports the name from aiokafka.
+
+    No method of aioidem returns one.
+    """
 
     topic: str
     partition: int
@@ -91,16 +94,16 @@ class PartitionMetadata(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """An offset to commit for a consumer group, with the free text stored beside it."""
+    """An offset to commit for a consumer group, with a text that is stored with it."""
 
     offset: int
     metadata: str
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's place in its group: brokers fence a consumer that has lost it (KIP-447).
+    """A consumer's place in its group, by which brokers fence a consumer that lost it (KIP-447).
 
-    The defaults are those of a consumer that is no member: one with assigned partitions.
+    The defaults are those of a consumer that is not a member because it assigns itself partitions.
     """
 
     group_id: str
@@ -119,21 +122,21 @@ class RecordMetadata(NamedTuple):
     """The partition's number."""
 
     topic_partition: TopicPartition
-    """Both of the above, as one hashable value."""
+    """The topic and the partition as one hashable value."""
 
     offset: int
-    """The record's offset, or -1 when the broker confirmed the append without saying where."""
+    """The record's offset; -1 if the broker confirmed the append without saying where."""
 
     timestamp: int | None
     """The record's timestamp as stored, in milliseconds since the Unix epoch."""
 
     timestamp_type: int
-    """0 when ``timestamp`` is the producer's (CreateTime), 1 when the broker's (LogAppendTime)."""
+    """0 if ``timestamp`` is the producer's (CreateTime), 1 if the broker's (LogAppendTime)."""
 
     log_start_offset: int | None
-    """First offset still in the partition's log, None when the broker did not say."""
+    """The first offset that is still in the partition's log; None if the broker did not say."""
 
     @property
     def has_offset(self) -> bool:
-        """Whether ``offset`` is known. A record can be certainly stored and its offset not be."""
+        """Whether ``offset`` is known; a record may be stored although its offset is not known."""
         return self.offset >= 0

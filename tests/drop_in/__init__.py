@@ -1,1 +1,1 @@
-"""The drop-in for aiokafka's producer. (Not named after aiokafka: that would hide the package.)"""
+"""The drop-in for aiokafka's producer; a folder called aiokafka would hide that package."""

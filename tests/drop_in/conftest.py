@@ -1,4 +1,4 @@
-"""Loops and brokers for the drop-in's tests: asyncio and uvloop, as aiokafka knows no other."""
+"""Loops and brokers for the drop-in's tests, on the loops of aiokafka: asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """asyncio, unless a test asks for another loop by name."""
+    """Run on asyncio, unless a test asks for another loop by name."""
     return _LOOPS[getattr(request, "param", "asyncio")]
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """One broker over TCP."""
+    """Provide one broker over TCP."""
     async with EmbeddedCluster(transport="tcp") as running:
         yield running
 
 
 @pytest.fixture
 async def theirs_may_leak(anyio_backend_name: str) -> AsyncIterator[None]:
-    """For tests that run aiokafka's producer, too."""
+    """Ignore what aiokafka's producer leaves behind in tests that run it as well."""
     if anyio_backend_name != "asyncio":
         yield
         return

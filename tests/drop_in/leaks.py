@@ -1,5 +1,7 @@
-"""What aiokafka's producer leaves behind: tasks whose errors nobody retrieves, of a sender that was
-fenced. Whenever they are collected the loop is told, and the test that runs then would fail for it.
+"""What aiokafka's fenced producer leaves behind: tasks with errors that nobody retrieves.
+
+asyncio reports such an error when the task is garbage collected, and the test that runs at that
+moment would fail.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _THEIRS = str(Path(aiokafka.__file__).parent)
 
 @contextmanager
 def leaks_of_aiokafka(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """The loop says nothing of errors that were raised in aiokafka's code."""
+    """Keep the loop from reporting errors that were raised in aiokafka's code."""
     told = loop.get_exception_handler()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

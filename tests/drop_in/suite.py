@@ -28,11 +28,11 @@ class World:
     topic: str
 
     def producer(self, **arguments: Any) -> Any:
-        """A producer that was not started."""
+        """Return a producer that was not started."""
         return self.client(bootstrap_servers=self.bootstrap_servers, **arguments)
 
     async def read(self, partition: int = 0) -> list[Any]:
-        """Every record of a partition, as aiokafka's consumer reads them."""
+        """Return every record of a partition, as aiokafka's consumer reads them."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap_servers, auto_offset_reset="earliest"
         )
@@ -52,7 +52,7 @@ class World:
             await consumer.stop()
 
     async def values(self, partition: int = 0) -> list[Any]:
-        """The values of `read`."""
+        """Return the values of `read`."""
         return [record.value for record in await self.read(partition)]
 
 
@@ -63,12 +63,12 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def name_of(behaviour: Behaviour) -> str:
-    """Its name, for pytest."""
+    """Return the function's name, for pytest."""
     return str(getattr(behaviour, "__name__", behaviour))
 
 
 async def raised(awaitable: Awaitable[Any]) -> Exception:
-    """The exception that awaiting it raises."""
+    """Return the exception that awaiting an awaitable raises."""
     try:
         await awaitable
     except Exception as error:  # noqa: BLE001 - that is the question
@@ -479,7 +479,7 @@ async def flush_has_nothing_to_wait_for_before_the_start_and_after_the_stop(worl
 
 @behaviour
 async def a_service_sees_whether_a_producer_is_closed(world: World) -> None:
-    """Under aiokafka's own name, which FastStream reads."""
+    """FastStream reads the attribute, so it has aiokafka's name."""
     producer = world.producer()
     assert producer._closed is False  # noqa: SLF001
     await producer.start()

@@ -26,13 +26,13 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def producer_of(world: World, **arguments: Any) -> Any:
-    """A producer with the one transactional id of this world."""
+    """Return a producer with the one transactional id of this world."""
     return world.producer(**{"transactional_id": f"of-{world.topic}"} | arguments)
 
 
 @asynccontextmanager
 async def reader(world: World, topic: str, **arguments: Any) -> AsyncIterator[Any]:
-    """A consumer of what is committed, assigned to every partition of a topic."""
+    """Return a consumer of committed records, assigned to every partition of a topic."""
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=world.bootstrap_servers,
         isolation_level="read_committed",
@@ -49,7 +49,7 @@ async def reader(world: World, topic: str, **arguments: Any) -> AsyncIterator[An
 
 
 async def committed(world: World, partition: int = 0) -> list[bytes]:
-    """The values of a partition that readers of committed data see."""
+    """Return the values of a partition that readers of committed data see."""
     async with reader(world, world.topic) as consumer:
         place = aiokafka.TopicPartition(world.topic, partition)
         # Not the log's end: the end of what is decided.
@@ -62,14 +62,14 @@ async def committed(world: World, partition: int = 0) -> list[bytes]:
 
 
 async def offsets_of(world: World, group: str, *partitions: int) -> list[int | None]:
-    """What a group has committed."""
+    """Return the offset that a group has committed."""
     async with reader(world, world.topic, group_id=group) as consumer:
         places = [aiokafka.TopicPartition(world.topic, each) for each in partitions]
         return [await consumer.committed(place) for place in places]
 
 
 async def reads(world: World, partition: int = 0, *, wanted: list[bytes]) -> None:
-    """Readers see exactly this: soon, as brokers write the markers after they answer a commit."""
+    """Wait until readers see exactly these values: markers are written after a commit's answer."""
     found: list[bytes] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -79,7 +79,7 @@ async def reads(world: World, partition: int = 0, *, wanted: list[bytes]) -> Non
 
 
 async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> None:
-    """A group's offsets are these: soon, as above."""
+    """Wait until these are a group's committed offsets."""
     found: list[int | None] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -89,14 +89,14 @@ async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> 
 
 
 def seen_to(producer: Any) -> None:
-    """aiokafka leaves its error to be logged when it is collected, in another test."""
+    """Collect what aiokafka leaves behind, so that its error is not logged in another test."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done():
         waiter.exception()
 
 
 def name_of_class(error: BaseException) -> str:
-    """The error's name: the packages differ."""
+    """Return the name of an error's class, which is the same in both packages."""
     return type(error).__name__
 
 
@@ -320,7 +320,7 @@ async def calls_that_are_cancelled_leave_a_usable_producer(world: World) -> None
 
 
 async def begun(producer: Any) -> None:
-    """Begin when what goes on in the background has ended: aiokafka does not wait for it."""
+    """Begin a transaction when the last one has ended; aiokafka does not wait for that itself."""
 
     async def begins() -> bool:
         with suppress(AssertionError, RuntimeError):
@@ -334,7 +334,7 @@ async def begun(producer: Any) -> None:
 
 
 def at(world: World, partition: int) -> aiokafka.TopicPartition:
-    """A partition of the topic, in aiokafka's type: it comes from aiokafka's consumer."""
+    """Return a partition in aiokafka's type, as aiokafka's consumer gives it."""
     return aiokafka.TopicPartition(world.topic, partition)
 
 

@@ -137,7 +137,7 @@ def test_an_unknown_argument_is_a_type_error() -> None:
 
 
 def test_a_transactional_id_means_idempotence_whatever_is_said_of_it() -> None:
-    """As by aiokafka: frameworks that pass their own default mean nothing by it."""
+    """A transactional id means idempotence even if a framework passes its own default, False."""
     made = config(transactional_id="t", enable_idempotence=False, transaction_timeout_ms=1500)
     assert (made.transactional_id, made.transaction_timeout) == ("t", 1.5)
     assert (made.enable_idempotence, made.acks) == (True, -1)

@@ -1,4 +1,4 @@
-"""Batches of one's own on the wire: closed ones whole and unmixed, open ones joined by others."""
+"""Batches of a BatchBuilder: closed ones are sent unmixed, open ones may take other records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
 
 
 async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
-    """Its size is counted exactly, and the queue's own bound is a little wider."""
+    """A batch's size is exact, though the queue counts with a slightly larger bound."""
     cluster.create_topic("t")
     async with made(cluster, max_batch_size=1000) as producer:
         for length in (1, 10, 57, 100, 470):

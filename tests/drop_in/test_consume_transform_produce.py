@@ -1,4 +1,4 @@
-"""examples/consume_transform_produce.py: copied exactly once, whatever is killed meanwhile."""
+"""examples/consume_transform_produce.py copies each record once, whatever is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 
 def loaded() -> Any:
-    """The example as a module."""
+    """Import the example as a module."""
     specification = importlib.util.spec_from_file_location("example_of_copying", EXAMPLE)
     assert specification is not None
     assert specification.loader is not None
@@ -72,7 +72,7 @@ FORGOTTEN = (
 @pytest.mark.filterwarnings(FORGOTTEN)
 @pytest.mark.parametrize("version", [0, 2])
 async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
-    """Killed: its tasks between any two steps, and the coordinators."""
+    """Each record is copied once although tasks and coordinators are killed at any step."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     rng = random.Random(seed)
@@ -109,7 +109,7 @@ async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
 
 
 async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
-    """Its place is taken with the records; what it commits after a rebalance is refused."""
+    """Offsets that a member commits for its place before a rebalance are refused (KIP-447)."""
     example = loaded()
     async with EmbeddedCluster(transport="tcp") as cluster:
         for topic in ("numbers", "squares"):
@@ -138,7 +138,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
 
 
 async def test_committed_offsets_are_told_when_no_transaction_can_change_them() -> None:
-    """Until then it waits, and says in the end for what."""
+    """`committed` waits for an open transaction, and its timeout names what it waited for."""
     numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers", partitions=3)
@@ -161,7 +161,7 @@ async def test_committed_offsets_are_told_when_no_transaction_can_change_them() 
 
 
 async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:
-    """It leaves no connection behind (a ResourceWarning is an error)."""
+    """No connection is left open; a ResourceWarning would be an error."""
     number = aiokafka.TopicPartition("numbers", 0)
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers")
@@ -190,7 +190,7 @@ async def test_a_consumer_that_is_no_member_has_no_place() -> None:
 
 @pytest.mark.filterwarnings(FORGOTTEN)
 async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
-    """One member begins, another joins, the first one ends: each square is there once."""
+    """Each record is copied once when a member joins and another one ends."""
     example = loaded()
     async with EmbeddedCluster(transport="tcp") as cluster:
         for topic in ("numbers", "squares"):
@@ -238,7 +238,7 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
 
 @pytest.mark.filterwarnings(FORGOTTEN)
 async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
-    """A commit is decided, its markers are not written yet, and the partitions change hands."""
+    """A new owner waits for markers of a commit that was decided before the partitions moved."""
     example = loaded()
     asked: list[int] = []
 
@@ -281,7 +281,7 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
 
 
 async def test_the_transactional_copy_of_the_readme_runs() -> None:
-    """Its lines, with a record to copy before them and the group's offset after them."""
+    """README's lines run: the record and the group's offset are committed together."""
     text = (EXAMPLE.parent.parent / "README.md").read_text(encoding="utf-8")
     [block] = [each for each in text.split("```") if "send_offsets_to_transaction(" in each]
     lines = block.removeprefix("python\n").replace('"localhost:9092"', "servers")

@@ -48,7 +48,7 @@ SHORT = {"request_timeout_ms": 500, "delivery_timeout_ms": 1000, "max_block_ms":
 
 
 def on_produce(cluster: EmbeddedCluster, script: Script, then: Action | None = None) -> None:
-    """Meet Produce requests with these actions, one after the other, and then with `then`."""
+    """Answer Produce requests with these actions in turn, and all later ones with `then`."""
     left = list(script)
 
     def hook(seen: RequestSeen) -> Action | None:
@@ -64,7 +64,7 @@ def made(cluster: EmbeddedCluster, client: Any, **arguments: Any) -> Any:
 
 
 async def within(seconds: float, awaitable: Any) -> bool:
-    """Whether it ends in that time. If not it goes on: the caller sees to it."""
+    """Return whether a task ends in time; if not, it runs on and the caller ends it."""
     done, _ = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
     return bool(done)
 
@@ -448,7 +448,7 @@ ADD_OFFSETS, END_TXN, COMMIT_OFFSETS = 25, 26, 28
 
 
 def no_group(seen: RequestSeen) -> Action | None:
-    """GROUP_AUTHORIZATION_FAILED, in either protocol."""
+    """Refuse the group with GROUP_AUTHORIZATION_FAILED, in either transaction protocol."""
     refusal = {"throttle_time": timedelta(0), "error_code": ErrorCode.group_authorization_failed}
     if seen.api_key == COMMIT_OFFSETS:
         part = {"partition_index": 0, "error_code": ErrorCode.group_authorization_failed}

@@ -242,7 +242,7 @@ RECORDS |= {"transactional": 2, "transactional, step by step": 4, "consume, tran
 
 @pytest.fixture
 async def secure(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedCluster, dict[str, str]]]:
-    """A cluster that speaks TLS and asks for certificates, and files for a client."""
+    """Provide a cluster with mutual TLS, and the PEM files of a client."""
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.verify_mode = ssl.CERT_REQUIRED

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def not_ours() -> Iterator[None]:
-    """What frameworks import warns of things that are not ours."""
+    """Ignore the warnings of libraries that the frameworks import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -41,7 +41,7 @@ def _installed() -> Iterator[None]:
 
 
 def watched(cluster: EmbeddedCluster) -> list[tuple[str | None, int, bool]]:
-    """What each Produce request tells: client id, acks, whether it is idempotent."""
+    """Return each Produce request's client id, acks, and whether it is idempotent."""
     seen: list[tuple[str | None, int, bool]] = []
 
     def hook(request: RequestSeen) -> None:
@@ -105,7 +105,7 @@ async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedClust
 
 @pytest.mark.usefixtures("_installed")
 async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedCluster) -> None:
-    """What one instance has acknowledged, the next one does not get."""
+    """A message that one instance has acknowledged is not given to the next one."""
     with not_ours():
         import faststream
         import faststream.kafka
@@ -114,7 +114,7 @@ async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedC
     enough = asyncio.Event()
 
     async def run(count: int) -> None:
-        """One instance, until it has got so many."""
+        """Run one instance until it has received so many messages."""
         broker = faststream.kafka.KafkaBroker(cluster.bootstrap_servers, logger=None)
         before = len(received)
         enough.clear()
@@ -147,7 +147,7 @@ async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedC
 
 @pytest.fixture
 def cluster_in_thread() -> Iterator[ThreadedCluster]:
-    """For what blocks the loop of the test."""
+    """Provide a cluster in a thread, for clients that block the loop of the test."""
     with EmbeddedCluster.in_thread() as running:
         yield running
 
@@ -158,7 +158,7 @@ def cluster_in_thread() -> Iterator[ThreadedCluster]:
 async def test_taskiq_starts_kicks_through_aioidem_and_works(
     cluster_in_thread: ThreadedCluster,
 ) -> None:
-    """Its admin client, kafka-python's, blocks this loop: the cluster has one of its own."""
+    """The framework's admin client blocks this loop, so the cluster runs in a thread."""
     with not_ours():
         import taskiq_aio_kafka
         import taskiq_aio_kafka.broker
@@ -207,7 +207,7 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
 
 
 async def post(port: int, path: str, body: bytes) -> str:
-    """One request over a connection of its own."""
+    """Send one HTTP request over a connection of its own."""
     head = f"POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
     async with await anyio.connect_tcp("127.0.0.1", port) as stream:
         await stream.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -1,4 +1,4 @@
-"""aiokafka's open issues, by number: each must not happen here."""
+"""Open issues of aiokafka, by number: none of them happens with the drop-in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stored(cluster: EmbeddedCluster) -> list[Any]:
 
 
 def scripted(cluster: EmbeddedCluster, api_key: int, *actions: Action) -> list[Action]:
-    """Meet requests of one API with these actions in turn; what is left of them."""
+    """Answer requests of one API with these actions in turn, and return those that are left."""
     left = list(actions)
 
     def hook(seen: RequestSeen) -> Action | None:
@@ -60,7 +60,7 @@ def scripted(cluster: EmbeddedCluster, api_key: int, *actions: Action) -> list[A
 async def test_1017_out_of_order_is_not_for_ever(
     cluster: EmbeddedCluster, trouble: list[Action]
 ) -> None:
-    """#1017: after one such answer nothing could be produced until the process was restarted."""
+    """#1017: after such an answer the same producer delivers again."""
     cluster.create_topic("t")
     async with made(cluster, enable_idempotence=True, request_timeout_ms=2000) as producer:
         await producer.send_and_wait("t", b"before", partition=0)
@@ -82,7 +82,7 @@ async def test_1017_out_of_order_is_not_for_ever(
 
 
 async def test_1101_send_and_stop_end_when_kafka_is_down() -> None:
-    """#1101: with idempotence both waited for ever."""
+    """#1101: both calls end, also with idempotence."""
     async with EmbeddedCluster(transport="tcp") as cluster:
         producer = made(
             cluster,
@@ -125,7 +125,7 @@ async def test_1101_a_broker_that_goes_silent_ends_nothing_but_the_record(
 async def test_1133_a_start_with_a_broker_that_cannot_give_an_id_yet(
     cluster: EmbeddedCluster,
 ) -> None:
-    """#1133: NodeNotReadyError in the background, and every call after it was ProducerClosed."""
+    """#1133: a broker that cannot give a producer id yet does not close the producer."""
     left = scripted(cluster, INIT_PRODUCER_ID, CloseConnection(), CloseConnection(processed=True))
     with anyio.fail_after(20):
         async with made(cluster) as producer:
@@ -165,7 +165,7 @@ async def test_1133_a_broker_that_hangs_up_is_asked_again(
 
 
 async def test_642_a_restart_of_the_broker_does_not_reach_the_caller() -> None:
-    """#642: now and then NodeNotReadyError came out of send_and_wait."""
+    """#642: send_and_wait never raises NodeNotReadyError."""
     async with EmbeddedCluster(transport="tcp") as cluster, made(cluster) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
         for restart in range(3):
@@ -182,7 +182,7 @@ async def test_642_a_restart_of_the_broker_does_not_reach_the_caller() -> None:
 
 
 class Counted(Coroutine[Any, Any, Any]):
-    """A coroutine that counts how often it is resumed."""
+    """Await a coroutine and count how often it is resumed."""
 
     resumed = 0
 
@@ -208,7 +208,7 @@ class Counted(Coroutine[Any, Any, Any]):
 async def test_528_ten_thousand_waiting_senders_are_woken_a_few_times_each(
     cluster: EmbeddedCluster,
 ) -> None:
-    """#528: each batch that left woke all who waited for room, N * N / batch in all."""
+    """#528: a batch that makes room wakes only as many waiting calls as it has room for."""
     senders = 10_000
     cluster.create_topic("t")
     async with made(cluster, max_batch_size=2000, buffer_memory=20_000) as producer:
@@ -231,7 +231,7 @@ async def test_528_ten_thousand_waiting_senders_are_woken_a_few_times_each(
 async def test_1039_a_background_task_that_is_cancelled_fails_loudly(
     cluster: EmbeddedCluster,
 ) -> None:
-    """#1039: who cancels every task (a test runner, a shutdown) left sends that hung in silence."""
+    """#1039: a pending send fails if a shutdown cancels the background task, and never hangs."""
     cluster.create_topic("t")
     producer = made(cluster)
     await producer.start()
@@ -251,7 +251,7 @@ async def test_1039_a_background_task_that_is_cancelled_fails_loudly(
 async def test_1065_send_retries_as_send_and_wait_does(
     cluster: EmbeddedCluster, wait: bool
 ) -> None:
-    """#1065: which of the two retries, and which is risky? Both do, and the future tells."""
+    """#1065: send and send_and_wait both retry, and the future says what became of the record."""
     cluster.create_topic("t")
     async with made(cluster) as producer:
         await producer.partitions_for("t")

@@ -1,4 +1,4 @@
-"""`metrics_collector`: what is told of batches, and that telling harms nobody."""
+"""`metrics_collector`: what it receives, and that its exceptions have no effect."""
 
 from __future__ import annotations
 

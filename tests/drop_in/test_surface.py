@@ -1,4 +1,4 @@
-"""The two classes side by side by `inspect`: what a new aiokafka adds or changes shows here."""
+"""The two classes compared by `inspect`, so that what a new aiokafka changes fails a test."""
 
 from __future__ import annotations
 

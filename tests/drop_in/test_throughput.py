@@ -1,4 +1,4 @@
-"""What the change of the import is worth over a long link: the same code, the same batches.
+"""The same code and batches over a long link, with aiokafka and with the drop-in.
 
 How many batches share a round trip is counted by the broker; seconds are measured by `make bench`.
 """
@@ -38,7 +38,7 @@ async def batches(cluster: EmbeddedCluster, client: Any, topic: str, **arguments
 async def test_over_a_long_link_five_batches_share_a_round_trip(
     cluster: EmbeddedCluster,
 ) -> None:
-    """aiokafka has one batch under way and the drop-in five, or fewer and larger ones."""
+    """The drop-in has five batches in flight, or fewer and larger ones, where aiokafka has one."""
     cluster.set_rtt(RTT)
     assert await batches(cluster, aiokafka.AIOKafkaProducer, "theirs") == RECORDS
     assert await batches(cluster, aioidem.AIOKafkaProducer, "ours", late_sealing=False) == RECORDS

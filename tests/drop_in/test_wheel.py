@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the wheel installed."""
+    """Provide an interpreter that has the wheel installed."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, symlinks=True)
     interpreter = home / "bin" / "python"

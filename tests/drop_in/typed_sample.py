@@ -29,28 +29,28 @@ from aioidem.structs import DeliveryStatus, OffsetAndMetadata, RecordMetadata, T
 
 
 class Provider(AbstractTokenProvider):
-    """A token provider as aiokafka has them."""
+    """A token provider with aiokafka's interface."""
 
     async def token(self) -> str:
-        """The token."""
+        """Return the token."""
         return "token"
 
 
 class Collector(NullProducerMetricsCollector):
-    """A collector that heeds one of the events."""
+    """A collector that uses one of the events."""
 
     def on_buffer_wait(self, *, topic: str, partition: int, wait_seconds: float) -> None:
-        """A wait."""
+        """Take note of a wait."""
         print(topic, partition, wait_seconds)  # noqa: T201 - a sample
 
 
 def by_length(key: bytes | None, everything: Sequence[int], _available: Sequence[int]) -> int:
-    """A partitioner."""
+    """Choose a partition."""
     return everything[len(key or b"") % len(everything)]
 
 
 def make() -> AIOKafkaProducer:
-    """Every kind of argument."""
+    """Pass every kind of argument."""
     AIOKafkaProducer()
     AIOKafkaProducer(bootstrap_servers=["a:9092", "b:9092"], acks="all", compression_type="zstd")
     AIOKafkaProducer(acks=1, partitioner=by_length, max_in_flight_requests_per_connection=1)
@@ -74,14 +74,14 @@ def make() -> AIOKafkaProducer:
 
 
 def refused() -> None:
-    """What a checker must refuse: each ignore is itself an error where it is not needed."""
+    """Do what a checker must refuse: an ignore that is not needed is itself an error."""
     AIOKafkaProducer(retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     AIOKafkaProducer(compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     AIOKafkaProducer(delivery_timeout_ms="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def produce(value: dict[str, Any]) -> None:
-    """The whole way of a record."""
+    """Use everything from a send to its outcome."""
     async with make() as producer:
         assert_type(producer, AIOKafkaProducer)
         future = await producer.send("t", value, key=b"k", headers=[("h", b"1"), ("none", None)])
@@ -105,7 +105,7 @@ async def produce(value: dict[str, Any]) -> None:
 
 
 async def handle(producer: AIOKafkaProducer) -> bool:
-    """Errors, with what is known of the record."""
+    """Handle errors, and read what is known of the record."""
     try:
         await producer.send_and_wait("t", b"x")
         async with producer.transaction():

@@ -48,17 +48,53 @@ _AIOKAFKA: dict[int, Any] = {
     for cls in _THEIRS
     if hasattr(cls, "errno")
     and issubclass(cls, aiokafka.errors.BrokerResponseError)
-    and cls.errno != 13  # what Kafka 0.8 meant by it; it has been NETWORK_EXCEPTION since
+    and cls.errno != ErrorCode.network_exception  # Kafka 0.8 meant another error
 }
-# What a producer's own requests can be answered with (research: B5 and the codes after 79).
+# The codes with which brokers answer a producer's requests.
 _PRODUCERS_CODES = [
-    *(2, 3, 5, 6, 7, 10, 17, 18, 19, 20, 21, 29, 30, 31, 32, 35, 43, 44, 45, 46, 47, 48, 49, 50),
-    *(51, 53, 55, 56, 58, 59, 74, 87, 89, 90, 100, 103, 120, 129),
+    ErrorCode.corrupt_message,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.request_timed_out,
+    ErrorCode.message_too_large,
+    ErrorCode.invalid_topic_exception,
+    ErrorCode.record_list_too_large,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.invalid_required_acks,
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.group_authorization_failed,
+    ErrorCode.cluster_authorization_failed,
+    ErrorCode.invalid_timestamp,
+    ErrorCode.unsupported_version,
+    ErrorCode.unsupported_for_message_format,
+    ErrorCode.policy_violation,
+    ErrorCode.out_of_order_sequence_number,
+    ErrorCode.duplicate_sequence_number,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.invalid_transaction_timeout,
+    ErrorCode.concurrent_transactions,
+    ErrorCode.transactional_id_authorization_failed,
+    ErrorCode.operation_not_attempted,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.sasl_authentication_failed,
+    ErrorCode.unknown_producer_id,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.invalid_record,
+    ErrorCode.throttling_quota_exceeded,
+    ErrorCode.producer_fenced,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.inconsistent_topic_id,
+    ErrorCode.transaction_abortable,
+    ErrorCode.rebootstrap_required,
 ]
 
 
 @pytest.mark.parametrize("code", _PRODUCERS_CODES)
-def test_every_code_a_producer_can_meet_has_a_class_of_its_own(code: int) -> None:
+def test_every_code_a_producer_can_meet_has_a_class_of_its_own(code: ErrorCode) -> None:
     found = error_for_code(code)
     assert found is not UnknownError
     assert found.errno == code

@@ -17,7 +17,7 @@ NOWHERE = "http://127.0.0.1:9"  # nobody listens there
 
 @pytest.fixture(autouse=True)
 def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMaven:
-    """The user's own Maven repository."""
+    """Provide the user's own Maven repository."""
     own = tmp_path / "mine"
     monkeypatch.setenv("M2_REPO", str(own))
     return FakeMaven(own)
