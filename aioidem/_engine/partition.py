@@ -173,7 +173,7 @@ class PartitionState:
         self.gate.need(applies=self.idempotent and needed)
 
     def limit_span(self, sequence_cap: int | None) -> None:
-        """Bind the span of sequences that are unresolved instead of the window (KIP-758)."""
+        """Limit what is unresolved by sequence numbers, in place of the window (KIP-758)."""
         self.sequence_cap = sequence_cap
 
     def assess_memory(self, wall_ms: float, expiration: float) -> None:
@@ -200,7 +200,7 @@ class PartitionState:
             return True
         if self.outstanding:
             return False
-        if self.route is not None and self.route[1:] != route[1:]:
+        if self.route is not None and not self.route.same_leader(route):
             self.retry_at = 0.0  # the back-off was for the old leader
             self.suspicion.leader_changed()
         self.route = route

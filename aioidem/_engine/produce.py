@@ -312,10 +312,9 @@ class ProduceRequests:
         return Refusal(disposition, error, named, innocent)
 
     def _is_current(self, state: PartitionState) -> bool:
-        """Whether the leader that a partition's answers come from is the newest one that is known.
+        """Whether the partition's route still leads to the newest known leader.
 
-        One that metadata does not name for a while, under the same epoch, goes on over the same
-        connection.
+        A partition that metadata shows without a leader, under the same epoch, keeps its route.
         """
         view = self._cluster.leader_of(state.topic, state.partition)
         route = state.route

@@ -13,3 +13,7 @@ class Route(NamedTuple):
     link_id: int
     leader_id: int
     leader_epoch: int
+
+    def same_leader(self, other: Route) -> bool:
+        """Whether both lead to one leader in one epoch, over whatever connection."""
+        return self[1:] == other[1:]

@@ -34,7 +34,7 @@ MAX_BATCHES_RETAINED = 1000
 
 
 class PartitionWindow:
-    """How many batches past the oldest unresolved one (inclusive) a partition may have sent."""
+    """How many batches a partition may have from its oldest unresolved to its newest sent one."""
 
     __slots__ = ("heard", "limit", "max_span", "said")
 
@@ -42,7 +42,8 @@ class PartitionWindow:
         self.limit = DEFAULT_BATCHES_RETAINED
         # Whether the present leader has said it, or nothing.
         self.heard = False
-        # What any leader said last, kept over `reset`: it sends nothing ahead.
+        # The last value that any leader named. `reset` keeps it: it serves to judge a broker's
+        # memory, and never admits a batch.
         self.said = DEFAULT_BATCHES_RETAINED
         self.max_span = 0
 

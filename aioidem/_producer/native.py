@@ -450,7 +450,7 @@ class Producer(TransactionCalls):
             return await self._flush()
         if scope.cancelled_caught:
             raise errors.KafkaTimeoutError(
-                f"flush: {self._core.unsettled + self._sender.outcomes.untold} records are "
+                f"flush: {self._core.unsettled + self._sender.settled.untold} records are "
                 f"unsettled after {timeout:g} s"
             )
         raise errors.InternalError("a flush ended without a result")

@@ -9,9 +9,9 @@ write never began.
 
 Invariants
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
-  `send_nowait`. Where they are too many for one turn of the loop (`outcomes`), the next poll waits
-  for the last of them, and so does whoever watches the engine's state: `flush` returns when all was
-  told.
+  `send_nowait`. Where they are too many for one turn of the loop
+  (`settled_records`), the next poll waits for the last of them, and so does what watches the
+  engine's state: `flush` returns when all were delivered.
 - No answer holds the loop: a long one is read in a thread, and given to the engine in pieces where
   that takes long too. Later answers of its connection wait for it, so the order stays.
 - If anything here or in the engine raises what it should not, every record is settled before the
@@ -48,8 +48,8 @@ from aioidem._network.transport import Connector
 from aioidem._network.waiting import Signal, Wakeup, new_signal
 from aioidem._producer import questions
 from aioidem._producer.observer import BatchReporter
-from aioidem._producer.outcomes import SettledRecords
 from aioidem._producer.questions import Question
+from aioidem._producer.settled_records import SettledRecords
 from aioidem._producer.unseen import UnseenFailures
 from aioidem._protocol.answer_limits import answer_limit, produce_answer_limit
 from aioidem._protocol.frames import FrameLimit
@@ -173,10 +173,10 @@ class Sender:
         self._config = config
         self._connector = secured(limited(connector, config), config)
         self.sasl = sasl_client(config)
-        self._engine_outcomes = core.outcomes
+        self._outcomes = core.outcomes
         self._accumulator = core.accumulator
-        self.outcomes = SettledRecords(
-            self._engine_outcomes.take_settled, None if observer is None else self._announce
+        self.settled = SettledRecords(
+            self._outcomes.take_settled, None if observer is None else self._announce
         )
         self.unseen = UnseenFailures(config.client_id)
         self._channels: dict[int, _Channel] = {}
@@ -218,7 +218,7 @@ class Sender:
 
         It matters after a stall of the loop: a blocking call, a suspended process.
         """
-        wake_at = None if self.outcomes.pending else self._core.wake_at
+        wake_at = None if self.settled.pending else self._core.wake_at
         if wake_at is not None and self._now() - wake_at > _STALL:
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()
@@ -236,12 +236,12 @@ class Sender:
         """Deliver what the last turn has left.
 
         Returns:
-            False when it is too much for this turn too.
+            False if outcomes are still left: then the engine is not polled in this turn.
         """
-        self.outcomes.begin_turn()
-        if self.outcomes.pending:
+        self.settled.begin_turn()
+        if self.settled.pending:
             self.deliver()
-        return not self.outcomes.pending
+        return not self.settled.pending
 
     def deliver(self) -> None:
         """Deliver outcomes to their callers, log events, and wake those who watch the engine.
@@ -251,14 +251,14 @@ class Sender:
         if self._observer is not None:
             for entry in self._core.take_dispatched():
                 self._observer.on_dispatched(entry)
-        if not self.outcomes.tell():
+        if not self.settled.tell():
             self.wakeup.set()
             return
         if self.unseen.due_at is not None and not self._accumulator.assigning:
             self.unseen.report(self._now())
-        for event in self._engine_outcomes.take_events():
+        for event in self._outcomes.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
-        for note in self._engine_outcomes.take_notes():
+        for note in self._outcomes.take_notes():
             logger.info("%s: %s", self._config.client_id, note)
         if self._watchers:
             self._watchers = [watcher for watcher in self._watchers if not _notify(watcher)]
@@ -273,7 +273,7 @@ class Sender:
         Bound it from outside.
         """
         if condition():
-            if not self.outcomes.untold:
+            if not self.settled.untold:
                 await anyio.lowlevel.checkpoint()
                 return
             self.wakeup.set()
@@ -290,7 +290,7 @@ class Sender:
 
         It is a plain function, so that it cannot be cancelled.
         """
-        self.outcomes.all_at_once()
+        self.settled.all_at_once()
         for step in self._core.close(self._now()):
             self._perform(step)
         for channel in self._channels.values():
@@ -306,7 +306,7 @@ class Sender:
         self.ended = True
         self.clock = lambda: 0.0  # the loop's own may be gone with it
         self._watchers.clear()
-        self.outcomes.all_at_once()
+        self.settled.all_at_once()
         self._core.close(0.0)
         self.deliver()
         self.unseen.report_the_rest()
@@ -316,7 +316,7 @@ class Sender:
     def _perform(self, step: steps.Step) -> None:
         match step:
             case steps.SendProduce():
-                self._produce(step)
+                self._send_produce(step)
             case steps.OpenLink():
                 if self._tasks is not None:
                     self._tasks.start_soon(self._serve, step)
@@ -351,7 +351,7 @@ class Sender:
             case steps.EndTransaction():
                 self._ask(step, questions.end_transaction(step))
 
-    def _produce(self, step: steps.SendProduce) -> None:
+    def _send_produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)
         if channel is None:
             return

@@ -3,7 +3,9 @@
 `Rig` performs the engine's steps without a socket. Connections, Metadata, InitProducerId,
 DescribeConfigs and the calls to coordinators are answered at once (each can be taken over by the
 test: `hold`); Produce requests pile up in `Rig.requests` until the test acknowledges, refuses or
-loses them. Time is `Rig.now` and moves only when the test says so.
+loses them. Time is `Rig.now` and moves only when the test says so. A test moves leaders with
+`Rig.move_leader`, loses connections with `Rig.lose`, and with a transactional id calls `Rig.begin`
+before it sends.
 
 Whatever a test is about, the rig checks on every request what must always hold: a retry is
 byte-identical, the span of first sends stays within the limit, a connection never has more

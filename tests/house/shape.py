@@ -34,10 +34,10 @@ record_accumulator: append, _assign, _choose_partition; partitions: state; parti
 producer/sender: _turn; core: poll; produce: send, _route; partition: follow; produce: _send_on;
 record_accumulator: drain, _next_batch; sealing: seal; partition_queue: cut; idempotence: take;
 builder: build_batch; partition: enlist, send; produce: _write;
-producer/sender: _perform, _produce; connection: write;
+producer/sender: _perform, _send_produce; connection: write;
 producer/sender: _on_frame, _answered; core: on_answer; produce: on_answer, _on_partition;
 partition: on_ack, _settle_ack; effects: settle; outcomes: settle;
-producer/sender: deliver; producer/outcomes: tell; queued: settle
+producer/sender: deliver; producer/settled_records: tell; queued: settle
 """
 _WAY_BEFORE = """
 producer/native: send, enqueue, _record; accumulator: try_take; producer/native: _queue;

@@ -17,7 +17,7 @@ import pytest
 
 from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer
 from aioidem._producer.native import internals
-from aioidem._producer.outcomes import AT_ONCE
+from aioidem._producer.settled_records import AT_ONCE
 from aioidem.broker import EmbeddedCluster
 
 from .tools import REAL_LOOPS, bounded, producer_for

@@ -189,7 +189,7 @@ def twenty_kept_after_a_leader_change(patch: Patch) -> None:
         learn(self, retained)
         self.limit = max(self.limit, before)
 
-    patch(PartitionWindow, "reset", lambda _self: None)
+    patch(PartitionWindow, "reset", lambda _self, *_, **__: None)
     patch(PartitionWindow, "learn", largest)
 
 

@@ -5,9 +5,10 @@ The rules themselves are in `mutants` and `transactional_mutants`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .soak import quiet, run_seed
 from .world import Result
@@ -15,6 +16,7 @@ from .world import Result
 __all__ = ["LIMIT", "MUTANTS", "Caught", "Mutant", "Patch", "applied", "catch", "mutant"]
 
 LIMIT = 2000
+_UNFIT: Final = re.compile(r"TypeError\(.*argument")
 Patch = Callable[[Any, str, Any], None]
 
 
@@ -76,12 +78,19 @@ def applied(broken: Mutant) -> Iterator[None]:
 
 
 def catch(name: str, limit: int = LIMIT) -> Caught:
-    """Run seeds with a mutant in place until one notices."""
+    """Run seeds with a mutant in place until one notices.
+
+    Raises:
+        TypeError: the mutant does not fit what it replaces. A call that fails for its arguments is
+            a crash, which any seed would notice: it says nothing of the rule.
+    """
     broken = MUTANTS[name]
     with quiet():
         for seed in range(limit):
             with applied(broken):
                 violations = broken.run_one(seed).violations
+            if any(_UNFIT.search(str(each)) for each in violations):
+                raise TypeError(f"{name} does not fit what it replaces: {violations[0]}")
             if violations and not broken.run_one(seed).violations:
                 return Caught(name, seed, str(violations[0])[:110])
     return Caught(name, None, "")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from kio.schema.errors import ErrorCode
 
 from aioidem._engine.assigning import SLICE
-from aioidem._producer.outcomes import AT_ONCE
+from aioidem._producer.settled_records import AT_ONCE
 
 __all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", "draw"]
 

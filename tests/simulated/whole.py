@@ -283,7 +283,7 @@ class _TapSender(Sender):
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
     ) -> None:
         super().__init__(core, config, connector, wall_clock=whole.wall)
-        self.outcomes.at_once = whole.schedule.at_once[0]
+        self.settled.at_once = whole.schedule.at_once[0]
         self._whole = whole
 
     def deliver(self) -> None:
@@ -298,7 +298,7 @@ class _TapSender(Sender):
         self._whole.trace_step(step)
         super()._perform(step)
 
-    def _produce(self, step: steps.SendProduce) -> None:
+    def _send_produce(self, step: steps.SendProduce) -> None:
         if step.link_id in self._channels and self._config.acks:
             batches = [
                 WireBatch(topic.name, index, data)
@@ -306,7 +306,7 @@ class _TapSender(Sender):
                 for index, data in topic.partitions
             ]
             self._whole.monitor.wrote(step.link_id, step.token, batches)
-        super()._produce(step)
+        super()._send_produce(step)
 
     def _close(self, link_id: int, reason: str) -> None:
         self._whole.monitor.lost(link_id)

@@ -407,7 +407,7 @@ class SimSender(Sender):
 
     def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
-        self.outcomes.at_once = world.schedule.at_once[0]
+        self.settled.at_once = world.schedule.at_once[0]
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()
@@ -452,12 +452,12 @@ class SimSender(Sender):
             case _:
                 super()._perform(step)
 
-    def _produce(self, step: steps.SendProduce) -> None:
+    def _send_produce(self, step: steps.SendProduce) -> None:
         channel = self._channels.get(step.link_id)
         if channel is not None:
             connection: Any = channel.connection
             connection.upcoming = step
-        super()._produce(step)
+        super()._send_produce(step)
 
     def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
         """No connection came up."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from aioidem._engine.record import PendingRecord, Settlement
-from aioidem._producer.outcomes import SettledRecords
+from aioidem._producer.settled_records import SettledRecords
 from aioidem.structs import DeliveryStatus
 
 

@@ -7,7 +7,7 @@ loop. So they are delivered until the turn has had enough, and the rest in the t
 Invariants:
 
 - Each record's outcome is delivered once, in the order in which the engine settled them.
-- A callback that calls back into this class delivers nothing: the delivery under way goes on.
+- If a callback calls `tell` again, that call does nothing; the outer one continues.
 - If delivering one outcome raises, the others are still there to be delivered.
 
 Rejected: a pause by the clock, after so many milliseconds. What a turn delivers would depend on
@@ -32,7 +32,7 @@ class SettledRecords:
     """The outcomes of one producer that have to be told.
 
     Args:
-        settled: takes what the engine has settled since the last call.
+        take_settled: takes what the engine has settled since the last call.
         announce: called with a settlement before the first of its records is told.
     """
 
@@ -40,7 +40,7 @@ class SettledRecords:
         "_all",
         "_announce",
         "_left",
-        "_settled",
+        "_take_settled",
         "_telling",
         "_told",
         "_untold",
@@ -49,10 +49,10 @@ class SettledRecords:
 
     def __init__(
         self,
-        settled: Callable[[], list[Settlement]],
+        take_settled: Callable[[], list[Settlement]],
         announce: Callable[[Settlement], None] | None = None,
     ) -> None:
-        self._settled = settled
+        self._take_settled = take_settled
         self._announce = announce
         self._untold: deque[Settlement] = deque()
         # Of the first of these: so many records were told in earlier turns.
@@ -75,8 +75,8 @@ class SettledRecords:
 
     @property
     def untold(self) -> int:
-        """Records that have an outcome which was not delivered."""
-        self._untold += self._settled()
+        """Records whose outcome was not delivered yet."""
+        self._untold += self._take_settled()
         return sum(len(settlement.records) for settlement in self._untold) - self._told
 
     def tell(self) -> bool:
@@ -91,7 +91,7 @@ class SettledRecords:
         try:
             while True:
                 # Callbacks may have settled more.
-                self._untold += self._settled()
+                self._untold += self._take_settled()
                 if not self._untold or (self._left <= 0 and not self._all):
                     return not self._untold
                 self._tell_first()
