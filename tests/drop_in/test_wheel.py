@@ -70,7 +70,7 @@ def test_the_wheel_has_what_it_needs_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "aioidem/py.typed" in names
-    for name in ("aiokafka/producer.py", "integrations/aiokafka.py", "helpers.py", "abc.py"):
+    for name in ("_aiokafka/producer.py", "integrations/aiokafka.py", "helpers.py", "abc.py"):
         assert f"aioidem/{name}" in names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "docs"))]
 
