@@ -33,7 +33,7 @@ class AbstractTokenProvider(abc.ABC):
 
 
 class ProducerMetricsCollector(abc.ABC):
-    """An object that is told of each batch of an `AIOKafkaProducer`, for metrics.
+    """An object that receives the facts of each batch of an `AIOKafkaProducer`, for metrics.
 
     This is the experimental interface that aiokafka has prepared for the release after 0.14. The
     methods are plain functions that are called on the event loop and must be quick. Their

@@ -1,8 +1,8 @@
-"""AIOKafkaProducer: aiokafka's constructor and members on `aioidem.Producer`.
+"""AIOKafkaProducer: aiokafka's constructor and members, implemented by `aioidem.Producer`.
 
-Invariants: no rule of sending is here. A `send` that is cancelled before it returns has queued
-nothing, and cancelling the future that it returned does not affect the record. A producer that is
-dropped without `stop()` is garbage collected, with a ResourceWarning.
+Invariants: this module decides nothing about how records are sent. A `send` that is cancelled
+before it returns has queued nothing, and cancelling the future that it returned does not affect the
+record. A producer that is dropped without `stop()` is garbage collected, with a ResourceWarning.
 
 Rejected: a subclass of `Producer` (its `send` waits for the outcome, and one class with two
 meanings of `send` would be a trap); aiokafka's internal attributes.

@@ -1,8 +1,8 @@
-"""ListOffsets (v1 to v11): where a partition begins and ends, or the first offset at a time.
+"""ListOffsets (v1 to v11): where a partition begins or ends, or the first offset from a time on.
 
-Times below zero are names, each known from some version on; an unknown one is UNSUPPORTED_VERSION
-for its partition. There is no remote storage here, so the names that concern it are answered as by
-a Kafka without remote storage.
+A negative timestamp names a position, such as the end of the log. A name that the request's version
+does not have yet is answered with UNSUPPORTED_VERSION for its partition. There is no remote storage
+here, so names of positions in it are answered as by a Kafka broker without remote storage.
 """
 
 from __future__ import annotations

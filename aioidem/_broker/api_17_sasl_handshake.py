@@ -1,4 +1,7 @@
-"""SaslHandshake (v1): names the mechanism. After v0, messages without a header would follow."""
+"""SaslHandshake (v1): the client names the SASL mechanism that it will use.
+
+v0 is not offered: after it, a client sends its SASL messages without request headers.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Member:
         return f"<Member {self.id!r} instance={self.instance_id!r} waits for {waits}>"
 
     def update(self, asked: Joining) -> None:
-        """Take in the member's next JoinGroup, which may name other protocols."""
+        """Record the member's next JoinGroup, which may name other protocols."""
         self.protocols, self.session, self.rebalance = (
             asked.protocols,
             asked.session,

@@ -343,7 +343,7 @@ class Rebalances:
             if code is not ErrorCode.none:
                 values = {"error_code": code}
             if member.answer_sync(values):
-                # Its session ended while it waited, when nothing checked it.
+                # The session timer is ignored while a member waits for this answer: restart it.
                 self._watch(group, member)
 
     # -- leaving -----------------------------------------------------------------------------------

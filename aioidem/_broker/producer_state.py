@@ -101,7 +101,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # By producer id, while its transaction has not begun in this partition.
+        # Keyed by producer id; an entry stays until the transaction begins in this partition.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:

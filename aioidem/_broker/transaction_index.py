@@ -50,7 +50,7 @@ class TransactionIndex:
         return self._open.get(producer_id)
 
     def appended(self, batch: StoredBatch) -> None:
-        """Take in a batch with a producer id that was appended to the log."""
+        """Record a batch with a producer id that was appended to the log."""
         header = batch.header
         if header.control:
             self._end(batch)

@@ -247,7 +247,7 @@ class Batch:
         self.state = transition(BATCH_TRANSITIONS, self.state, event, self)
 
     def learn(self, evidence: Evidence, now: float) -> None:
-        """Take in what an ended attempt told.
+        """Note what an ended attempt told.
 
         Raises:
             InternalError: the table has no such row: anything after a proof, new numbers for a

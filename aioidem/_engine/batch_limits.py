@@ -62,16 +62,16 @@ class BatchLimit:
         self._asked_at, self._asking = now, True
 
     def tell(self, told: int | None) -> None:
-        """Take in the answer; None: the broker does not say."""
+        """Handle the answer; None: the broker does not say."""
         self.told, self._asking, self._refused = told, False, False
         self._answered = told is not None
 
     def accept(self, nbytes: int) -> None:
-        """Take in that a batch of `nbytes` was acknowledged."""
+        """Note that a batch of `nbytes` was acknowledged."""
         self.acknowledged = max(self.acknowledged, nbytes)
 
     def refuse(self, nbytes: int) -> None:
-        """Take in that a batch of `nbytes` was refused for its size."""
+        """Note that a batch of `nbytes` was refused for its size."""
         if self.acknowledged >= nbytes:
             self.acknowledged = 0
         if self.told is not None and self.told < nbytes:

@@ -125,7 +125,7 @@ class BrokerInquiries:
     # -- answers
 
     def on_topic_config(self, link_id: int, token: int, answer: TopicConfig, now: float) -> None:
-        """Take in whether a broker names the config that comes with Produce v14."""
+        """Note whether a broker names the config that comes with Produce v14."""
         answered = self._requests.answered(link_id, token, now)
         if answered is not None and answered.request.subject is not None:
             answered.link.discovery.described(
@@ -136,7 +136,7 @@ class BrokerInquiries:
             )
 
     def on_topic_limit(self, link_id: int, token: int, told: int | None, now: float) -> None:
-        """Take in how large a batch of a topic may be, in bytes; None: the broker does not say."""
+        """Note how large a batch of a topic may be, in bytes; None: the broker does not say."""
         answered = self._requests.answered(link_id, token, now)
         if answered is None or answered.request.topic_limit is None:
             return
@@ -148,7 +148,7 @@ class BrokerInquiries:
             )
 
     def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
-        """Take in when a broker forgets producers, and its range of sequences."""
+        """Note when a broker forgets producers, and its range of sequences."""
         answered = self._requests.answered(link_id, token, now)
         if answered is None:
             return

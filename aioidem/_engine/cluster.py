@@ -36,7 +36,7 @@ class ClusterView:
         self.topics: dict[str, TopicView] = {}
 
     def learn_id(self, cluster_id: str | None) -> None:
-        """Take in which cluster this is; None: its brokers name none."""
+        """Note which cluster this is; None: its brokers name none."""
         self.cluster_id = cluster_id
 
     def forget(self, cluster_id: str | None) -> None:
@@ -57,7 +57,7 @@ class ClusterView:
         return True
 
     def add_brokers(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Take in the endpoints that come beside leader hints."""
+        """Record the endpoints that come beside leader hints."""
         for broker in brokers:
             self.brokers.setdefault(broker.node_id, broker)
 

@@ -53,7 +53,7 @@ class Connections:
         self.nodes[node_id] = Node(node_id, host, port, self._config, self._random)
 
     def learn(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Take in addresses from metadata, which are all that are known now."""
+        """Record addresses from metadata, which are all that are known now."""
         brokers = list(brokers)
         if len(self.nodes) > _MOST_NODES:
             self._forget({broker.node_id for broker in brokers})
@@ -155,7 +155,7 @@ class Connections:
     # -- life ---------------------------------------------------------------------------------
 
     def opened(self, link: Link, produce_version: int, now: float) -> None:
-        """Take in that a link is up.
+        """Note that a link is up.
 
         `produce_version` is the highest that is spoken on both sides.
         """
@@ -164,7 +164,7 @@ class Connections:
         link.discovery.opened(produce_version)
 
     def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
-        """Take in which cluster a link leads to; None: the broker names none.
+        """Note which cluster a link leads to; None: the broker names none.
 
         Only from then on it is known to lead where it should.
         """

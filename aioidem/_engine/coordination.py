@@ -85,7 +85,7 @@ class Coordination:
     # -- the caller's side -------------------------------------------------------------------------
 
     def see_version(self, finalised: int) -> None:
-        """Take in the level of `transaction.version` that the cluster has finalised (KIP-890)."""
+        """Record the level of `transaction.version` that the cluster has finalised (KIP-890)."""
         self._finalised = finalised
 
     def init(self, transactions: Transactions) -> None:
@@ -205,7 +205,7 @@ class Coordination:
         | EndTxnAnswer,
         now: float,
     ) -> None:
-        """Take in what a coordinator says, or another broker that was asked which one it is."""
+        """Note what a coordinator says, or another broker that was asked which one it is."""
         transactions = self._transactions
         answered = self._requests.answered(step.link_id, step.token, now)
         if answered is None:
@@ -230,6 +230,6 @@ class Coordination:
         self.follow()
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Take in that a broker does not offer what was to be asked; nothing was written."""
+        """Handle that the broker does not support the next request; nothing was written."""
         self._transactions.on_unsupported(error)
         self.follow()

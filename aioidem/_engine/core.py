@@ -282,7 +282,7 @@ class ProducerCore:
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
-        """Take in the answer to a step.
+        """Handle the answer to a step.
 
         Args:
             step: what was asked.
@@ -335,7 +335,7 @@ class ProducerCore:
         return None
 
     def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
-        """Take in that a broker offers no version of an API that we speak; nothing was written."""
+        """Note that a broker offers no version of an API that we speak; nothing was written."""
         answered = self._requests.withdrawn(step.link_id, step.token)
         if answered is None:
             return
@@ -363,7 +363,7 @@ class ProducerCore:
     def on_link_open(
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
     ) -> None:
-        """Take in that a connection is up.
+        """Note that a connection is up.
 
         Args:
             link_id: of the `OpenLink` step.
@@ -379,7 +379,7 @@ class ProducerCore:
     def on_link_lost(
         self, link_id: int, error: Exception | None, now: float, unwritten: Collection[int] = ()
     ) -> None:
-        """Take in that a connection ended, or never came up.
+        """Note that a connection ended, or never came up.
 
         Args:
             link_id: of the `OpenLink` step.
@@ -396,20 +396,20 @@ class ProducerCore:
                 self._effects.fatal(refusal)
 
     def on_progress(self, link_id: int, now: float) -> None:
-        """Take in that bytes moved on a connection, either way."""
+        """Note that bytes moved on a connection, either way."""
         link = self.connections.links.get(link_id)
         if link is not None:
             link.progress(now)
 
     def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
-        """Take in that a Produce request under acks=0 was given to the socket.
+        """Note that a Produce request under acks=0 was given to the socket.
 
         No answer will come: its outcome is UNKNOWN.
         """
         self._produce.on_written_unanswered(link_id, token, now)
 
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
-        """Take in that an answer to Produce could not be decoded; the driver closes the connection.
+        """Note that an answer to Produce could not be decoded; the driver closes the connection.
 
         Args:
             link_id: where it came.

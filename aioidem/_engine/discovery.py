@@ -62,7 +62,7 @@ _LONGEST_WAIT_WHEN_ON = 15.0
 
 
 class DiscoveryState(enum.Enum):
-    """What is known of a broker and Produce v14."""
+    """What is known of a broker's support for Produce v14."""
 
     APART = "not connected"
     UNASKED = "not asked yet"
@@ -229,7 +229,7 @@ class Discovery:
     # -- what happens ----------------------------------------------------------------------------
 
     def opened(self, produce_version: int) -> None:
-        """Take in that a connection is up.
+        """Note that a connection is up.
 
         `produce_version` is the highest that is spoken on both sides.
         """
@@ -274,12 +274,12 @@ class Discovery:
         )
 
     def unsupported(self) -> None:
-        """Take in that the broker offers no DescribeConfigs at all."""
+        """Note that the broker offers no DescribeConfigs at all."""
         if self.state in _ASKING:
             self._absent(DiscoveryEvent.NOT_NAMED, "does not offer DescribeConfigs")
 
     def answered(self) -> None:
-        """Take in that a request in v14 was answered in v14."""
+        """Note that a request in v14 was answered in v14."""
         self._proven = True
         self._unanswered = 0
         self._hold.reset()
@@ -306,7 +306,7 @@ class Discovery:
         )
 
     def lost(self, *, v14_unanswered: bool, now: float) -> None:
-        """Take in that the connection is lost.
+        """Note that the connection is lost.
 
         `v14_unanswered`: whether it owed answers to requests in v14.
         """

@@ -78,7 +78,7 @@ class DoubtResolution:
         self._next_pages: list[tuple[PartitionState, Link, int]] = []
 
     def see_clock(self, wall_ms: float | None, now: float) -> None:
-        """Take in the time by the clock that stamps records, in milliseconds since the epoch."""
+        """Record the time by the clock that stamps records, in milliseconds since the epoch."""
         if wall_ms is not None:
             # A clock that is set back stamps records that are old by a broker: the most advanced
             # one that was ever seen counts.
@@ -135,7 +135,7 @@ class DoubtResolution:
         )
 
     def on_read_back(self, link_id: int, token: int, answer: ReadBackAnswer, now: float) -> None:
-        """Take in a page of the log.
+        """Handle a page of the log.
 
         Raises:
             ProtocolError: its batches are malformed; the driver closes the connection.
@@ -168,7 +168,7 @@ class DoubtResolution:
     # -- DescribeProducers
 
     def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
-        """Take in what a leader knows of our producer id; after a refusal it is not asked again."""
+        """Note what a leader knows of our producer id; after a refusal it is not asked again."""
         answered = self._requests.answered(link_id, token, now)
         if answered is None or answered.request.subject is None:
             return

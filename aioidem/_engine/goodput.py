@@ -31,7 +31,7 @@ class Goodput:
     def acknowledge(
         self, nbytes: int, *, sent_at: float, delivered_at_send: int, now: float
     ) -> None:
-        """Take in that a request of `nbytes` was answered.
+        """Note that a request of `nbytes` was answered.
 
         `delivered_at_send` is what `delivered` was when the request left.
         """

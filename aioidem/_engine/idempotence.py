@@ -107,17 +107,17 @@ class IdentityLedger:
         self._move(IdentityEvent.ASK)
 
     def refuse(self) -> None:
-        """Take in that it was answered with a retriable error, or that its connection was lost."""
+        """Note that it was answered with a retriable error, or that its connection was lost."""
         self._move(IdentityEvent.REFUSE)
 
     def grant(self, producer_id: int, epoch: int) -> ProducerIdentity:
-        """Take in the identity that the broker granted."""
+        """Record the identity that the broker granted."""
         self._move(IdentityEvent.GRANT)
         self.current = ProducerIdentity(producer_id, epoch)
         return self.current
 
     def renew(self, producer_id: int, epoch: int) -> None:
-        """Take in the identity that the transaction coordinator granted, be it the first one."""
+        """Record the identity that the transaction coordinator granted, be it the first one."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)

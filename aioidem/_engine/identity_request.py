@@ -102,7 +102,7 @@ class IdentityRequest:
     def on_answer(
         self, link_id: int, token: int, answer: ProducerIdAnswer, now: float
     ) -> errors.KafkaError | None:
-        """Take in what the broker says; a success without an id counts as a failure.
+        """Note what the broker says; a success without an id counts as a failure.
 
         Returns:
             Why everything that waits is to be ended; None when it may go on waiting.
@@ -140,6 +140,6 @@ class IdentityRequest:
 
     @property
     def awaits(self) -> float | None:
-        """When the next attempt is due; None if none waits for its time."""
+        """Return when a producer id may next be requested; None if no request is to be made."""
         absent = self._wanted and self._identity.state is IdentityState.ABSENT
         return self._not_before if absent else None

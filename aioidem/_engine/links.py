@@ -164,7 +164,7 @@ class Link:
         self.last_progress = now
 
     def identify(self, cluster_id: str | None) -> None:
-        """Take in which cluster it leads to; None: the broker names none."""
+        """Note which cluster it leads to; None: the broker names none."""
         self.identified = self.asked_cluster = True
         self.cluster_id = cluster_id
 

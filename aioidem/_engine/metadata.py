@@ -66,7 +66,7 @@ class MetadataRefresher:
         self._next_at = now + self._backoff.next_delay()
 
     def answered(self, now: float, *, enough: bool) -> None:
-        """Take in an answer; `enough` is False when something asked for is still missing."""
+        """Handle an answer; `enough` is False when something asked for is still missing."""
         self.in_flight = False
         self.refreshed_at = now
         self._next_at = now + self._backoff.next_delay()

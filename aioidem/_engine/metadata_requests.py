@@ -35,7 +35,7 @@ class MetadataRequests:
         requests: where questions go.
         identity: gets another epoch where a topic was recreated.
         outcomes: take events.
-        transactions: hear of recreated topics.
+        transactions: are given the topics that were recreated.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class MetadataRequests:
                 self._requests.add(AskCluster(link.link_id, token))
 
     def on_cluster(self, link_id: int, token: int, cluster_id: str | None, now: float) -> None:
-        """Take in which cluster a connection leads to."""
+        """Note which cluster a connection leads to."""
         answered = self._requests.answered(link_id, token, now)
         if answered is not None:
             self._identify(answered.link, cluster_id)
 
     def _identify(self, link: Link, cluster_id: str | None) -> bool:
-        """Take in where a connection leads to; whether that is the known cluster."""
+        """Note where a connection leads to; whether that is the known cluster."""
         view = self._cluster
         if view.cluster_id is None:
             view.learn_id(cluster_id)
@@ -114,7 +114,7 @@ class MetadataRequests:
         now: float,
         merge: MetadataMerge | None = None,
     ) -> None:
-        """Take in an answer; `merge` is what `merge_of` gave for it."""
+        """Handle an answer; `merge` is what `merge_of` gave for it."""
         answered = self._requests.answered(link_id, token, now)
         if answered is None:
             return

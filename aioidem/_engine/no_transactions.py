@@ -47,11 +47,11 @@ class NoTransactions(Transactions):
         return offered
 
     def numbers_given_up(self) -> bool:
-        """Say that no coordinator brings another epoch: the producer raises its own (KIP-360)."""
+        """Return False: no coordinator supplies an epoch; the producer raises its own (KIP-360)."""
         return False
 
     def topic_gone(self, topic: str) -> bool:
-        """Say that no coordinator brings another epoch."""
+        """Return False: no coordinator supplies another epoch."""
         del topic
         return False
 

@@ -352,7 +352,7 @@ class PartitionState:
     def on_ack(
         self, batch: Batch, answer: PartitionAnswer, now: float, *, current: bool, out: Effects
     ) -> None:
-        """Take in error NONE.
+        """Handle error NONE.
 
         Args:
             batch: what was sent.
@@ -452,7 +452,7 @@ class PartitionState:
         now: float,
         out: Effects,
     ) -> bool:
-        """Take in any other answer.
+        """Handle any other answer.
 
         Returns:
             Whether it says that somebody else writes under our producer id.
@@ -535,7 +535,7 @@ class PartitionState:
             self.recovery.move(RecoveryEvent.RESTART)
 
     def _on_duplicate(self, batch: Batch, now: float, out: Effects) -> None:
-        """Take in that a batch is appended and not committed yet (KIP-758).
+        """Note that a batch is appended and not committed yet (KIP-758).
 
         It is acknowledged by error NONE to it, or to a batch above it.
         """
@@ -673,7 +673,7 @@ class PartitionState:
             self._give_up(batch, error, out)
 
     def on_lost(self, batch: Batch, *, written: bool, now: float) -> None:
-        """Take in that an attempt ended without an answer.
+        """Note that an attempt ended without an answer.
 
         The connection was lost or timed out, or the answer left the partition out.
         """
@@ -781,7 +781,7 @@ class PartitionState:
         self.recovery.ask()
 
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
-        """Take in what DescribeProducers says of our producer id.
+        """Note what DescribeProducers says of our producer id.
 
         `last_sequence`: the epoch and the last sequence; None: nothing is known.
         """
@@ -814,7 +814,7 @@ class PartitionState:
     def on_read_back(
         self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
     ) -> int | None:
-        """Take in a page of the log; where the next one starts, or None when the log ends.
+        """Handle a page of the log; where the next one starts, or None when the log ends.
 
         What is found is acknowledged. What is not found is proved by nothing: UNKNOWN.
         """

@@ -59,7 +59,7 @@ class ProduceRequests:
         identity: is given up where it turns out to be somebody else's.
         outcomes: take counts and events.
         effects: what partitions report to.
-        transactions: hear of each answer.
+        transactions: are given each answer.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class ProduceRequests:
     def on_answer(
         self, link_id: int, token: int, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
-        """Take in the answer to a Produce request.
+        """Handle the answer to a Produce request.
 
         Returns:
             An error when it can not be one to this request; its connection is to be closed.

@@ -189,9 +189,9 @@ class RecordAccumulator:
         self.assign_due(now)
 
     def assign_due(self, now: float) -> None:
-        """Give records that waited for metadata their partitions.
+        """Assign partitions to records that waited for metadata.
 
-        As many as one poll may assign; the rest in the next polls.
+        One call assigns at most `assigned_at_once` records; the next polls assign the rest.
         """
         missing: dict[tuple[str, int], list[PendingRecord]] = {}
         for topic, each in self._assigning.take(self.assigned_at_once):

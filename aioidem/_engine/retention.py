@@ -129,7 +129,7 @@ class RetentionEvidence:
             self._awaited[id(batch)] = _Retry(link, distance)
 
     def recognised(self, batch: Batch, distance: int) -> None:
-        """Take in that a retry was answered with error NONE.
+        """Note that a retry was answered with error NONE.
 
         `distance`: from the newest batch that is known to be stored.
         """
@@ -139,7 +139,7 @@ class RetentionEvidence:
             seen.append(Witness(batch.ordinal, distance))
 
     def refused(self, batch: Batch) -> None:
-        """Take in that a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER."""
+        """Note that a retry was answered OUT_OF_ORDER_SEQUENCE_NUMBER."""
         retry = self._awaited.pop(id(batch), None)
         if retry is None:
             return
@@ -150,7 +150,7 @@ class RetentionEvidence:
             self._early[batch.ordinal] = retry.link
 
     def ended(self, batch: Batch) -> None:
-        """Take in that a retry ended in a way that shows nothing of the broker's memory."""
+        """Note that a retry ended in a way that shows nothing of the broker's memory."""
         self._awaited.pop(id(batch), None)
 
     def verdict(self, said: int) -> Disproof | None:

@@ -45,7 +45,7 @@ class Suspicion:
         self.suspect = False
 
     def acked(self, created_ms: int, appended_ms: int) -> None:
-        """Take in error NONE to a batch: the leader's state of us is as young as that.
+        """Handle error NONE to a batch: the leader's state of us is as young as that.
 
         Args:
             created_ms: the batch's maximum timestamp.
@@ -58,7 +58,7 @@ class Suspicion:
         self._carried = False
 
     def leader_changed(self) -> None:
-        """Take in that another leader took over: what it holds of us is not known yet."""
+        """Note that another leader took over: what it holds of us is not known yet."""
         self._carried = self._carried or self.suspect
 
     def renewed(self) -> None:

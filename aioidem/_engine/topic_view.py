@@ -75,7 +75,7 @@ class TopicView:
         return self._available
 
     def merge(self, update: PartitionUpdate) -> None:
-        """Take in what Metadata says of one partition, unless it is older than what is known."""
+        """Note what Metadata says of one partition, unless it is older than what is known."""
         index, epoch = update.index, update.leader_epoch
         known = self._epochs.get(index)
         if known is None:

@@ -40,7 +40,7 @@ class TopicState:
         self.unassigned = UnassignedRecords()
         # The number of the last Metadata request whose answer named its partitions.
         self.described_by = 0
-        # Callers who wait to hear of its partitions.
+        # Callers who wait until its partitions are known.
         self.waiting = 0
         self.error_code = 0
         # Why the cluster refuses the topic for good, as far as metadata said last.

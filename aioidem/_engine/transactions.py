@@ -402,7 +402,7 @@ class Transactions:
             self.offsets.clear()
 
     def on_produced(self, error_code: int | None) -> None:
-        """Take in that a write of the transaction was answered, or (None) may never be.
+        """Note that a write of the transaction was answered, or (None) may never be.
 
         In v2 a first write begins the transaction at the coordinator. Exception: after
         CONCURRENT_TRANSACTIONS the previous markers are still being written, nothing was added, and
@@ -432,7 +432,7 @@ class Transactions:
         return True
 
     def on_node_lost(self, node_id: int) -> None:
-        """Take in that a connection ended: its broker's coordinators may be elsewhere now."""
+        """Note that a connection ended: its broker's coordinators may be elsewhere now."""
         for each in (self.coordinator, *self.coordinators.values()):
             if each.node_id == node_id:
                 each.node_id = None
@@ -527,7 +527,7 @@ class Transactions:
     # -- what is heard -----------------------------------------------------------------------------
 
     def on_lost(self, now: float, *, written: bool) -> None:
-        """Take in that the connection of a call is lost.
+        """Note that the connection of a call is lost.
 
         If the call was written it may be carried out, even later.
         """
@@ -737,7 +737,7 @@ class Transactions:
             self.die(error)
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Take in that the broker does not offer what was to be asked; nothing was written."""
+        """Handle that the broker does not support the next request; nothing was written."""
         self._calling = None
         self._refuse(error)
 

@@ -47,7 +47,7 @@ class RecordIntake:
         sender: The loop that is woken when there is something to send.
         life: Says whether the producer may be used.
         config: The producer's options.
-        observer: Is told how long callers waited for room; None if nobody asks.
+        observer: Receives how long callers waited for room; None if there is none.
     """
 
     __slots__ = ("_accumulator", "_budget", "_config", "_home", "_life", "_observer", "_sender")

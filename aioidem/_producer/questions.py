@@ -185,7 +185,8 @@ def init_transactions(step: steps.InitTransactions) -> Question:
             version, step.transactional_id, step.timeout_ms, step.existing
         ),
         producer_id_answer,
-        # Older ones cannot say who asks, and would let a fenced producer fence its heir.
+        # Older versions do not carry the producer's id and epoch, so a producer that was fenced
+        # could fence its successor.
         at_least=0 if step.existing is None else FIRST_WITH_IDENTITY,
     )
 

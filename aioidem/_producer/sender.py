@@ -154,7 +154,7 @@ class Sender:
         config: its options.
         connector: how to open streams; TLS is put around them where the options have it.
         wall_clock: seconds since the epoch, the clock that stamps records.
-        observer: who hears of batches.
+        observer: receives the facts of batches.
     """
 
     def __init__(

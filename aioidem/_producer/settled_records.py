@@ -29,11 +29,11 @@ AT_ONCE: Final = 2_000
 
 
 class SettledRecords:
-    """The outcomes of one producer that have to be told.
+    """The outcomes of one producer that have to be delivered.
 
     Args:
         take_settled: takes what the engine has settled since the last call.
-        announce: called with a settlement before the first of its records is told.
+        announce: called with a settlement before the first of its outcomes is delivered.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class SettledRecords:
         self._take_settled = take_settled
         self._announce = announce
         self._untold: deque[Settlement] = deque()
-        # Of the first of these: so many records were told in earlier turns.
+        # How many outcomes of the first settlement were delivered in earlier turns.
         self._told = 0
         self._telling = self._all = False
         self.at_once = self._left = AT_ONCE

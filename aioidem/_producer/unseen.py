@@ -58,7 +58,7 @@ class UnseenFailures:
         return UnseenFailures, (self._client_id,)  # each process has its own log
 
     def add(self, topic: str, error: KafkaError) -> None:
-        """Count a record that failed while nobody looked."""
+        """Count a record that failed and whose outcome was not awaited."""
         failure = topic, type(error).__name__
         self._unseen[failure] += 1
         self._new[failure] += 1

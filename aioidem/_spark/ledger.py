@@ -94,7 +94,8 @@ class Ledger:
         folder: an absolute path, or a URI that pyarrow knows (`s3://`, `hdfs://`, `gs://`).
         producer: the sender's name, unique among the ledgers of a folder.
         topic: the topic that is written to.
-        in_flight: the producer's limit of requests in flight; a column, to tell runs apart.
+        in_flight: the producer's limit of requests in flight; written as a column, so that runs
+            can be told apart.
     """
 
     def __init__(self, folder: str, producer: str, topic: str, in_flight: int) -> None:

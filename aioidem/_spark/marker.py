@@ -189,8 +189,7 @@ def decide(
         return _of_own(task, own)
     if first is not None and first.run != task.run:
         raise _used(task)
-    # The number of tasks varies between batches, so a task may never have had a reason for a
-    # marker.
+    # The number of tasks varies between batches, so a task may rightly have no marker yet.
     if task.batch == 0 or missing_ok:
         return Answer.WRITE
     if task.task == 0 or first is None:

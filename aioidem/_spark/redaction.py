@@ -27,7 +27,7 @@ _OURS: Final = "(?i:keystore[.]key|jaas[.]config)"
 
 def hide_credentials(spark: SparkSession) -> None:
     """Add the names of our credentials to what this session hides."""
-    # Read without a default of our own, which would replace Spark's.
+    # Pass no default: it would be returned in place of Spark's own default.
     theirs = spark.conf.get(REDACTION) or ""
     if _OURS not in theirs:
         spark.conf.set(REDACTION, f"{theirs}|{_OURS}")

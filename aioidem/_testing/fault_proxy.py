@@ -203,7 +203,7 @@ class FaultProxy:
             relay.close(reset=reset)
 
     def freeze(self) -> None:
-        """Let nothing arrive, also on new connections, and keep connections open, until `thaw`."""
+        """Deliver nothing until `thaw`, on new connections either, and keep connections open."""
         if self._frozen is None:
             self._frozen = anyio.Event()
 

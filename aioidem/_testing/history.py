@@ -207,7 +207,7 @@ class Expectations:
 
 
 class _Found(NamedTuple):
-    """Where a value is: its partition, its offset, and which log."""
+    """The place of a value in a log; `log` numbers a partition's logs, see `LogRecord`."""
 
     topic: str
     partition: int

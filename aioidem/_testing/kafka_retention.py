@@ -104,7 +104,7 @@ class RetentionFace:
         return self._own.get(topic, self._default)
 
     def learn(self, topic: str, topic_id: uuid.UUID) -> None:
-        """Take in a topic's id, by which responses name it; Metadata responses have it, too."""
+        """Record a topic's id, by which responses name it; Metadata responses have it, too."""
         self._names[topic_id] = topic
 
     # -- requests ----------------------------------------------------------------------------------

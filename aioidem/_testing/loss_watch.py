@@ -62,7 +62,7 @@ class LossWatch:
     def succeeded(
         self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
     ) -> None:
-        """Take in error NONE for a batch, before it counts as proved."""
+        """Handle error NONE for a batch, before it counts as proved."""
         if state.newest is None or state.current is not identity:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
@@ -84,7 +84,7 @@ class LossWatch:
         evidence.acked_end = max(evidence.acked_end, answer.base_offset + sent.count)
 
     def out_of_order(self, state: PartitionAccount, identity: Identity, sent: Sent) -> None:
-        """Take in OUT_OF_ORDER_SEQUENCE_NUMBER for a batch."""
+        """Handle OUT_OF_ORDER_SEQUENCE_NUMBER for a batch."""
         asked = sent.ambiguous or sent.outstanding or identity.order[:1] != [sent.base]
         if not asked and self._gapless(identity, sent):
             state.evidence.gap = sent

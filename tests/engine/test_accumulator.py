@@ -138,7 +138,7 @@ class Waiters:
         self.all: list[MemoryWaiter] = []
 
     def wait(self, size: int) -> MemoryWaiter:
-        # wait() may wake at once, before it has returned.
+        # `budget.wait` may call `wake` before it has returned the waiter.
         box: list[MemoryWaiter] = []
         early: list[bool] = []
 

@@ -68,7 +68,7 @@ def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> N
     ids=["newer epoch", "no epoch", "higher", "lower", "-1", "another", "none", "denied", "moved"],
 )
 def test_whatever_names_no_batch_of_ours_is_ignored(answer: ProducersAnswer) -> None:
-    """Another epoch's sequences mean other bytes; the probes then go newest first."""
+    """Ignore an answer that names none of the batches in doubt, and probe from the newest one."""
     rig = asked(answer)
     assert rig.state().recovery.rung is Rung.PROBING
     assert rig.sequences == [5, 4, 3, 2, 1]

@@ -444,7 +444,7 @@ def test_a_suspect_partition_is_not_probed() -> None:
 
 
 def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
-    """The gate stays open for one second after error NONE (docs/decisions.md)."""
+    """Close a suspect partition's gate only one second after error NONE (docs/decisions.md)."""
     for age, together in [(0.0, 3), (13 * HOUR, 1)]:
         rig, requests = dated(1, age=age)
         rig.ack(requests[0], 1)

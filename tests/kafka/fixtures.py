@@ -30,7 +30,7 @@ _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="session", autouse=True)
 def kafka_installed() -> None:
-    """Find the jars of each version that the tests run, or skip."""
+    """Make the Kafka versions of the tests available; outside CI, skip the tests if that fails."""
     try:
         for version in STOCK:
             install_kafka(version)

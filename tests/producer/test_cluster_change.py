@@ -207,7 +207,7 @@ async def test_under_fail_nothing_goes_along_and_the_producer_ends() -> None:
 
 
 class Region(Name):
-    """A name, and brokers that become black holes: whoever connects to them hears nothing."""
+    """A `Name` whose brokers can become black holes: an attempt to connect to them never ends."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         super().__init__(cluster)

@@ -126,7 +126,7 @@ async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
 async def test_a_broker_that_hangs_up_on_v14_again_and_again_is_found_when_it_heals(
     transport: Transport, discovery: str
 ) -> None:
-    """Tried ever less often, and within 15 seconds always where `window_discovery="on"` says so."""
+    """Retry v14 ever less often, but at least every 15 seconds if `window_discovery="on"`."""
     hung_up: list[float] = []
     healed = False
 

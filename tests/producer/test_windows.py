@@ -499,9 +499,10 @@ async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
 @EVERY_WORLD
 @bounded(20)
 async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transport) -> None:
-    """A field equal to its default is not on the wire, so 20 -> 5 arrives as absence.
+    """Return to a window of 5 when the answer no longer has the field.
 
-    What is outstanding then stays; nothing new is sent until the span fits.
+    A field equal to its default is not on the wire, so a change from 20 to 5 looks like an absent
+    field. Batches that are outstanding then stay so; nothing new is sent until the span fits.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})

@@ -269,7 +269,7 @@ class Endpoint(socketserver.BaseRequestHandler):
 
 @contextmanager
 def endpoint(begin: bytes, then: bytes = b"") -> Iterator[str]:
-    """Start an endpoint that goes on until the block ends or the connection is closed."""
+    """Run a token endpoint that sends until the block ends or the connection is closed."""
     gone = threading.Event()
     handler: Any = type("Handler", (Endpoint,), {"begin": begin, "then": then, "gone": gone})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:

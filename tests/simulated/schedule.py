@@ -76,7 +76,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One seed, drawn out."""
+    """Everything drawn from one seed: the cluster, the options, the load and the faults."""
 
     seed: int
     profile: str
@@ -691,9 +691,7 @@ class Drawer:
         )
 
     def _refused_for_good(self) -> None:
-        """A batch that was never appended is in doubt, and every copy of it is refused for what it
-        is.
-        """
+        """Put a batch that is not appended in doubt; refuse later copies for their timestamps."""
         v = self.values
         v["options"] |= {"request_timeout": 0.5, "delivery_timeout": 10.0}
         topic, partition = self._some_partition()

@@ -13,7 +13,7 @@ __all__ = ["shrink"]
 
 
 def shrink(schedule: Schedule, *, budget: int = 2000) -> Schedule:
-    """The smallest schedule found, in at most `budget` runs, that shows the same first anomaly."""
+    """Find, within `budget` runs, a smaller schedule with one of the same anomalies."""
     wanted = {violation.anomaly for violation in perform(schedule).violations}
     left = [budget]
 

@@ -513,7 +513,8 @@ class Transactional(Whole):
         topics = self.schedule.topics
         calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
         work = Work(calls, ("g",), block=False)
-        # A leader of v1 that was asked late for an old sequence wants no newer one before it, once.
+        # In v1 a leader that verified a late request with an old sequence refuses newer sequences
+        # of that epoch until the old one is appended. That can fail one attempt.
         excused = bool(self.late) and not self.schedule.transaction_version
         for _ in range(_LAST_TRIES):
             application = await self._continue(application)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)
 
 @pytest.fixture(autouse=True)
 def _java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Return a Java that only prints its version, so that none is needed."""
+    """Install a fake Java that only prints its version, so that the tests need no real one."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")

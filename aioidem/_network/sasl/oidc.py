@@ -229,7 +229,7 @@ class ClientCredentials:
 
 
 def _load_http_client() -> _HttpClient:
-    """Import the HTTP client and load the system's authorities, which takes 0.1 s; for a thread."""
+    """Import the HTTP client and load the system's CAs: 0.1 s of work, to be run in a thread."""
     import httpx2
 
     tls = httpx2.create_ssl_context()

@@ -369,7 +369,7 @@ async def commits_and_aborts(t: Transactions) -> None:
 
 
 async def ends_in_and_out_of_turn(t: Transactions) -> None:
-    """EndTxn of nothing, again, the other way round, with other epochs and ids."""
+    """Send EndTxn when nothing is open, again, with the other result, and by wrong producers."""
     await t.b.topic("turns", 1)
     for version in range(4, t.newest_end + 1):
         name = f"turns{version}"

@@ -1,6 +1,6 @@
-"""A broker under a quota answers at once, and then reads no more for a while (KIP-219).
+"""A broker enforces a quota by answering at once and then not reading for a while (KIP-219).
 
-What has been written to that connection meanwhile is appended later, even where the client has
+Requests that were written to the connection meanwhile are appended later, even if the client has
 closed it.
 """
 
