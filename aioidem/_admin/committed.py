@@ -15,7 +15,7 @@ Rejected: using a consumer for this (aiokafka's does not ask for stable offsets)
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -89,15 +89,24 @@ async def _fetch(
         topics = _topics(schema, partitions)
         return schema(group_id=group, topics=topics, require_stable=True)
 
+    answer = await ask(config, coordinator, _OFFSET_FETCH, make)
+    _check(answer.error_code, group)
     found: dict[TopicPartition, OffsetAndMetadata] = {}
-    for place, code, offset in _answers(await ask(config, coordinator, _OFFSET_FETCH, make)):
-        if code == ErrorCode.unstable_offset_commit:
-            raise errors.broker_error(code, "an open transaction may still change them")
-        if code:
-            raise errors.broker_error(code, f"the committed offsets of {group}")
-        if place is not None and offset.offset >= 0:
-            found[place] = offset
+    for topic in answer.topics:
+        for part in topic.partitions:
+            _check(part.error_code, group)
+            if part.committed_offset >= 0:
+                place = TopicPartition(str(topic.name), int(part.partition_index))
+                offset = int(part.committed_offset)
+                found[place] = OffsetAndMetadata(offset, part.metadata or "")
     return found
+
+
+def _check(code: int, group: str) -> None:
+    if code == ErrorCode.unstable_offset_commit:
+        raise errors.broker_error(int(code), "an open transaction may still change them")
+    if code:
+        raise errors.broker_error(int(code), f"the committed offsets of {group}")
 
 
 def _topics(schema: Any, partitions: Collection[TopicPartition]) -> tuple[Any, ...]:
@@ -107,12 +116,3 @@ def _topics(schema: Any, partitions: Collection[TopicPartition]) -> tuple[Any, .
     # kio has one module for each version of a message, which also has the parts of that message.
     entry = importlib.import_module(schema.__module__).OffsetFetchRequestTopic
     return tuple(entry(name=name, partition_indexes=(*of,)) for name, of in of_topic.items())
-
-
-def _answers(answer: Any) -> Iterator[tuple[TopicPartition | None, int, OffsetAndMetadata]]:
-    yield None, int(answer.error_code), OffsetAndMetadata(-1, "")
-    for topic in answer.topics:
-        for part in topic.partitions:
-            place = TopicPartition(str(topic.name), int(part.partition_index))
-            offset = OffsetAndMetadata(int(part.committed_offset), part.metadata or "")
-            yield place, int(part.error_code), offset
