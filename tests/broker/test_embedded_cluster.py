@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal
 
@@ -30,6 +29,7 @@ from aioidem.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from tests.waiting import until
 
 from .wire import Wire, connected, produce_values
 
@@ -530,9 +530,3 @@ async def test_closing_wakes_whoever_waits_on_a_memory_stream() -> None:
             await anyio.wait_all_tasks_blocked()
             await here.aclose()
         assert sorted(caught) == ["ClosedResourceError", "EndOfStream"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until the condition is true; the caller bounds the wait."""
-    while not condition():
-        await anyio.lowlevel.checkpoint()

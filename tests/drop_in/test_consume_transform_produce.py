@@ -8,7 +8,6 @@ import importlib.util
 import random
 import textwrap
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from aioidem._broker.intercept import RequestSeen
 from aioidem.broker import EmbeddedCluster
 from aioidem.integrations.aiokafka import AIOKafkaProducer, group_metadata
 from aioidem.integrations.aiokafka import committed as committed_offsets
+from tests.waiting import until
 
 from .suite import World
 from .suite_transactions import committed
@@ -50,9 +50,13 @@ async def fill(cluster: EmbeddedCluster, numbers: range) -> None:
             await producer.send("numbers", b"%d" % number, partition=number % 3)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - nobody tells
-        await anyio.sleep(0.02)
+def member(example: Any, cluster: EmbeddedCluster, number: int) -> asyncio.Future[None]:
+    """Run the example as one member of the group, until it is cancelled."""
+    servers = cluster.bootstrap_servers
+    running: asyncio.Future[None] = asyncio.ensure_future(
+        example.run(servers, "numbers", "squares", group="g", number=number)
+    )
+    return running
 
 
 async def copied(cluster: EmbeddedCluster) -> Counter[int]:
@@ -196,16 +200,8 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
         for topic in ("numbers", "squares"):
             cluster.create_topic(topic, partitions=3)
 
-        def member(number: int) -> asyncio.Future[None]:
-            servers = cluster.bootstrap_servers
-            running: asyncio.Future[None] = asyncio.ensure_future(
-                example.run(servers, "numbers", "squares", group="g", number=number)
-            )
-            return running
-
         async def until_copied(count: int) -> None:
-            while len(cluster.records("squares")) < count:  # noqa: ASYNC110 - nobody tells
-                await anyio.sleep(0.02)
+            await until(lambda: len(cluster.records("squares")) >= count, pause=0.02)
 
         async def end(running: asyncio.Future[None]) -> None:
             running.cancel()
@@ -216,16 +212,12 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
             group = cluster.state.groups.find("g")
             return 0 if group is None else len(group.members)
 
-        async def until_members(count: int) -> None:
-            while members() != count:  # noqa: ASYNC110 - nobody tells
-                await anyio.sleep(0.02)
-
         with anyio.fail_after(45):
-            one = member(1)
+            one = member(example, cluster, 1)
             await fill(cluster, range(500))
             await until_copied(500)
-            two = member(2)
-            await until_members(2)
+            two = member(example, cluster, 2)
+            await until(lambda: members() == 2, pause=0.02)
             await fill(cluster, range(500, 1000))
             await until_copied(1000)
             await end(one)
@@ -252,29 +244,22 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
             cluster.create_topic(topic, partitions=3)
         await fill(cluster, range(500))
 
-        def member(number: int) -> asyncio.Future[None]:
-            servers = cluster.bootstrap_servers
-            running: asyncio.Future[None] = asyncio.ensure_future(
-                example.run(servers, "numbers", "squares", group="g", number=number)
-            )
-            return running
-
         def decided() -> bool:
             of_one = cluster.state.transactions.find("g-1")
             return of_one is not None and of_one.ending
 
         with anyio.fail_after(45):
             cluster.hold_markers()
-            one = member(1)
-            await until(decided)
+            one = member(example, cluster, 1)
+            await until(decided, pause=0.02)
             one.cancel()
             cluster.intercept(listen)
-            two = member(2)
+            two = member(example, cluster, 2)
             # Either it waits for stable offsets, or it copies what was copied already.
-            await until(lambda: bool(asked))
+            await until(lambda: bool(asked), pause=0.02)
             cluster.release_markers()
             await fill(cluster, range(500, NUMBERS))
-            await until(lambda: len(cluster.records("squares")) >= NUMBERS)
+            await until(lambda: len(cluster.records("squares")) >= NUMBERS, pause=0.02)
             two.cancel()
             await asyncio.wait([one, two])
         assert await copied(cluster) == WANTED

@@ -23,6 +23,7 @@ from aioidem._protocol.metadata import MetadataUpdate
 from aioidem._protocol.metadata_reader import read_metadata
 from aioidem.broker import EmbeddedCluster
 from aioidem.errors import ProducerClosed
+from tests.waiting import until
 
 MANY = 5_000
 
@@ -69,11 +70,6 @@ class Kept:
     async def connect(self, host: str, port: int) -> ByteStream:
         self.streams.append(await self._inner.connect(host, port))
         return self.streams[-1]
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    while not happened():  # the caller bounds the time
-        await anyio.lowlevel.checkpoint()
 
 
 def run(main: Callable[[Producer, Kept], Awaitable[None]]) -> None:

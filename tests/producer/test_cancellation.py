@@ -18,6 +18,7 @@ import pytest
 
 from aioidem import Delivery, DeliveryStatus, Producer
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
 from .tools import REAL_LOOPS, bounded, producer_for, stored_values
 
@@ -57,12 +58,6 @@ async def stored(cluster: EmbeddedCluster, producer: Producer) -> list[Any]:
     cluster.release_high_watermark("t")
     await producer.flush()
     return stored_values(cluster)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the other tasks run until it holds."""
-    while not condition():
-        await anyio.lowlevel.checkpoint()
 
 
 @bounded(10)

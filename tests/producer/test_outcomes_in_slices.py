@@ -7,7 +7,7 @@ No caller gets an outcome earlier or later than it should. Turns are counted and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from aioidem import Delivery, DeliveryCounts, DeliveryStatus, Producer
 from aioidem._producer.native import internals
 from aioidem._producer.settled_records import AT_ONCE
 from aioidem.broker import EmbeddedCluster
+from tests.waiting import until
 
 from .tools import REAL_LOOPS, bounded, producer_for
 
@@ -74,11 +75,6 @@ def send(producer: Producer, turns: Turns, count: int = MANY) -> list[Delivery]:
     for number, delivery in enumerate(deliveries):
         turns.watch(delivery, number)
     return deliveries
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    while not happened():  # bounded by the test
-        await anyio.lowlevel.checkpoint()
 
 
 @bounded(60)
