@@ -24,11 +24,11 @@ import dataclasses
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import anyio
@@ -112,6 +112,8 @@ Answer: TypeAlias = bytes | str
 """A frame without its length, or what happened instead."""
 Plain: TypeAlias = Any
 """An answer in terms that do not differ by cluster: dicts, lists, numbers, text."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +431,17 @@ class Pair:
         self.steps = 0
         self.seen.clear()
         self.codes.clear()
+
+    async def play(self, scripts: Iterable[Callable[[T], Awaitable[None]]], made: T) -> str:
+        """Run scripts on both, from here on; return what differed, under the scripts' names."""
+        self.start_over()
+        wrong = []
+        for script in scripts:
+            await script(made)
+            if differences := self.found():
+                name = getattr(script, "__name__", repr(script))
+                wrong.append(f"{name}\n{differences}")
+        return "\n".join(wrong)
 
     async def do(self, *steps: Step) -> list[Answer]:
         """Send them to both, compare, and return what Kafka answered."""

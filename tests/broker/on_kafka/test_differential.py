@@ -60,14 +60,9 @@ async def brokers(
 async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
     """Both brokers give the same answers to the scripts."""
     pair = brokers.pair
-    pair.start_over()
-    wrong = []
-    for script in SCRIPTS:
-        await script(brokers)
-        if differences := pair.found():
-            wrong.append(f"{script.__name__}\n{differences}")
+    wrong = await pair.play(SCRIPTS, brokers)
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, wrong
     assert pair.unused() == [], "these do not differ any more: strike them off the table"
 
 

@@ -59,15 +59,10 @@ async def groups(
 async def test_both_answer_groups_alike(groups: Groups) -> None:
     """Both coordinators give the same answers to the scripts of groups."""
     pair = groups.b.pair
-    pair.start_over()
-    wrong = []
-    for script in SCRIPTS:
-        await script(groups)
-        if differences := pair.found():
-            wrong.append(f"{script.__name__}\n{differences}")
+    wrong = await pair.play(SCRIPTS, groups)
     print(f"{pair.world}: {groups.steps} steps")  # noqa: T201
     print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, wrong
     assert _BY_SCRIPTS - pair.codes == set()
 
 

@@ -85,15 +85,10 @@ async def transactions(
 async def test_both_answer_transactions_alike(transactions: Transactions) -> None:
     """Both coordinators give the same answers to the scripts of transactions."""
     pair = transactions.b.pair
-    pair.start_over()
-    wrong = []
-    for script in SCRIPTS:
-        await script(transactions)
-        if differences := pair.found():
-            wrong.append(f"{script.__name__}\n{differences}")
+    wrong = await pair.play(SCRIPTS, transactions)
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
     print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, wrong
     assert pair.unused() == [], "these do not differ any more: strike them off the table"
     assert (_BY_SCRIPTS | _BY_SCRIPTS_IN[pair.world]) - pair.codes == set()
 
