@@ -17,6 +17,8 @@ from .driver import (
     PENDING,
     TOPIC_AUTHORIZATION_FAILED,
     Rig,
+    pipelined,
+    wait_until,
 )
 
 
@@ -106,3 +108,88 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
     assert rig.state().recovery.rung is Rung.PROBING
     assert sum(isinstance(step, steps.AskProducers) for step in rig.asked) == 1
+
+
+def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstanding() -> None:
+    """A connection is served in order, so nothing of ours comes after the question."""
+    rig, requests = pipelined(5)
+    rig.hold = (steps.AskProducers,)
+    rig.lose()
+    rig.tick(1.0)
+    (resend,) = rig.outstanding()
+    rig.fail(resend, OUT_OF_ORDER)
+    rig.tick(1.0)
+    (asked,) = rig.held
+    assert asked.link_id == resend.link.link_id
+    assert not rig.outstanding(), "nothing overtakes it"
+    assert len(requests) == 5
+
+
+def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
+    """What is on its way would be appended after the leader has answered."""
+    rig, _ = pipelined(5)
+    rig.hold = (steps.AskProducers,)
+    rig.lose()
+    rig.tick(1.0)
+    rig.ack(rig.outstanding()[0])
+    second, *behind = rig.outstanding()
+    assert rig.sequences == [2, 3, 4, 5]
+    rig.fail(second, OUT_OF_ORDER)
+    for request in behind:
+        rig.tick(0.5)
+        assert not rig.held
+        rig.fail(request, OUT_OF_ORDER)
+    rig.tick(0.1)
+    assert len(rig.held) == 1
+
+
+def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
+    """An answer larger than a frame may be is not requested for ever.
+
+    Probes need no permission, and go on without it.
+    """
+    rig, _ = pipelined(5)
+    rig.hold = (steps.AskProducers,)
+    rig.lose()
+    newest = 3  # b1 to b3 are stored, and the cache holds one
+    for _ in range(100):
+        rig.tick(0.2)
+        for asked in rig.held:
+            end = rig.links[asked.link_id]
+            if not end.closed:
+                rig.lose(end)
+        rig.held.clear()
+        for request in rig.outstanding():
+            if newest <= request.sequence <= newest + 1:
+                newest = request.sequence
+                rig.ack(request)
+            else:
+                rig.fail(request, OUT_OF_ORDER)
+    assert rig.statuses == [ACKED] * 6
+    assert len([s for s in rig.asked if isinstance(s, steps.AskProducers)]) == 1
+    rig.assert_drained()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "last", "begins"),
+    [(0, 3, [3]), (1, 3, [5, 4, 3, 2, 1]), (-1, 3, [5, 4, 3, 2, 1]), (0, 99, [5, 4, 3, 2, 1])],
+)
+def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
+    epoch: int, last: int, begins: list[int]
+) -> None:
+    """DescribeProducers acknowledges nothing, and counts with the batch's own epoch only."""
+    rig, _ = pipelined(5)
+    rig.producers = ProducersAnswer(0, {rig.next_pid: (epoch, last)})
+    rig.lose()
+    rig.tick(1.0)
+    rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
+    wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
+    assert rig.sequences == begins
+    assert rig.statuses[1:] == [PENDING] * 5
+    if begins == [3]:
+        rig.ack(rig.outstanding()[0])
+        assert rig.statuses[1:4] == [ACKED] * 3
+        assert rig.sequences == [4, 5]
+    rig.ack_all()
+    assert rig.statuses == [ACKED] * 6
+    rig.assert_drained()

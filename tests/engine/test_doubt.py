@@ -619,3 +619,43 @@ def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offs
     rig.ack(rig.outstanding()[0], 90)
     assert [o.offset for o in rig.outcomes] == [0, 1, 90]
     assert rig.core.epoch_bumps == 0
+
+
+def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
+    """The other partitions go on, and so does this one later (librdkafka #4736, Dekaf #3342)."""
+    rig = Rig(partitions=2).start()
+    for partition in (0, 1):
+        rig.send(partition=partition)
+    rig.ack_all()
+    (stuck,) = rig.send(partition=0)
+    for _ in range(20):
+        for request in rig.outstanding():
+            if request.only.partition == 0:
+                rig.fail(request, REQUEST_TIMED_OUT)
+        (other,) = rig.send(partition=1)
+        for request in rig.outstanding():
+            if request.only.partition == 1:
+                rig.ack(request)
+        assert other.status is ACKED
+        rig.tick(0.5)
+    assert stuck.status is PENDING
+    rig.settle_down(5.0)
+    assert stuck.status is ACKED
+    rig.assert_drained()
+
+
+def test_a_batch_called_a_duplicate_gives_none_of_its_records_an_offset() -> None:
+    """A record without a known offset has -1; aiokafka reports -1 + i."""
+    rig = Rig(batch_size=10_000).start()
+    rig.send()
+    rig.ack_all()
+    rig.send(3, poll=False)
+    rig.poll()
+    rig.send()
+    first, second = rig.outstanding()
+    assert first.only.batch.count == 3
+    rig.fail(first, DUPLICATE, poll=False)
+    rig.ack(second, 4)
+    assert rig.statuses == [ACKED] * 5
+    assert [outcome.offset for outcome in rig.outcomes] == [0, -1, -1, -1, 4]
+    rig.assert_drained()

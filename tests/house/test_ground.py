@@ -34,7 +34,7 @@ def test_the_command_line_runs_on_hostile_ground(tmp_path: Path) -> None:
 def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) -> None:
     files = [
         "tests/load/test_render.py",
-        "tests/unit/test_jars.py",
+        "tests/jars/test_jars.py",
         "tests/security/test_mechanisms.py",
     ]
     # These two are for make to take away: pytest reads them before any code of ours runs.

@@ -1,33 +1,26 @@
-"""Bugs that other producers had and that take a whole producer to show.
+"""Streams that are slow, freeze, break or carry garbage neither lose nor double a record.
 
-They are half-written requests, tasks that are cancelled, brokers that freeze, answers that are
-garbage. Each test names the bug that it would have caught; `tests/engine/test_known_bugs.py` has
-the others.
+Each test is about a bug that another producer had, which its docstring names.
 """
 
 from __future__ import annotations
 
-import asyncio
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
-from kio.schema.errors import ErrorCode
 
-from aioidem import Delivery, DeliveryStatus, Producer, errors
-from aioidem._broker.intercept import Action, CloseConnection, Delay, Refuse, RequestSeen
+from aioidem import Delivery, DeliveryStatus
+from aioidem._broker.intercept import Action, CloseConnection, Delay, RequestSeen
 from aioidem._network.transport import Connector
 from aioidem._protocol.frames import FrameSplitter, frame
 from aioidem._protocol.messages import decode_request
 from aioidem.broker import EmbeddedCluster
 
 from .tools import (
-    ASYNCIO,
-    EVERY_WORLD,
     ONE_EACH,
     PRODUCE,
     bounded,
@@ -40,7 +33,6 @@ from .tools import (
 
 pytestmark = pytest.mark.anyio
 
-Transport = Literal["tcp", "memory"]
 PENDING, ACKED, NOT_WRITTEN, UNKNOWN = (
     DeliveryStatus.PENDING,
     DeliveryStatus.ACKED,
@@ -49,7 +41,7 @@ PENDING, ACKED, NOT_WRITTEN, UNKNOWN = (
 )
 
 
-def told(number: int, topic: str = "t") -> bytes:
+def marked(number: int, topic: str = "t") -> bytes:
     """Build a value that has its number at both ends: torn or foreign bytes show."""
     word = b"%s%06d" % (topic.encode(), number)
     return word + b"." * 986 + word
@@ -91,9 +83,6 @@ class Stream(ByteStream):
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         return self.stream.extra_attributes
-
-
-# -- expiry and slow sockets
 
 
 class Trickle:
@@ -149,7 +138,7 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
 
             def send(number: int) -> None:
                 for topic in topics:
-                    value = told(number, topic)
+                    value = marked(number, topic)
                     sent[topic][value] = producer.send_nowait(topic, value)
 
             send(0)
@@ -198,16 +187,13 @@ async def test_a_broker_that_freezes_and_thaws_again_and_again_loses_nothing(
             until = began + 5 * period
             cluster.intercept(freeze)
             for number in range(200):
-                value = told(number)
+                value = marked(number)
                 deliveries[value] = producer.send_nowait("t", value)
                 await virtual_time(5 * period / 200)
             await producer.flush()
             assert producer.statistics().epoch_bumps == 0
         assert {delivery.status for delivery in deliveries.values()} == {ACKED}
         check(deliveries, stored_values(cluster))
-
-
-# -- answers that are garbage
 
 
 class Garbler:
@@ -268,7 +254,7 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
         cluster.create_topic("t")
         garbler = Garbler(cluster.connector, nth, spoil)
         async with producer_for(cluster, connector=garbler, **ONE_EACH) as producer:
-            values = [told(number) for number in range(20)]
+            values = [marked(number) for number in range(20)]
             deliveries = [producer.send_nowait("t", value) for value in values]
             with anyio.fail_after(5.0):  # and not after a request timeout
                 await producer.flush()
@@ -277,123 +263,6 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
             assert statistics.epoch_bumps == 0
         assert {delivery.status for delivery in deliveries} == {ACKED}
         assert stored_values(cluster) == values
-
-
-# -- tasks and callers
-
-
-@ASYNCIO
-@bounded(20)
-async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
-    transport: Transport,
-) -> None:
-    """No send hangs after the producer's task was cancelled from outside (aiokafka #1039).
-
-    An application that cancels all its tasks at its end does so.
-    """
-    async with EmbeddedCluster(transport=transport) as cluster:
-        cluster.create_topic("t")
-        cluster.hold_high_watermark("t")
-        producer = producer_for(cluster, buffer_memory=1500)
-        await producer.start()
-        pending = producer.send_nowait("t", bytes(1000))
-        async with anyio.create_task_group() as tasks:
-            ended: list[Exception] = []
-
-            async def wait_for_room() -> None:
-                with pytest.raises(errors.KafkaError) as caught:
-                    await producer.send("t", bytes(1000))
-                ended.append(caught.value)
-
-            tasks.start_soon(wait_for_room)
-            while producer.statistics().buffer_waiters == 0:
-                await anyio.lowlevel.checkpoint()
-            [background] = [
-                task for task in asyncio.all_tasks() if task.get_name().startswith("aioidem sender")
-            ]
-            background.cancel()
-            with pytest.raises(errors.KafkaError):
-                await pending
-        assert pending.status in {NOT_WRITTEN, UNKNOWN}
-        assert len(ended) == 1
-        with pytest.raises(errors.ProducerClosed):
-            await producer.send("t", b"later")
-        with pytest.raises(errors.ProducerClosed):
-            await producer.flush()
-        await producer.stop()
-
-
-@bounded(10)
-async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
-    """A thousand failed records have a thousand exceptions (aiokafka #246 and #444).
-
-    One exception that is raised a thousand times has a traceback that grows; a chain of callbacks,
-    one in the other, overflows the stack (aiokafka #711 and #409).
-    """
-    async with EmbeddedCluster(transport="memory") as cluster:
-        cluster.create_topic("t")
-        cluster.intercept(
-            lambda seen: Refuse(ErrorCode.invalid_record) if seen.api_key == PRODUCE else None
-        )
-        async with producer_for(cluster) as producer:
-            deliveries = [producer.send_nowait("t", b"x") for _ in range(3000)]
-            lengths = []
-            for delivery in deliveries:
-                with pytest.raises(errors.InvalidRecord) as caught:
-                    await delivery
-                assert caught.value.status is NOT_WRITTEN
-                lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
-        assert len({id(delivery.exception()) for delivery in deliveries}) == 3000
-        assert len(set(lengths)) == 1
-
-
-@EVERY_WORLD
-@bounded(20)
-async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody(
-    transport: Transport,
-) -> None:
-    """aiokafka #710: a CancelledError came out of the callback, and the sender died of it."""
-    async with EmbeddedCluster(transport=transport) as cluster:
-        cluster.create_topic("t")
-        cluster.hold_high_watermark("t")
-        async with producer_for(cluster) as producer:
-            first = producer.send_nowait("t", b"0")
-            async with anyio.create_task_group() as tasks:
-                first.add_done_callback(lambda _: tasks.cancel_scope.cancel())
-                for number in range(1, 10):
-                    tasks.start_soon(producer.send, "t", b"%d" % number)
-                while producer.statistics().records_queued < 10:
-                    await anyio.lowlevel.checkpoint()
-                cluster.release_high_watermark("t")
-                await anyio.sleep_forever()
-            await producer.send("t", b"last")
-            await producer.flush()
-            assert producer.statistics().buffer_bytes_used == 0
-        stored = stored_values(cluster)
-        assert (stored[0], stored[-1]) == (b"0", b"last")
-        assert sorted(stored[1:-1]) == numbered(9, 1), "who waited left, and the records went on"
-
-
-@EVERY_WORLD
-@bounded(20)
-async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Transport) -> None:
-    """platformatic/kafka #326: twenty acknowledged with one offset, one stored; KafkaJS #598."""
-    async with EmbeddedCluster(transport=transport, rtt=0.01, retain=20) as cluster:
-        cluster.create_topic("t")
-        offsets: list[int] = []
-        async with producer_for(
-            cluster, max_in_flight_requests_per_connection=20, **ONE_EACH
-        ) as producer:
-
-            async def send(value: bytes) -> None:
-                metadata = await producer.send("t", value)
-                assert stored_values(cluster)[metadata.offset] == value
-                offsets.append(metadata.offset)
-
-            async with anyio.create_task_group() as tasks:
-                for value in numbered(20):
-                    tasks.start_soon(send, value)
-        assert sorted(offsets) == list(range(20))
 
 
 @bounded(120)
@@ -422,69 +291,3 @@ async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush
         assert cut == 5
         assert all(queued), "and some were not sealed yet"
         assert stored_values(cluster) == numbered(500)
-
-
-@pytest.mark.parametrize("impatient", [10, 0])
-@bounded(60)
-async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and_go(
-    impatient: int,
-) -> None:
-    """A flush ends although the buffer is always full (franz-go #832, v1.17.1, #1348).
-
-    Those were a deadlock at the limit and lost wake-ups of a flush.
-    """
-    async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
-        cluster.create_topic("t")
-        async with producer_for(cluster, buffer_memory=3000, **ONE_EACH) as producer:
-
-            async def send_for_ever() -> None:
-                while True:
-                    await producer.send("t", bytes(900))
-
-            async def give_up() -> None:
-                while True:
-                    with anyio.move_on_after(0.02):
-                        await producer.send("t", bytes(900))
-
-            async with anyio.create_task_group() as tasks:
-                for _ in range(10):
-                    tasks.start_soon(send_for_ever)
-                for _ in range(impatient):
-                    tasks.start_soon(give_up)
-                await virtual_time(1.0)
-                assert producer.statistics().buffer_waiters > 0
-                for _ in range(10):
-                    before = cluster.log_end_offset("t")
-                    with anyio.fail_after(1.0):
-                        await producer.flush()
-                    await virtual_time(0.2)
-                    assert cluster.log_end_offset("t") > before, "whoever waits gets its turn"
-                tasks.cancel_scope.cancel()
-            with anyio.fail_after(10.0):
-                # Nobody comes after the last of them: only room that is given back wakes them.
-                async with anyio.create_task_group() as last:
-                    for _ in range(20):
-                        last.start_soon(producer.send, "t", bytes(900))
-            await producer.flush()
-            assert producer.statistics().buffer_waiters == 0
-            assert producer.statistics().buffer_bytes_used == 0
-
-
-@bounded(60)
-async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
-    """Send and flush raise after close; in franz-go #1348 such a send made flush hang."""
-    async with EmbeddedCluster(transport="memory") as cluster:
-        cluster.create_topic("t")
-        producer: Producer = producer_for(cluster)
-        async with producer:
-            await producer.send("t", b"x")
-        for topic in ("t", "unknown"):
-            with pytest.raises(errors.ProducerClosed):
-                producer.send_nowait(topic, b"y")
-            with pytest.raises(errors.ProducerClosed):
-                await producer.send(topic, b"y")
-        with anyio.fail_after(1.0):
-            with pytest.raises(errors.ProducerClosed):
-                await producer.flush()
-            await producer.stop()
-        assert stored_values(cluster) == [b"x"]
