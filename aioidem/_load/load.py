@@ -6,6 +6,8 @@ Invariants:
   awaits a single record, so that it measures the producer and not itself.
 - It ends after a number of records or seconds, also while it waits for room. Then it calls `flush`,
   whose timeout is longer than any record's own deadline.
+- The clock is read once for the sending of a record and once for its end. The tally and the journal
+  get these two times, so their latencies are equal.
 - With transactions, every record belongs to one, and the last one is committed before the run ends.
   A commit waits until no batch is in flight, and that time is part of the measurement.
 - An error of the client ends the run and is returned, never raised, because what was measured until
@@ -29,9 +31,9 @@ import anyio.lowlevel
 
 from aioidem._load.measure import Tally
 from aioidem.errors import BufferFullError, KafkaError, KafkaTimeoutError
-from aioidem.structs import DeliveryStatus
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
-__all__ = ["Clock", "LoadDelivery", "LoadProducer", "Pace", "Workload", "run_load"]
+__all__ = ["Clock", "Journal", "LoadDelivery", "LoadProducer", "Pace", "Workload", "run_load"]
 
 Clock = Callable[[], float]
 
@@ -44,11 +46,16 @@ _SHORTEST_NAP = 0.001
 
 
 class LoadDelivery(Protocol):
-    """What the loop uses of `aioidem.Delivery`."""
+    """What the loop and a journal use of `aioidem.Delivery`."""
 
     @property
     def status(self) -> DeliveryStatus:
         """The outcome of the record so far."""
+        ...
+
+    @property
+    def metadata(self) -> RecordMetadata:
+        """Where the record is in the log; a failed record raises its error."""
         ...
 
     def exception(self) -> BaseException | None:
@@ -62,8 +69,10 @@ class LoadDelivery(Protocol):
 class LoadProducer(Protocol):
     """What the loop uses of `aioidem.Producer`."""
 
-    def send_nowait(self, topic: str, value: bytes) -> LoadDelivery:
-        """Queue a record; BufferFullError if there is no room."""
+    def send_nowait(
+        self, topic: str, value: bytes, *, timestamp: float | None = None
+    ) -> LoadDelivery:
+        """Queue a record; raise BufferFullError if there is no room."""
         ...
 
     async def wait_for_room(self) -> object:
@@ -81,6 +90,21 @@ class LoadProducer(Protocol):
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the topic's partitions, asking a broker if they are not known yet."""
         ...
+
+
+class Journal(Protocol):
+    """Makes each record of a run, and notes how it ended.
+
+    Records are numbered from 0 in the order in which they are sent. Times are the loop's readings
+    of its clock, the same ones that the tally gets.
+    """
+
+    def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
+        """Return the record's value, and its timestamp in seconds since the epoch."""
+        ...
+
+    def ended(self, number: int, delivery: LoadDelivery, sent_at: float, ended_at: float) -> None:
+        """Note the outcome of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +158,19 @@ class _Transactions:
         self._begun_at: float | None = None
         self._before = 0
 
-    async def turn(self, now: float) -> None:
-        """Commit the open transaction if it is old enough, and make sure that one is open."""
+    async def turn(self, now: float) -> float:
+        """Commit the open transaction if it is old enough, and make sure that one is open.
+
+        Returns:
+            The time afterwards: `now` if there was nothing to do.
+        """
         if self._begun_at is not None and now - self._begun_at >= self._duration:
             await self.end()
         if self._begun_at is None:
             await self._producer.begin_transaction()
-            self._begun_at = self._clock()
+            now = self._begun_at = self._clock()
             self._before = self._tally.records
+        return now
 
     async def end(self) -> None:
         """Commit the open transaction, if there is one."""
@@ -153,32 +182,68 @@ class _Transactions:
         self._tally.committed(self._tally.records - self._before, asked_at, self._clock())
 
 
+class _Outcomes:
+    """Enters the end of each record into the tally and the journal, with one reading of the clock.
+
+    Attributes:
+        first: set by the first acknowledgement.
+    """
+
+    def __init__(self, tally: Tally, clock: Clock, journal: Journal | None) -> None:
+        self.first = anyio.Event()
+        self._tally = tally
+        self._clock = clock
+        self._journal = journal
+
+    def ended(self, number: int, size: int, sent_at: float, delivery: LoadDelivery) -> None:
+        """Note that record `number`, of `size` bytes and sent at `sent_at`, has its outcome now."""
+        now = self._clock()
+        status = delivery.status
+        if status is DeliveryStatus.ACKED:
+            self._tally.acknowledged(size, sent_at, now)
+            if self._tally.acked == 1:
+                self.first.set()
+        else:
+            self._tally.failed(status, delivery.exception(), now)
+        if self._journal is not None:
+            self._journal.ended(number, delivery, sent_at, now)
+
+    async def close_first_batch(self) -> None:
+        """Note the end of the first batch: its records end with no other task in between."""
+        await self.first.wait()
+        self._tally.first_batch_over()
+
+
 async def run_load(
-    producer: LoadProducer, work: Workload, tally: Tally, clock: Clock
+    producer: LoadProducer,
+    work: Workload,
+    tally: Tally,
+    clock: Clock,
+    journal: Journal | None = None,
 ) -> KafkaError | None:
     """Send the workload, and wait until every record has an outcome.
 
     Args:
         producer: a started producer that knows the partitions of `work.topic`.
         work: what to send.
-        tally: counts every record and outcome.
+        tally: counts every record and outcome; it must be new.
         clock: returns seconds; the same clock as that of `tally`.
+        journal: makes the records, instead of `work.values`, and notes how each one ended.
 
     Returns:
         None, or the error that ended the run early. Failed records are counted by the tally and do
-            not
-        end the run.
+        not end the run.
     """
     failure: KafkaError | None = None
-    first = anyio.Event()
+    outcomes = _Outcomes(tally, clock, journal)
     transactions = None
     if work.transaction_duration is not None:
         transactions = _Transactions(producer, work, tally, clock)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_close_first_batch, first, tally)
+        tasks.start_soon(outcomes.close_first_batch)
         # Caught inside the task group, which would wrap it in an exception group.
         try:
-            await _fill(producer, work, tally, clock, first, transactions)
+            await _fill(producer, work, tally, clock, outcomes, transactions, journal)
             if transactions is not None:
                 await transactions.end()
             await producer.flush(timeout=work.flush_timeout)
@@ -188,19 +253,14 @@ async def run_load(
     return failure
 
 
-async def _close_first_batch(first: anyio.Event, tally: Tally) -> None:
-    """Note the end of the first batch, whose records complete with no other task in between."""
-    await first.wait()
-    tally.first_batch_over()
-
-
 async def _fill(
     producer: LoadProducer,
     work: Workload,
     tally: Tally,
     clock: Clock,
-    first: anyio.Event,
+    outcomes: _Outcomes,
     transactions: _Transactions | None,
+    journal: Journal | None,
 ) -> None:
     start = clock()
     end = math.inf if work.duration is None else start + work.duration
@@ -208,24 +268,29 @@ async def _fill(
     pace = Pace(work.throughput, start)
     values: Iterator[bytes] = cycle(work.values)
     value = next(values)
+    timestamp: float | None = None
     turn_ends = start + _FIRST_TURN
     while tally.records < count and (now := clock()) < end:
         if now >= turn_ends:
             await anyio.lowlevel.checkpoint()
-            turn_ends = clock() + _LONGEST_TURN
+            now = clock()
+            turn_ends = now + _LONGEST_TURN
         if delay := pace.delay(tally.records, now):
             await anyio.sleep(min(delay, end - now))
             continue
         if transactions is not None:
-            await transactions.turn(now)
+            now = await transactions.turn(now)
+        number = tally.records
+        if journal is not None:
+            value, timestamp = journal.record(number, now)
         try:
-            delivery = producer.send_nowait(work.topic, value)
+            delivery = producer.send_nowait(work.topic, value, timestamp=timestamp)
         except BufferFullError:
             with anyio.move_on_after(None if end == math.inf else end - now):
                 await _wait_for_room(producer, tally)
             continue
         tally.queued()
-        delivery.add_done_callback(partial(_done, tally, first, clock, len(value), now))
+        delivery.add_done_callback(partial(outcomes.ended, number, len(value), now))
         value = next(values)
 
 
@@ -238,20 +303,3 @@ async def _wait_for_room(producer: LoadProducer, tally: Tally) -> None:
         # On a slow link, freeing a part of a large buffer can take longer than max.block.ms.
         if tally.open == before:
             raise
-
-
-def _done(
-    tally: Tally,
-    first: anyio.Event,
-    clock: Clock,
-    size: int,
-    sent_at: float,
-    delivery: LoadDelivery,
-) -> None:
-    status = delivery.status
-    if status is not DeliveryStatus.ACKED:
-        tally.failed(status, delivery.exception(), clock())
-        return
-    tally.acknowledged(size, sent_at, clock())
-    if tally.acked == 1:
-        first.set()

@@ -29,7 +29,7 @@ import anyio.abc
 from aioidem import __version__
 from aioidem._config import ProducerConfig
 from aioidem._load import render
-from aioidem._load.load import Clock, LoadProducer, Workload, run_load
+from aioidem._load.load import Clock, Journal, LoadProducer, Workload, run_load
 from aioidem._load.measure import RunLabel, RunResult, Tally
 from aioidem._load.plan import PerfPlan
 from aioidem._load.screen import Screen, choose_screen
@@ -284,8 +284,12 @@ async def run_tallied(
     *,
     make_producer: ProducerFactory = _make_producer,
     clock: Clock = time.perf_counter,
+    journal: Journal | None = None,
 ) -> tuple[Tally, RunResult]:
-    """Make one run, and return its tally too, to be merged with those of other processes."""
+    """Make one run, and return its tally too, to be merged with those of other processes.
+
+    A journal makes the records, instead of the plan's values, and notes how each one ended.
+    """
     config = plan.config(in_flight, target.bootstrap)
     name = f"{in_flight} in flight"
     label = RunLabel(
@@ -299,7 +303,9 @@ async def run_tallied(
             await producer.start()
             await producer.partitions_for(topic)
             tally = Tally(clock())
-            clean = await _measured_load(plan, config, producer, topic, name, tally, screen, clock)
+            clean = await _measured_load(
+                plan, config, producer, topic, name, tally, screen, clock, journal
+            )
         except KafkaError as error:
             tally.note_failure(error)
     statistics = producer.statistics()
@@ -318,6 +324,7 @@ async def _measured_load(
     tally: Tally,
     screen: Screen,
     clock: Clock,
+    journal: Journal | None,
 ) -> bool:
     """Send the load while showing its progress; return whether it ended without an error."""
     work = Workload(
@@ -334,7 +341,7 @@ async def _measured_load(
     failure: KafkaError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_show_progress, plan, name, tally, screen, clock)
-        failure = await run_load(producer, work, tally, clock)
+        failure = await run_load(producer, work, tally, clock, journal)
         tasks.cancel_scope.cancel()
     if failure is not None:
         tally.note_failure(failure)

@@ -6,8 +6,9 @@ state store. Each batch of judged records is written to a folder of its own.
 
 Invariants:
 
-- Ledger row and record are paired by the time of sending, which both contain: `LedgerProducer`
-  stamps its records accordingly. A topic with LogAppendTime replaces the stamps, and is refused.
+- Ledger row and record are paired by the time of sending, which both contain: `NumberedRecords`
+  gives a record the `sent_at` of its row as timestamp. In a topic with LogAppendTime the broker
+  replaces the timestamps, so such a topic is refused.
 - `delay` must exceed `delivery.timeout.ms`, within which a record ends. Otherwise a ledger row
   comes too late, Spark drops it, and its record looks foreign.
 - State is bounded by what is sent within `delay`, plus the edges: two numbers per producer and

@@ -31,10 +31,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from aioidem._load.load import Clock
-from aioidem._producer.delivery import Delivery
-from aioidem._producer.metrics import ProducerStatistics
-from aioidem._producer.native import Producer
+from aioidem._load.load import LoadDelivery
 from aioidem._testing.history import ValueId, make_value
 from aioidem.structs import DeliveryStatus
 
@@ -43,7 +40,7 @@ __all__ = [
     "LEDGER_SCHEMA",
     "ROWS_PER_FILE",
     "Ledger",
-    "LedgerProducer",
+    "NumberedRecords",
     "smallest_value",
 ]
 
@@ -100,6 +97,7 @@ class Ledger:
 
     def __init__(self, folder: str, producer: str, topic: str, in_flight: int) -> None:
         self.producer = producer
+        self.topic = topic
         self.rows_written = 0
         self._folder = folder
         self._fixed = (producer, topic, in_flight)
@@ -122,8 +120,8 @@ class Ledger:
         rows.status.append(_CODE[status])
         rows.partition.append(partition)
         rows.offset.append(offset)
-        rows.sent_at.append(round(sent_at * 1e6))
-        rows.ended_at.append(round(ended_at * 1e6))
+        rows.sent_at.append(_microseconds(sent_at))
+        rows.ended_at.append(_microseconds(ended_at))
         if len(rows.call) >= ROWS_PER_FILE:
             self._full.set()
 
@@ -183,6 +181,10 @@ class Ledger:
         system.move(unfinished, f"{folder}/{name}")
 
 
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
 def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
     """Turn the rows into an Arrow table, without copying them."""
     count = len(rows.call)
@@ -210,52 +212,30 @@ def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
     )
 
 
-class LedgerProducer:
-    """A producer whose records are numbered and entered into a ledger.
+class NumberedRecords:
+    """The records of one producer, made from their numbers and entered into its ledger.
 
-    It has the methods that the load loop uses of `aioidem.Producer`, but sends values of its own
-    making instead of those it is given.
+    It is the load loop's journal. A record's timestamp is its row's `sent_at`, truncated to
+    milliseconds; `follow.py` pairs records and rows by that.
 
     Args:
-        producer: the producer that sends.
         ledger: gets a row for each record.
         size: the size of the values in bytes.
-        clock: returns seconds since the epoch.
     """
 
-    def __init__(self, producer: Producer, ledger: Ledger, size: int, clock: Clock) -> None:
-        self._producer = producer
+    def __init__(self, ledger: Ledger, size: int) -> None:
         self._ledger = ledger
         self._size = size
-        self._clock = clock
-        self._calls = 0
-        self.start = producer.start
-        self.close = producer.close
-        self.wait_for_room = producer.wait_for_room
-        self.flush = producer.flush
-        self.partitions_for = producer.partitions_for
-        self.begin_transaction = producer.begin_transaction
-        self.commit_transaction = producer.commit_transaction
 
-    def send_nowait(self, topic: str, value: bytes) -> Delivery:  # noqa: ARG002 - the load loop's
-        """Queue the next record; it raises what `Producer.send_nowait` raises."""
-        now = self._clock()
-        named = ValueId(self._ledger.producer, topic, -1, self._calls)
-        # The ledger's microseconds truncated to milliseconds, because records and rows are paired
-        # by time.
-        stamp = round(now * 1e6) // 1000 / 1000
-        delivery = self._producer.send_nowait(topic, make_value(named, self._size), timestamp=stamp)
-        delivery.add_done_callback(partial(self._ended, self._calls, now))
-        self._calls += 1
-        return delivery
+    def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
+        """Return a value that contains its identity, and the timestamp; times as in `Ledger`."""
+        identity = ValueId(self._ledger.producer, self._ledger.topic, -1, number)
+        return make_value(identity, self._size), _microseconds(sent_at) // 1000 / 1000
 
-    def _ended(self, call: int, sent_at: float, delivery: Delivery) -> None:
+    def ended(self, number: int, delivery: LoadDelivery, sent_at: float, ended_at: float) -> None:
+        """Add the record's row to the ledger."""
         partition = offset = -1
         if delivery.status is DeliveryStatus.ACKED:
             where = delivery.metadata
             partition, offset = where.partition, where.offset
-        self._ledger.add(call, delivery.status, partition, offset, sent_at, self._clock())
-
-    def statistics(self) -> ProducerStatistics:
-        """Return the producer's statistics."""
-        return self._producer.statistics()
+        self._ledger.add(number, delivery.status, partition, offset, sent_at, ended_at)

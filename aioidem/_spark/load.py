@@ -29,13 +29,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from aioidem import __version__
-from aioidem._config import ProducerConfig
 from aioidem._load.load import Clock
 from aioidem._load.measure import RunLabel, RunResult, Tally
 from aioidem._load.perf import (
     Interrupt,
     PerfOutcome,
-    PerfProducer,
     Target,
     loop_options,
     run_tallied,
@@ -45,9 +43,7 @@ from aioidem._load.plan import PerfPlan
 from aioidem._load.render import failures
 from aioidem._load.screen import PlainScreen, Screen, choose_screen
 from aioidem._load.usage import UsageError, one_line
-from aioidem._network.transport import Connector
-from aioidem._producer.native import Producer
-from aioidem._spark.ledger import Ledger, LedgerProducer, smallest_value
+from aioidem._spark.ledger import Ledger, NumberedRecords, smallest_value
 from aioidem._spark.session import SparkUnavailableError, job_failure, open_session
 
 if TYPE_CHECKING:
@@ -221,12 +217,7 @@ async def _task(
     clock = _wall_clock()
     target = Target(plan.bootstrap or "", (plan.topic,))
     ledger = Ledger(folder, name, plan.topic, in_flight) if folder is not None else None
-
-    def make_producer(config: ProducerConfig, connector: Connector | None) -> PerfProducer:
-        producer = Producer(config=config, connector=connector)
-        if ledger is None:
-            return producer
-        return LedgerProducer(producer, ledger, plan.record_size, clock)
+    journal = NumberedRecords(ledger, plan.record_size) if ledger is not None else None
 
     async def run() -> tuple[Tally, RunResult]:
         return await run_tallied(
@@ -236,8 +227,8 @@ async def _task(
             in_flight,
             _quiet_screen(),
             Interrupt(),
-            make_producer=make_producer,
             clock=clock,
+            journal=journal,
         )
 
     return await run() if ledger is None else await ledger.kept_while(run)

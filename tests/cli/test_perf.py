@@ -28,7 +28,7 @@ from aioidem._load.perf import (
 from aioidem._load.plan import PerfPlan, plan_perf
 from aioidem._producer.metrics import ConnectionStatistics, PartitionStatistics, ProducerStatistics
 from aioidem.errors import KafkaConnectionError
-from aioidem.structs import DeliveryStatus
+from aioidem.structs import DeliveryStatus, RecordMetadata
 from tests.commands import AIOIDEM
 
 Captured = pytest.CaptureFixture[str]
@@ -95,6 +95,10 @@ def statistics(topic: str = "t", window: int = 7, max_span: int = 6) -> Producer
 class Delivered:
     status = DeliveryStatus.ACKED
 
+    @property
+    def metadata(self) -> RecordMetadata:
+        raise NotImplementedError("a run without a journal does not ask where a record is")
+
     def exception(self) -> None:
         return None
 
@@ -124,7 +128,7 @@ class Obedient:
         await self._step("partitions_for")
         return {0}
 
-    def send_nowait(self, topic: str, value: bytes) -> Delivered:
+    def send_nowait(self, topic: str, value: bytes, *, timestamp: float | None = None) -> Delivered:
         if self.fail == "send":
             raise KafkaConnectionError("send failed")
         return Delivered()

@@ -31,7 +31,7 @@ from aioidem.errors import (
     ProducerClosed,
     ProducerFenced,
 )
-from aioidem.structs import DeliveryStatus
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +55,10 @@ class FakeDelivery:
         self.status = DeliveryStatus.PENDING
         self.error: BaseException | None = None
         self._callbacks: list[Callable[..., object]] = []
+
+    @property
+    def metadata(self) -> RecordMetadata:
+        raise NotImplementedError("the loop itself does not ask where a record is")
 
     def exception(self) -> BaseException | None:
         return self.error
@@ -86,8 +90,11 @@ class FakeProducer:
     transactions: list[int] = field(default_factory=list)
     in_transaction: bool = False
 
-    def send_nowait(self, topic: str, value: bytes) -> FakeDelivery:
+    def send_nowait(
+        self, topic: str, value: bytes, *, timestamp: float | None = None
+    ) -> FakeDelivery:
         assert topic == "t"
+        assert timestamp is None
         if error := self.fail_at.get(len(self.sent)):
             raise error
         if len(self.queue) >= self.room:

@@ -61,7 +61,8 @@ def test_tasks_ledgers_and_topic_agree(
             exact = single[math.ceil(percentile / 100 * len(single)) - 1]
             # The histogram has three digits, the ledger microseconds.
             assert row["latency_ms"][name] == pytest.approx(exact, rel=1.1e-3, abs=2e-3)
-        assert row["latency_ms"]["max"] == pytest.approx(single[-1], abs=0.01)
+        # Both come from the same two readings of the clock; the ledger rounds each of them.
+        assert row["latency_ms"]["max"] == pytest.approx(single[-1], abs=2e-3)
 
 
 def single_pass(ledger: object, in_flight: int) -> list[float]:
