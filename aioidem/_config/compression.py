@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from aioidem._config.producer_config import ProducerConfig
+from typing import Final
 
 __all__ = ["LEVELS", "compression_complaints"]
 
@@ -26,9 +23,13 @@ _LIBRARIES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 
 
-def compression_complaints(config: ProducerConfig) -> Iterator[str]:
-    """Yield what is wrong with the codec and its level, in words."""
-    codec, level = config.compression_type, config.compression_level
+def compression_complaints(codec: str, level: int | None) -> Iterator[str]:
+    """Yield what is wrong with a codec and its level, in words.
+
+    Args:
+        codec: The option compression_type.
+        level: The option compression_level; None is the codec's own default.
+    """
     library, install = _LIBRARIES.get(codec, (None, None))
     if library is not None and importlib.util.find_spec(library) is None:
         yield f"compression_type={codec!r} needs the package {library}: pip install '{install}'"

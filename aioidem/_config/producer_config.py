@@ -37,7 +37,12 @@ from aioidem._config.options import (
 )
 from aioidem._config.reading import read_keywords, read_properties
 from aioidem._config.secret import Secret, without_frames
-from aioidem._config.security import SaslMechanism, SecurityProtocol, TokenProvider, complaints
+from aioidem._config.security import (
+    SaslMechanism,
+    SecurityProtocol,
+    TokenProvider,
+    security_complaints,
+)
 from aioidem.errors import ConfigError
 from aioidem.partitioner import Partitioner
 
@@ -142,9 +147,8 @@ class ProducerConfig:
                 raise illegal(name, value, option.kind.allowed) from None
             if accepted is not value:
                 object.__setattr__(self, name, accepted)
-        for check in (_about_guarantees, _about_times, compression_complaints, complaints):
-            for complaint in check(self):
-                raise ConfigError(complaint)
+        for complaint in _complaints(self):
+            raise ConfigError(complaint)
 
     @classmethod
     @without_frames
@@ -209,6 +213,14 @@ class ProducerConfig:
 
 # The generated constructor's arguments are passwords, too.
 ProducerConfig.__init__ = without_frames(ProducerConfig.__init__)  # type: ignore[method-assign]
+
+
+def _complaints(config: ProducerConfig) -> Iterator[str]:
+    """Yield, in words, which options contradict one another."""
+    yield from _about_guarantees(config)
+    yield from _about_times(config)
+    yield from compression_complaints(config.compression_type, config.compression_level)
+    yield from security_complaints(config)
 
 
 def _about_guarantees(config: ProducerConfig) -> Iterator[str]:

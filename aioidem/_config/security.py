@@ -10,13 +10,10 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from aioidem._config.producer_config import ProducerConfig
-
-__all__ = ["SaslMechanism", "SecurityProtocol", "TokenProvider", "complaints"]
+__all__ = ["SaslMechanism", "SecurityProtocol", "TokenProvider", "security_complaints"]
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal[
@@ -64,8 +61,33 @@ class TokenProvider(Protocol):
         ...
 
 
-def complaints(config: ProducerConfig) -> Iterator[str]:
-    """Yield, in words, what contradicts what; secrets are not quoted."""
+class _SecurityOptions(Protocol):
+    """The part of `ProducerConfig` that the rules know; `_given` reads further options by name."""
+
+    @property
+    def security_protocol(self) -> SecurityProtocol: ...
+    @property
+    def ssl_context(self) -> object | None: ...
+    @property
+    def ssl_truststore_location(self) -> str | None: ...
+    @property
+    def ssl_truststore_certificates(self) -> str | None: ...
+    @property
+    def ssl_keystore_location(self) -> str | None: ...
+    @property
+    def sasl_mechanism(self) -> SaslMechanism | None: ...
+    @property
+    def sasl_credentials(self) -> object | None: ...
+    @property
+    def sasl_allow_plaintext(self) -> bool: ...
+    @property
+    def sasl_oauth_token_provider(self) -> object | None: ...
+    @property
+    def sasl_oauthbearer_token_endpoint_url(self) -> str | None: ...
+
+
+def security_complaints(config: _SecurityOptions) -> Iterator[str]:
+    """Yield, in words, which security options contradict one another; secrets are not quoted."""
     yield from _about_tls(config)
     if not config.security_protocol.startswith("SASL_"):
         given = _given(config, ("sasl_mechanism", *_PASSWORD, *_OAUTH, *_AWS, *_KERBEROS))
@@ -81,11 +103,11 @@ def complaints(config: ProducerConfig) -> Iterator[str]:
         yield from _about_sasl(config, config.sasl_mechanism)
 
 
-def _given(config: ProducerConfig, names: tuple[str, ...]) -> list[str]:
+def _given(config: _SecurityOptions, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if getattr(config, name) is not None]
 
 
-def _about_tls(config: ProducerConfig) -> Iterator[str]:
+def _about_tls(config: _SecurityOptions) -> Iterator[str]:
     given = _given(config, _TLS)
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         yield from (
@@ -105,7 +127,7 @@ def _about_tls(config: ProducerConfig) -> Iterator[str]:
         yield "ssl_truststore_location and ssl_truststore_certificates are both given"
 
 
-def _about_sasl(config: ProducerConfig, mechanism: str) -> Iterator[str]:
+def _about_sasl(config: _SecurityOptions, mechanism: str) -> Iterator[str]:
     everything = {name for names in _OWN.values() for name in names}
     strange = sorted(everything - set(_OWN[mechanism]))
     yield from (
@@ -128,7 +150,7 @@ def _about_sasl(config: ProducerConfig, mechanism: str) -> Iterator[str]:
         yield from _about_token(config)
 
 
-def _about_password(config: ProducerConfig, mechanism: str) -> Iterator[str]:
+def _about_password(config: _SecurityOptions, mechanism: str) -> Iterator[str]:
     pair = _given(config, ("sasl_username", "sasl_password"))
     if config.sasl_credentials is not None and pair:
         yield f"sasl_credentials and {pair[0]} are both given"
@@ -136,7 +158,7 @@ def _about_password(config: ProducerConfig, mechanism: str) -> Iterator[str]:
         yield f"{mechanism} needs sasl_username and sasl_password, or sasl_credentials"
 
 
-def _about_token(config: ProducerConfig) -> Iterator[str]:
+def _about_token(config: _SecurityOptions) -> Iterator[str]:
     given = _given(config, _OIDC)
     if (config.sasl_oauth_token_provider is not None) == bool(given):
         yield (
@@ -149,7 +171,7 @@ def _about_token(config: ProducerConfig) -> Iterator[str]:
         yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url)
 
 
-def _about_endpoint(config: ProducerConfig, endpoint: str) -> Iterator[str]:
+def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
     try:
         url = urlsplit(endpoint)
         whole = bool(url.hostname) and url.port != 0

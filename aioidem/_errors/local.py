@@ -9,13 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, ClassVar, Protocol, Self
 
-from aioidem.structs import DeliveryStatus
-
-if TYPE_CHECKING:
-    from aioidem._producer.delivery import Delivery
+from aioidem.structs import DeliveryStatus, RecordMetadata
 
 __all__ = [
     "AbortableTransactionError",
@@ -38,6 +35,7 @@ __all__ = [
     "ProducerClosed",
     "ProtocolError",
     "RecordError",
+    "RecordOutcome",
     "SslAuthenticationError",
     "TransactionAborted",
     "UnsupportedCodecError",
@@ -161,19 +159,48 @@ class UnsupportedCodecError(KafkaError):
     """The library for a compression codec is not installed, or no such codec exists."""
 
 
+class RecordOutcome(Protocol):
+    """The outcome of one record, as `PartialDeliveryError.deliveries` has it.
+
+    Each is an `aioidem.Delivery`, whose public members these are. `Delivery` itself raises errors
+    of this file, so that this file cannot import it.
+    """
+
+    status: DeliveryStatus
+
+    @property
+    def metadata(self) -> RecordMetadata:
+        """Where the record is in the log."""
+        ...
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        ...
+
+    def exception(self) -> KafkaError | None:
+        """Return the error that the record failed with; None if it has not failed."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(delivery)` when the outcome is known, or now if it is."""
+        ...
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]: ...
+
+
 class PartialDeliveryError(KafkaError):
     """Some records of a ``send_many`` failed.
 
     Attributes:
-        deliveries: The delivery of each record that was queued, in order.
+        deliveries: The `aioidem.Delivery` of each record that was queued, in call order.
     """
 
-    deliveries: Sequence[Delivery]
+    deliveries: Sequence[RecordOutcome]
 
     def __init__(
         self,
         *args: object,
-        deliveries: Sequence[Delivery] = (),
+        deliveries: Sequence[RecordOutcome] = (),
         status: DeliveryStatus | None = None,
     ) -> None:
         super().__init__(*args, status=status)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import anyio
 
@@ -23,9 +23,6 @@ from aioidem._producer.home import HomeLoop
 from aioidem._producer.unseen import UnseenFailures
 from aioidem.errors import InternalError, KafkaError, PartialDeliveryError
 from aioidem.structs import DeliveryStatus, RecordMetadata
-
-if TYPE_CHECKING:
-    from aioidem._producer.queued import QueuedDeliveries
 
 __all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery"]
 
@@ -46,7 +43,6 @@ class Delivery:
         "_callbacks",
         "_error",
         "_event",
-        "_group",
         "_home",
         "_looking",
         "_metadata",
@@ -61,7 +57,6 @@ class Delivery:
     _error: KafkaError | None
     _event: Signal | None
     _callbacks: list[Callable[[Delivery], object]] | None
-    _group: QueuedDeliveries | None
     _unseen: UnseenFailures
     _home: HomeLoop
     _looking: int

@@ -33,7 +33,7 @@ class QueuedDelivery(Delivery):
         home: The event loop on which it may be waited for.
     """
 
-    __slots__ = ()
+    __slots__ = ("_group",)
 
     def __init__(
         self, group: QueuedDeliveries | None, unseen: UnseenFailures, home: HomeLoop

@@ -10,9 +10,14 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = sources(ROOT, "aioidem")
 
 
-def test_no_files_of_the_engine_import_one_another_in_a_circle() -> None:
-    """A file of the engine can be read before the files that import it."""
-    assert [circle for circle in circles(LIBRARY) if "engine" in circle] == []
+_WITH_CIRCLES = ("_broker.",)
+"""The packages whose files may still import one another in a circle."""
+
+
+def test_no_files_of_a_package_import_one_another_in_a_circle() -> None:
+    """A file can be read before the files that import it; imports for types alone count."""
+    found = [circle for circle in circles(LIBRARY) if not circle.startswith(_WITH_CIRCLES)]
+    assert found == []
 
 
 def test_nothing_reaches_through_the_core_into_its_parts() -> None:

@@ -34,8 +34,8 @@ from aioidem._broker.intercept import RequestSeen
 from aioidem._config import ProducerConfig
 from aioidem._engine import ProducerCore, steps
 from aioidem._engine.record import Settlement
+from aioidem._errors.local import RecordOutcome
 from aioidem._network.transport import Connector
-from aioidem._producer.delivery import Delivery
 from aioidem._producer.intake import RecordIntake
 from aioidem._producer.life import ProducerLife
 from aioidem._producer.sender import Sender
@@ -668,7 +668,7 @@ class Whole:
                 made.append(row)
                 yield value
 
-        settled: list[Delivery] = []
+        settled: list[RecordOutcome] = []
         try:
             settled += await producer.send_many(
                 call.topic,
@@ -686,7 +686,7 @@ class Whole:
         for row in made[len(settled) :]:
             row.outcome = Outcome.NOT_WRITTEN
 
-    def _settle(self, row: Row, delivery: Delivery) -> None:
+    def _settle(self, row: Row, delivery: RecordOutcome) -> None:
         row.outcome = _OUTCOMES[delivery.status]
         row.settled = self.now
         if delivery.exception() is None:
