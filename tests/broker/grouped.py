@@ -21,7 +21,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class MemberClient:
-    """A connection to the group's coordinator, which keeps the member's id and generation."""
+    """A group member on a connection to its coordinator, with its member id and generation."""
 
     def __init__(
         self, cluster: VirtualCluster, instance: str | None = None, group: str = "g"
@@ -87,7 +87,7 @@ class MemberClient:
         return answer.error_code  # type: ignore[no-any-return]
 
     def begin(self, version: int = 9) -> ErrorCode | None:
-        """Join as a new member does; a dynamic member asks twice (KIP-394)."""
+        """Join as a new member; a dynamic member has to send JoinGroup twice for it (KIP-394)."""
         self.ask_to_join(version)
         if self.joined() is ErrorCode.member_id_required:
             self.ask_to_join(version)
@@ -96,7 +96,7 @@ class MemberClient:
     # -- syncing -----------------------------------------------------------------------------------
 
     def ask_to_sync(self, *assigned: MemberClient, version: int = 5, **changes: Any) -> None:
-        """Send a SyncGroup; the leader assigns its own number to each member."""
+        """Send a SyncGroup that assigns its own number to each member in `assigned`."""
         request = self.place | {
             "protocol_type": self.protocol_type,
             "protocol_name": next(iter(self.protocols)),
@@ -109,7 +109,7 @@ class MemberClient:
         self.sync_id = self.client.send(14, version, request)
 
     def synced(self) -> tuple[ErrorCode, bytes] | None:
-        """Return the answer to SyncGroup, if there is one."""
+        """Return the SyncGroup answer's error code and assignment, or None before it came."""
         answer = self.client.answer(self.sync_id)
         return None if answer is None else (answer.error_code, bytes(answer.assignment))
 

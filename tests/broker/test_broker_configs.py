@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs and KIP-1269's two configs."""
+"""The embedded broker's DescribeConfigs and IncrementalAlterConfigs, and KIP-1269's configs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def alter(
 
 
 def test_kip_1269_default_and_minimum_of_the_config() -> None:
-    """The default of KIP-1269's config is 5, and a value below 5 is INVALID_CONFIG."""
+    """KIP-1269's topic config has the default 5, and lower values are INVALID_CONFIG."""
     _, client = make()
     (config,) = describe(client, keys=[RETAIN]).configs
     assert (config.value, config.config_type) == ("5", 3)
@@ -88,14 +88,14 @@ def test_the_cluster_default_is_a_broker_config_that_a_topic_overrides() -> None
 
 @pytest.mark.parametrize("retain", [4, 0, -1])
 def test_a_broker_does_not_start_with_less_than_5(retain: int) -> None:
-    """A cluster whose brokers shall retain fewer than 5 batches is refused."""
+    """A cluster is refused if its brokers would retain fewer than 5 batches per producer."""
     with pytest.raises(RefusedError) as caught:
         VirtualCluster(retain=retain)
     assert caught.value.code == ErrorCode.invalid_config
 
 
 def test_the_broker_config_has_the_same_minimum_and_may_differ_per_broker() -> None:
-    """The broker config must be 5 or more, and each broker may have its own value."""
+    """KIP-1269's broker config must be 5 or more, and each broker may have its own value."""
     cluster, client = make(brokers=2, retain={1: 30})
     answer = alter(client, (CLUSTER_RETAIN, SET, "4"), kind=BROKER, name="0")
     assert answer.error_code == ErrorCode.invalid_request
@@ -126,7 +126,7 @@ def test_an_old_broker_names_neither_config_even_where_a_new_one_set_it() -> Non
 
 
 def test_an_old_broker_refuses_the_topic_config_as_unknown() -> None:
-    """A broker without KIP-1269 refuses the topic config as unknown."""
+    """A broker without KIP-1269 refuses KIP-1269's topic config as an unknown config."""
     cluster, client = make(produce_versions=13)
     answer = alter(client, (RETAIN, SET, "20"))
     assert answer.error_code == ErrorCode.invalid_config
@@ -151,7 +151,7 @@ def test_an_empty_list_of_keys_means_all() -> None:
 
 
 def test_synonyms_go_from_the_topic_down_to_the_default() -> None:
-    """Synonyms are listed from the topic's value down to the default."""
+    """DescribeConfigs lists a config's synonyms from the topic's own value down to the default."""
     _, client = make()
     alter(client, ("message.max.bytes", SET, "2000"), kind=BROKER, name="")
     alter(client, ("message.max.bytes", SET, "3000"), kind=BROKER, name="0")
@@ -167,7 +167,7 @@ def test_synonyms_go_from_the_topic_down_to_the_default() -> None:
 
 
 def test_what_cannot_be_described() -> None:
-    """DescribeConfigs refuses resources that do not exist, with Kafka's codes."""
+    """DescribeConfigs refuses resources that do not exist, with the error codes of Kafka."""
     _, client = make()
     assert describe(client, TOPIC, "no").error_code == ErrorCode.unknown_topic_or_partition
     assert describe(client, TOPIC, "a b").error_code == ErrorCode.invalid_topic_exception
@@ -176,9 +176,9 @@ def test_what_cannot_be_described() -> None:
 
 
 def test_a_broker_config_nobody_knows_is_taken_and_described_with_null() -> None:
-    """An unknown broker config is accepted and described with null, as by Kafka 4.3.1.
+    """A broker accepts a config with an unknown name, and describes it with null (Kafka 4.3.1).
 
-    So a client must not take the name of KIP-758's config for the feature.
+    So a broker that describes KIP-758's config does not necessarily have the feature.
     """
     _, client = make()
     assert value(client, UNKNOWN_TO_BROKERS, BROKER, "0") is None
@@ -192,7 +192,7 @@ def test_a_broker_config_nobody_knows_is_taken_and_described_with_null() -> None
 
 
 def test_the_clusters_defaults_are_described_without_what_is_not_set() -> None:
-    """The cluster's defaults contain only the configs that were set."""
+    """DescribeConfigs of the cluster-wide defaults returns only the configs that were set."""
     _, client = make()
     assert describe(client, BROKER, "").configs == ()
     alter(client, ("num.partitions", SET, "3"), kind=BROKER, name="")
@@ -203,7 +203,7 @@ def test_the_clusters_defaults_are_described_without_what_is_not_set() -> None:
 
 
 def test_all_changes_of_a_resource_or_none() -> None:
-    """If one change of a resource is refused, none of its changes is made."""
+    """IncrementalAlterConfigs changes nothing of a resource if it refuses one of its changes."""
     _, client = make()
     answer = alter(client, ("max.message.bytes", SET, "10"), ("no.such", SET, "1"))
     assert answer.error_code == ErrorCode.invalid_config
@@ -221,7 +221,7 @@ def test_validate_only_changes_nothing() -> None:
 
 
 def test_lists_are_appended_to_and_subtracted_from() -> None:
-    """APPEND and SUBTRACT change the values of a list config."""
+    """APPEND adds a value to a list config unless the list has it, and SUBTRACT removes it."""
     _, client = make()
     policy = "cleanup.policy"
     for operation, item, after in (
@@ -246,13 +246,13 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
     ],
 )
 def test_changes_that_cannot_be(changes: list[tuple[str, int, str | None]], code: int) -> None:
-    """Impossible changes are refused with Kafka's codes."""
+    """IncrementalAlterConfigs refuses invalid changes with the error codes of Kafka."""
     _, client = make()
     assert alter(client, *changes).error_code == code
 
 
 def test_resources_that_cannot_be_altered() -> None:
-    """Resources that do not exist cannot be altered."""
+    """IncrementalAlterConfigs refuses resources that do not exist."""
     _, client = make()
     change = ("max.message.bytes", SET, "1")
     unknown = ErrorCode.unknown_topic_or_partition
@@ -262,7 +262,7 @@ def test_resources_that_cannot_be_altered() -> None:
 
 
 def test_a_topic_takes_the_brokers_default_until_it_has_its_own() -> None:
-    """A topic follows the broker's default until it has a value of its own."""
+    """A topic's ``max.message.bytes`` follows the broker's default until the topic has its own."""
     _, client = make()
     alter(client, ("message.max.bytes", SET, "100"), kind=BROKER, name="")
     big = idempotent_batch(0, value=b"x" * 200)

@@ -1,4 +1,4 @@
-"""The faults of real brokers, each as it was seen on Kafka 4.3.1, on a virtual clock."""
+"""The embedded cluster shows faults that were observed on Kafka 4.3.1, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def end(partition: Partition, broker_id: int | None = None) -> int:
 
 
 def last_sequence(client: VirtualClient) -> int | None:
-    """Return the last sequence of producer 7, from DescribeProducers."""
+    """Return the last sequence number of producer 7, as DescribeProducers answers it."""
     values = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     ((part,),) = [t.partitions for t in client.ask(61, 0, values).topics]
     assert part.error_code == ErrorCode.none
@@ -73,7 +73,7 @@ def last_sequence(client: VirtualClient) -> int | None:
 
 
 def test_acks_all_waits_for_the_high_watermark() -> None:
-    """acks=all is answered when the high watermark reaches the batch."""
+    """A Produce with acks=all is answered once the high watermark has passed its batch."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     sent = client.send_produce(idempotent_batch(0))
@@ -87,7 +87,7 @@ def test_acks_all_waits_for_the_high_watermark() -> None:
 
 
 def test_request_timed_out_comes_after_the_requests_timeout_and_the_append_stays() -> None:
-    """REQUEST_TIMED_OUT is answered after the request's timeout, and the batch stays in the log."""
+    """A Produce is answered REQUEST_TIMED_OUT after its timeout, and its batch stays in the log."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     part = client.produce(idempotent_batch(0), timeout_ms=5000)
@@ -100,7 +100,7 @@ def test_request_timed_out_comes_after_the_requests_timeout_and_the_append_stays
 
 
 def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not() -> None:
-    """A duplicate waits for the high watermark too; OUT_OF_ORDER is answered at once."""
+    """A duplicate batch waits for the high watermark too; OUT_OF_ORDER is answered at once."""
     cluster, partition, client = make()
     fill(client, 6)
     partition.hold_high_watermark(at=2)
@@ -114,7 +114,7 @@ def test_a_duplicate_waits_for_the_high_watermark_too_but_out_of_order_does_not(
 
 
 def test_readers_see_nothing_above_the_high_watermark() -> None:
-    """A Fetch returns no record above the high watermark."""
+    """ListOffsets answers the high watermark, not the log end offset, as a partition's end."""
     _, partition, client = make()
     fill(client, 2)
     partition.hold_high_watermark()
@@ -131,7 +131,7 @@ def test_readers_see_nothing_above_the_high_watermark() -> None:
 
 
 def test_describe_producers_says_the_log_end_and_not_the_high_watermark() -> None:
-    """DescribeProducers reports batches above the high watermark, too (KIP-664)."""
+    """DescribeProducers includes batches above the high watermark (KIP-664)."""
     _, partition, client = make()
     fill(client, 1)
     partition.hold_high_watermark()
@@ -140,7 +140,7 @@ def test_describe_producers_says_the_log_end_and_not_the_high_watermark() -> Non
 
 
 def test_a_request_waiting_for_the_high_watermark_keeps_what_is_behind_it_waiting() -> None:
-    """A connection is served in order, so a request behind one that waits is not served."""
+    """A broker does not serve a request before the connection's earlier ones are answered."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     client.send_produce(idempotent_batch(0), timeout_ms=5000)
@@ -156,7 +156,7 @@ def test_a_request_waiting_for_the_high_watermark_keeps_what_is_behind_it_waitin
 
 
 def test_not_leader_before_an_append_has_base_offset_minus_1_and_names_the_leader() -> None:
-    """NOT_LEADER before an append has base offset -1 and names the leader (KIP-951)."""
+    """NOT_LEADER_OR_FOLLOWER before the append carries base offset -1 and the leader (KIP-951)."""
     cluster, _, client = make(brokers=2)
     elsewhere = cluster.client(1)
     part = elsewhere.produce(idempotent_batch(0), version=12)
@@ -168,7 +168,7 @@ def test_not_leader_before_an_append_has_base_offset_minus_1_and_names_the_leade
 
 
 def test_leader_hints_come_with_v10_and_later_only() -> None:
-    """Only Produce v10 and up name the leader in an answer (KIP-951)."""
+    """Produce answers name the current leader from version 10 on (KIP-951)."""
     cluster, _, _ = make(brokers=2)
     part = cluster.client(1).produce(idempotent_batch(0), version=9)
     assert part.error_code == NOT_LEADER
@@ -176,7 +176,7 @@ def test_leader_hints_come_with_v10_and_later_only() -> None:
 
 
 def test_not_leader_after_an_append_keeps_the_base_offset() -> None:
-    """NOT_LEADER after an append keeps the base offset."""
+    """NOT_LEADER_OR_FOLLOWER after the append carries the batch's base offset."""
     cluster, partition, client = make(brokers=2, replication=2)
     fill(client, 3)
     partition.hold_high_watermark()
@@ -203,7 +203,7 @@ def test_a_batch_the_new_leader_never_got_is_cut_from_the_old_one() -> None:
     part = only_partition(client.answer(sent))
     assert (part.error_code, part.base_offset) == (NOT_LEADER, 2)
     assert (end(partition, 0), end(partition, 1)) == (2, 2)
-    assert last_sequence(client) == 1, "the old leader's producer state was cut with its log"
+    assert last_sequence(client) == 1, "the old leader's producer state was truncated with its log"
     assert offset_of(cluster.client(1).produce(idempotent_batch(2))) == 2
 
 
@@ -222,7 +222,7 @@ def test_a_leader_can_be_moved_to_a_broker_without_a_replica_and_takes_the_log_a
 
 
 def test_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
-    """A leader that moves to a broker without KIP-1269 remembers 5 batches."""
+    """After its leader moves to a broker without KIP-1269, a partition remembers 5 batches."""
     cluster, partition, client = make(
         brokers=2, replication=2, retain=20, produce_versions={0: 14, 1: 13}
     )
@@ -236,7 +236,7 @@ def test_a_leader_that_moves_from_a_new_to_an_old_broker_remembers_5() -> None:
 
 @pytest.mark.parametrize("broker_id", [1, 9])
 def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) -> None:
-    """A stopped broker cannot become the leader."""
+    """A broker that is stopped or does not exist cannot become the leader."""
     cluster, partition, _ = make(brokers=2, replication=2)
     cluster.state.stop_broker(1, clean=True)
     with pytest.raises(RefusedError):
@@ -245,7 +245,7 @@ def test_a_leader_cannot_be_moved_to_a_broker_that_does_not_run(broker_id: int) 
 
 
 def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> None:
-    """With too few replicas in sync acks=all is NOT_ENOUGH_REPLICAS, and nothing is appended."""
+    """A leader with too few in-sync replicas refuses acks=all before the append."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.shrink_isr(1)
@@ -255,7 +255,7 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
 
 
 def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
-    """Replicas lost while a request waits are NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+    """A waiting request whose in-sync replicas become too few is refused as after the append."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
@@ -270,7 +270,7 @@ def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None
 
 
 def test_any_replica_answers_describe_producers_and_others_say_not_leader_or_follower() -> None:
-    """Every replica answers DescribeProducers; other brokers say NOT_LEADER_OR_FOLLOWER."""
+    """Every replica answers DescribeProducers; other brokers answer NOT_LEADER_OR_FOLLOWER."""
     cluster, partition, client = make(brokers=3, replication=2)
     fill(client, 3)
     follower = cluster.client(1)
@@ -286,7 +286,7 @@ def test_any_replica_answers_describe_producers_and_others_say_not_leader_or_fol
 
 
 def test_a_topic_deleted_while_a_request_waits_is_unknown_with_the_base_offset_kept() -> None:
-    """Deleting the topic of a waiting request answers UNKNOWN_TOPIC with the base offset."""
+    """Deleting its topic ends a waiting Produce: UNKNOWN_TOPIC_OR_PARTITION and the base offset."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     sent = client.send_produce(idempotent_batch(0), version=12)
@@ -308,7 +308,7 @@ def restart(cluster: VirtualCluster, broker_id: int, *, clean: bool) -> VirtualC
 
 
 def test_a_clean_restart_remembers_one_batch_per_producer() -> None:
-    """A clean restart leaves one remembered batch per producer."""
+    """After a clean restart a broker remembers only the last batch of each producer."""
     cluster, partition, client = make(retain=20)
     fill(client, 12)
     again = restart(cluster, 0, clean=True)
@@ -321,8 +321,8 @@ def test_a_clean_restart_remembers_one_batch_per_producer() -> None:
 def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
     """After a clean restart, resending newest first finds which batches were stored.
 
-    7 of 12 batches were stored: 11 to 8 are refused, 7 is next and is appended, and 6 gets its old
-    offset.
+    Of the batches 0 to 11, 0 to 6 were stored. Resends of 11 to 8 are refused, 7 is the next in
+    sequence and is appended, and 6 is a duplicate that gets its old offset.
     """
     cluster, _, client = make(retain=20)
     fill(client, 7)
@@ -333,7 +333,7 @@ def test_after_a_clean_restart_newest_first_finds_what_was_stored() -> None:
 
 
 def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
-    """Producers that have expired are dropped when a snapshot is loaded."""
+    """A broker that loads a snapshot drops the producers that have expired meanwhile."""
     cluster, partition, client = make()
     fill(client, 1)
     cluster.state.stop_broker(0, clean=True)
@@ -346,7 +346,7 @@ def test_a_snapshot_is_loaded_without_those_that_have_expired_by_then() -> None:
 
 
 def test_a_kill_leaves_one_batch_too_because_recovery_goes_through_a_snapshot() -> None:
-    """A killed broker remembers one batch per producer after recovery (Kafka 4.3.1 and 3.9.1)."""
+    """After a kill and recovery a broker remembers one batch per producer, as Kafka 4.3.1 does."""
     cluster, _, client = make(retain=20)
     fill(client, 25)
     again = restart(cluster, 0, clean=False)
@@ -371,7 +371,7 @@ def test_a_stopped_leader_hands_over_and_catches_up_when_it_is_back() -> None:
 
 
 def test_a_partition_without_a_running_replica_has_no_leader_and_says_so() -> None:
-    """A partition whose replicas are all stopped is LEADER_NOT_AVAILABLE."""
+    """Metadata answers LEADER_NOT_AVAILABLE for a partition whose replicas are all stopped."""
     cluster, _, _ = make(brokers=2)
     cluster.state.stop_broker(0, clean=True)
     cluster.settle()
@@ -388,7 +388,7 @@ def test_a_partition_without_a_running_replica_has_no_leader_and_says_so() -> No
 
 
 def test_stopping_ends_connections_and_loses_what_is_queued() -> None:
-    """Stopping a broker ends its connections and loses its queued requests."""
+    """Stopping a broker closes its connections and discards the requests queued on them."""
     cluster, partition, client = make(rtt=0.1)
     fill(client, 1)
     client.send_produce(idempotent_batch(1))
@@ -405,7 +405,7 @@ def test_stopping_ends_connections_and_loses_what_is_queued() -> None:
 
 
 def test_a_request_read_before_its_client_hung_up_is_still_served() -> None:
-    """A request that was read is served even if its client has closed the connection."""
+    """A broker serves a request that it has read even if the client has closed the connection."""
     cluster, partition, client = make(rtt=1.0)
     client.send_produce(idempotent_batch(0))
     client.close()
@@ -414,11 +414,11 @@ def test_a_request_read_before_its_client_hung_up_is_still_served() -> None:
     assert end(partition) == 1
     assert cluster.deliveries == []
     assert cluster.state.connections == []
-    assert partition.spans.span() == 1, "nobody was told"
+    assert partition.spans.span() == 1, "no client got the answer"
 
 
 def test_throttled_requests_are_appended_long_after_their_connection_closed() -> None:
-    """Throttled requests are appended even after their connection has closed."""
+    """A throttled broker still appends a connection's requests after the client has closed it."""
     cluster, partition, client = make()
     cluster.state.brokers[0].throttle = 30.0
     for sequence in range(5):
@@ -433,7 +433,7 @@ def test_throttled_requests_are_appended_long_after_their_connection_closed() ->
 
 
 def test_a_throttled_answer_carries_the_time_and_comes_at_once() -> None:
-    """A throttled answer comes at once and carries the throttle time (KIP-219)."""
+    """A throttled answer comes at once with the throttle time; the next request waits (KIP-219)."""
     cluster, _, client = make()
     cluster.state.brokers[0].throttle = 2.5
     answer = client.wait(client.send_produce(idempotent_batch(0)))
@@ -444,7 +444,7 @@ def test_a_throttled_answer_carries_the_time_and_comes_at_once() -> None:
 
 
 def test_a_resend_and_its_late_original_are_stored_once() -> None:
-    """A resend and its delayed original are stored once."""
+    """A batch is stored once if a resend arrives before the delayed original."""
     cluster, partition, client = make(rtt=2.0)
     client.send_produce(idempotent_batch(0))
     client.close()
@@ -522,7 +522,7 @@ def test_a_late_caller_does_not_shift_the_checks() -> None:
 
 
 def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
-    """The expiry check precedes requests that arrived after its time, however late it is made."""
+    """An expiry check that is made late still precedes the requests that arrived after its time."""
     cluster, partition, client = make()
     old = idempotent_batch(0, timestamps_ms=[START_MS - 25 * 3600 * 1000])
     offset_of(client.produce(old))
@@ -532,7 +532,7 @@ def test_a_late_caller_gets_the_check_before_what_arrived_after_it() -> None:
     assert end(partition) == 2, "forgotten at 600 s, appended again at 700 s"
 
 
-# -- the hook --------------------------------------------------------------------------------------
+# -- the hook that sees requests -------------------------------------------------------------------
 
 
 def once(action: Any, *, api_key: int = 0) -> Any:
@@ -549,7 +549,7 @@ def once(action: Any, *, api_key: int = 0) -> Any:
 
 
 def test_the_hook_sees_every_request_and_its_batches_when_their_turn_comes() -> None:
-    """The hook sees every request, with its batches, when it is about to be served."""
+    """The hook gets a request, with its batches, when the broker is about to serve it."""
     cluster, _, client = make(rtt=2.0)
     seen: list[RequestSeen] = []
     cluster.state.interceptor = seen.append
@@ -565,7 +565,7 @@ def test_the_hook_sees_every_request_and_its_batches_when_their_turn_comes() -> 
 
 
 def test_a_lost_answer_leaves_the_batch_stored_and_the_connection_silent() -> None:
-    """Drop(processed=True) stores the batch and silences the connection."""
+    """Drop(processed=True) stores the batches, but the connection gets no answer from then on."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Drop(processed=True))
     sent = [client.send_produce(idempotent_batch(s)) for s in range(3)]
@@ -580,7 +580,7 @@ def test_a_lost_answer_leaves_the_batch_stored_and_the_connection_silent() -> No
 
 
 def test_a_lost_request_and_everything_behind_it_never_arrive() -> None:
-    """Drop() discards the request and everything behind it on the connection."""
+    """Drop() discards the request and every later one on the connection."""
     cluster, partition, client = make(rtt=1.0)
     cluster.state.interceptor = once(Drop())
     for sequence in range(3):
@@ -591,7 +591,7 @@ def test_a_lost_request_and_everything_behind_it_never_arrive() -> None:
 
 
 def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
-    """Requests that were queued behind a dropped one are dropped, too."""
+    """Requests that were already queued behind a dropped one are discarded, too."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Delay(1.0, then=Drop()))
     for sequence in range(3):
@@ -603,7 +603,7 @@ def test_what_queues_behind_a_request_that_is_lost_is_lost_too() -> None:
 
 
 def test_an_answer_that_could_not_be_written_was_not_given() -> None:
-    """An answer that could not be written counts as not given in the span."""
+    """A batch stays in the span, as unresolved, if its answer could not be delivered."""
     cluster, partition, client = make()
     offset_of(client.produce(idempotent_batch(0)))
     assert partition.spans.span() == 0
@@ -612,7 +612,7 @@ def test_an_answer_that_could_not_be_written_was_not_given() -> None:
 
 
 def test_a_drop_that_is_not_silent_skips_one_answer() -> None:
-    """Drop(silent=False) leaves out one answer only."""
+    """Drop(silent=False) withholds one answer; the next request is answered."""
     cluster, _, client = make()
     cluster.state.interceptor = once(Drop(silent=False))
     first = client.send_produce(idempotent_batch(0))
@@ -622,7 +622,7 @@ def test_a_drop_that_is_not_silent_skips_one_answer() -> None:
 
 
 def test_refuse_appends_nothing_and_is_definite() -> None:
-    """Refuse appends nothing and resolves the batch."""
+    """Refuse answers its error without an append, and the span stops counting the batch."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Refuse(NOT_LEADER))
     part = client.produce(idempotent_batch(0))
@@ -632,7 +632,7 @@ def test_refuse_appends_nothing_and_is_definite() -> None:
 
 
 def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
-    """AfterAppend stores the batch, answers an error, and leaves the batch unresolved."""
+    """AfterAppend stores the batch and answers an error, and the span still counts the batch."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(AfterAppend(NOT_LEADER))
     part = client.produce(idempotent_batch(0))
@@ -644,7 +644,7 @@ def test_after_append_is_two_faced_and_keeps_the_batch_open() -> None:
 
 
 def test_a_refusal_for_some_partitions_leaves_the_others_alone() -> None:
-    """Refuse with ``only`` refuses these partitions and serves the others."""
+    """Refuse with ``only`` refuses the partitions in ``only`` and serves the others."""
     cluster, _, client = make()
     elsewhere = frozenset({("t", 1)})
     cluster.state.interceptor = once(Refuse(NOT_LEADER, only=elsewhere))
@@ -658,11 +658,11 @@ def test_an_answer_can_be_rewritten_after_the_append() -> None:
     answer = client.wait(client.send_produce(idempotent_batch(0)))
     assert answer.responses == ()
     assert end(partition) == 1
-    assert partition.spans.span() == 1, "an answer that leaves the partition out says nothing"
+    assert partition.spans.span() == 1, "an answer that leaves the partition out resolves no batch"
 
 
 def test_an_answer_can_be_given_without_the_broker() -> None:
-    """Respond answers without carrying the request out."""
+    """Respond sends the given answer, and the broker does not carry the request out."""
     cluster, partition, client = make()
     original = client.wait(client.send_produce(idempotent_batch(0)))
     cluster.state.interceptor = once(Respond(original))
@@ -682,7 +682,7 @@ def test_raw_bytes_can_be_answered() -> None:
 def test_a_connection_can_be_closed_before_or_after_the_append(
     processed: bool, stored: int
 ) -> None:
-    """CloseConnection closes the connection before or after the append."""
+    """CloseConnection closes the connection before the append, or after it with processed=True."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(CloseConnection(processed=processed))
     client.send_produce(idempotent_batch(0))
@@ -693,7 +693,7 @@ def test_a_connection_can_be_closed_before_or_after_the_append(
 
 
 def test_a_delay_holds_up_the_connection_and_goes_on_with_the_next_action() -> None:
-    """Delay holds up the connection, then applies its next action."""
+    """Delay holds up its connection for the given time, then applies the action in ``then``."""
     cluster, partition, client = make()
     cluster.state.interceptor = once(Delay(3.0, then=Refuse(NOT_LEADER)))
     first = client.send_produce(idempotent_batch(0))
@@ -706,32 +706,32 @@ def test_a_delay_holds_up_the_connection_and_goes_on_with_the_next_action() -> N
     assert end(partition) == 1
 
 
-# -- time ------------------------------------------------------------------------------------------
+# -- delivery times --------------------------------------------------------------------------------
 
 
 def test_requests_are_pipelined_over_the_link() -> None:
-    """Requests sent together over a delayed link arrive together."""
+    """Requests that are sent together over a delayed link arrive together."""
     cluster, partition, client = make(rtt=0.5)
     sent = [client.send_produce(idempotent_batch(s)) for s in range(5)]
-    assert partition.spans.span() == 5, "read is read, before the delay"
+    assert partition.spans.span() == 5, "batches count once read, before the delay"
     cluster.run_until(0.49)
     assert end(partition) == 5
     assert client.answer(sent[0]) is None
-    assert partition.spans.span() == 5, "and unanswered until the answer is delivered"
+    assert partition.spans.span() == 5, "batches count until the answer is delivered"
     cluster.run_until(0.5)
     assert all(client.answer(s) is not None for s in sent)
     assert (partition.spans.span(), partition.spans.max_span()) == (0, 5)
 
 
 def test_bandwidth_slows_large_requests_down() -> None:
-    """A large request takes its size divided by the bandwidth."""
+    """A large request takes as long as its size divided by the bandwidth."""
     cluster, _, client = make(bandwidth=10_000.0)
     offset_of(client.produce(idempotent_batch(0, value=b"x" * 10_000)))
     assert 1.0 < cluster.now < 1.1
 
 
 def test_a_late_caller_distorts_no_delay() -> None:
-    """Delays do not depend on when `advance` is called."""
+    """A delivery's due time does not depend on how late the cluster's clock is advanced."""
     cluster, _, client = make(rtt=0.5)
     client.send_produce(idempotent_batch(0))
     (delivery,) = cluster.run_until(60.0)
@@ -739,7 +739,7 @@ def test_a_late_caller_distorts_no_delay() -> None:
 
 
 def test_nothing_is_due_when_nothing_was_sent() -> None:
-    """A cluster without requests has nothing due."""
+    """A cluster without pending requests has no event scheduled."""
     cluster, _, client = make()
     assert cluster.state.next_due() is None
     offset_of(client.produce(idempotent_batch(0)))
@@ -748,7 +748,7 @@ def test_nothing_is_due_when_nothing_was_sent() -> None:
 
 
 def test_the_same_calls_give_the_same_cluster() -> None:
-    """The same seed and calls give the same deliveries."""
+    """Clusters with the same seed and the same calls make the same deliveries."""
 
     def history() -> list[Any]:
         cluster, partition, client = make(brokers=3, replication=3, seed=5, rtt=0.1)

@@ -1,4 +1,4 @@
-"""`EmbeddedCluster.in_thread`, a cluster for callers that block, and `records`, its contents."""
+"""`EmbeddedCluster.in_thread`, for callers that block, and `records`, which reads a topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     import kafka
     import kafka.admin
 
-# Members for the cluster's own loop, or to inspect it: callers reach them through `call`.
+# Members that belong to the cluster's event loop: other threads reach them through `call`.
 OF_THE_LOOP = {"connector", "in_thread", "state"}
 
 
@@ -40,12 +40,12 @@ def public(kind: type) -> set[str]:
 
 
 def test_it_has_all_that_an_embedded_cluster_has() -> None:
-    """ThreadedCluster has every method of EmbeddedCluster."""
+    """ThreadedCluster has the public members of EmbeddedCluster that other threads may use."""
     assert public(ThreadedCluster) == public(EmbeddedCluster) - OF_THE_LOOP | {"call"}
 
 
 def test_a_client_that_blocks_its_thread_uses_it() -> None:
-    """A client that blocks its thread can use the cluster."""
+    """A client that blocks its thread can use a cluster that was started with `in_thread`."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
         admin = kafka.admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
         admin.create_topics([kafka.admin.NewTopic("t", num_partitions=2, replication_factor=1)])
@@ -60,7 +60,7 @@ def test_a_client_that_blocks_its_thread_uses_it() -> None:
 
 
 def test_its_brokers_are_stopped_and_started_from_outside() -> None:
-    """Another thread can stop and start the brokers."""
+    """Other threads can stop and start the brokers of a ThreadedCluster."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
         cluster.create_topic("t", partitions=1, replication=2)
         assert cluster.leader("t") == 0
@@ -72,7 +72,7 @@ def test_its_brokers_are_stopped_and_started_from_outside() -> None:
 
 
 def test_what_is_wrong_is_raised_where_it_was_asked_for() -> None:
-    """An error of a call is raised in the thread that called."""
+    """An error in a ThreadedCluster's method is raised in the thread that called the method."""
     with pytest.raises(TypeError, match="borkers"):
         EmbeddedCluster.in_thread(borkers=2)
     with pytest.raises(ConfigError, match="brokers must be 1 or more"):  # noqa: SIM117
@@ -103,7 +103,7 @@ def produce(servers: str, topic: str = "t") -> None:
 
 
 def test_a_hook_is_called_in_its_thread_and_may_use_it() -> None:
-    """A hook runs in the cluster's thread, and may call the cluster's methods."""
+    """A hook runs in the cluster's thread, where it may call methods that do not wait."""
     seen: list[tuple[str, int]] = []
     with EmbeddedCluster.in_thread() as cluster:
 
@@ -138,7 +138,7 @@ def break_it(cluster: ThreadedCluster) -> None:
 
 
 def test_what_ends_it_is_raised_by_the_next_call_and_at_the_end() -> None:
-    """An error that ends the cluster is raised by the next call, and at the end of the ``with``."""
+    """An error that ends the cluster is raised by the next call and at the end of the ``with``."""
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012, SIM117
         with EmbeddedCluster.in_thread() as cluster:
             break_it(cluster)
@@ -153,7 +153,7 @@ def test_what_ends_it_is_raised_by_the_next_call_and_at_the_end() -> None:
 
 
 def test_a_hook_that_blocks_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call fails with KafkaTimeoutError while a hook blocks the cluster."""
+    """A call fails with KafkaTimeoutError while an earlier call blocks the cluster's thread."""
     monkeypatch.setattr(threaded, "_SECONDS", 0.3)
     entered, go_on = threading.Event(), threading.Event()
     with EmbeddedCluster.in_thread() as cluster:
@@ -183,7 +183,7 @@ def test_a_hook_that_blocks_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.anyio
 async def test_records_are_what_a_consumer_reads() -> None:
-    """`records` returns what a consumer reads."""
+    """`records` returns what a consumer would read: records below the high watermark."""
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", partitions=2)
         async with Producer(cluster.bootstrap_servers) as producer:
@@ -212,7 +212,7 @@ async def test_records_are_what_a_consumer_reads() -> None:
 
 @pytest.mark.anyio
 async def test_records_of_transactions_are_there_once_they_are_committed() -> None:
-    """`records` returns records of transactions once they are committed."""
+    """`records` returns a transaction's records once the transaction is committed."""
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t")
 

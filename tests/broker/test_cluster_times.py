@@ -1,4 +1,4 @@
-"""When an embedded cluster answers, on a virtual clock: round-trip time, bandwidth, throttling."""
+"""Round-trip time and throttling of an embedded cluster, measured on a virtual clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_pipelined_requests_take_one_round_trip() -> None:
 
 
 async def test_a_changed_round_trip_time_applies_to_open_connections() -> None:
-    """After `set_rtt` the next request on an open connection takes the new round-trip time."""
+    """After `set_rtt` a request on an open connection takes the new round-trip time."""
     async with EmbeddedCluster(transport="memory", rtt=60.0) as cluster:
         cluster.create_topic("t")
         async with connected(cluster) as wire:

@@ -41,7 +41,7 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """Return a wall clock at which the batches are new: loading a snapshot drops old ones."""
+    """Return the wall clock time of the test's batches, in seconds, so that none has expired."""
     return START_MS / 1000
 
 
@@ -52,7 +52,7 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 
 async def test_a_batch_goes_in_and_is_seen(transport: Transport) -> None:
-    """A produced batch is in the log, and counts in the spans."""
+    """A produced batch is in the log, and the cluster counts it in its spans."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -93,7 +93,7 @@ async def test_the_round_trip_can_be_changed_for_open_connections(transport: Tra
 
 
 async def test_two_frames_in_pieces_are_two_requests(transport: Transport) -> None:
-    """Frames may arrive in pieces of any size."""
+    """A broker reads two requests from two frames that arrive in pieces of five bytes."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
             schema = request_type(18, 0)
@@ -121,7 +121,7 @@ async def test_two_frames_in_pieces_are_two_requests(transport: Transport) -> No
 async def test_what_is_no_request_ends_its_own_connection_only(
     transport: Transport, garbage: bytes
 ) -> None:
-    """Bytes that are no request end their own connection only."""
+    """Bytes that are no request close the connection on which they came, and no other."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -145,7 +145,7 @@ async def test_an_api_versions_request_too_new_is_answered_in_version_0(
 
 
 async def test_bytes_behind_a_request_are_let_be_as_kafka_lets_them(transport: Transport) -> None:
-    """Bytes behind a request's last field are ignored, as by Kafka."""
+    """A broker ignores bytes after a request's last field, as Kafka does."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster, connected(cluster) as wire:
             cluster.create_topic("t")
@@ -160,7 +160,7 @@ async def test_bytes_behind_a_request_are_let_be_as_kafka_lets_them(transport: T
 async def test_a_produce_version_above_the_brokers_closes_the_connection(
     transport: Transport,
 ) -> None:
-    """A Produce version above the broker's closes the connection."""
+    """A Produce in a version above the broker's highest closes the connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, produce_versions=8) as cluster:
             cluster.create_topic("t")
@@ -173,7 +173,7 @@ async def test_a_produce_version_above_the_brokers_closes_the_connection(
 async def test_a_broker_that_is_rolled_back_serves_its_old_versions_only(
     transport: Transport,
 ) -> None:
-    """After a rollback a broker serves its old Produce versions only."""
+    """`set_produce_version` sets the highest Produce version of a broker that runs."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, retain=20) as cluster:
             cluster.create_topic("t")
@@ -187,7 +187,7 @@ async def test_a_broker_that_is_rolled_back_serves_its_old_versions_only(
 
 
 async def test_a_leader_cannot_be_moved_to_nowhere(transport: Transport) -> None:
-    """Moving a leader to a broker that does not exist or run is refused."""
+    """Moving a leader to a broker that does not exist is refused."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -213,7 +213,7 @@ async def test_brokers_are_reached_through_what_metadata_says(transport: Transpo
 async def test_a_stopped_broker_ends_its_connections_and_returns_at_the_same_address(
     transport: Transport,
 ) -> None:
-    """A stopped broker ends its connections, and starts again at the same address."""
+    """A stopped broker closes its connections, and starts again at the same address."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport, wall_clock=batch_time) as cluster:
             cluster.create_topic("t")
@@ -258,7 +258,7 @@ async def test_a_killed_broker_knows_the_last_batch_when_it_is_back(transport: T
 
 
 async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Transport) -> None:
-    """A leader that moves answers waiting requests NOT_LEADER with their base offset."""
+    """A leader that moves answers a waiting Produce NOT_LEADER_OR_FOLLOWER with its base offset."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transport=transport) as cluster:
             cluster.create_topic("t", replication=2)
@@ -276,7 +276,7 @@ async def test_a_leader_that_moves_answers_what_it_had_appended(transport: Trans
 async def test_a_held_high_watermark_holds_the_answer_until_it_is_released(
     transport: Transport,
 ) -> None:
-    """A held high watermark delays the answer until it is released."""
+    """A Produce waits while the high watermark is held, and is answered after its release."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -320,7 +320,7 @@ async def test_a_throttled_broker_says_so(transport: Transport) -> None:
 
 
 async def test_the_hook_sees_requests_and_can_close(transport: Transport) -> None:
-    """The hook sees requests, and can close the connection."""
+    """A hook gets each request, and can have its connection closed."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -356,7 +356,7 @@ async def test_a_request_is_served_after_its_client_hung_up(transport: Transport
 
 
 async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -> None:
-    """Leaving the ``async with`` ends every connection."""
+    """Leaving the cluster's ``async with`` closes every connection."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t")
@@ -373,7 +373,7 @@ async def test_leaving_the_cluster_ends_every_connection(transport: Transport) -
 
 
 async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: Transport) -> None:
-    """An exception in the body leaves the ``async with`` as it is, not in an exception group."""
+    """An exception in the body of the ``async with`` is not wrapped in an exception group."""
     with anyio.fail_after(BOUND):
         with pytest.raises(ZeroDivisionError):
             async with EmbeddedCluster(transport=transport):
@@ -381,7 +381,7 @@ async def test_an_error_inside_the_cluster_comes_out_of_it_unchanged(transport: 
 
 
 async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
-    """Cancelling the start leaves no listener behind."""
+    """Cancelling a cluster while it starts leaves no listener open."""
     with anyio.fail_after(BOUND):
         for steps in range(6):
             with anyio.CancelScope() as scope:
@@ -398,7 +398,7 @@ async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
 
 
 async def test_topics_and_configs_by_hand(transport: Transport) -> None:
-    """Topics and configs can be created, changed and deleted by methods, with typed errors."""
+    """Methods create, change and delete topics and configs, and raise typed errors."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t", configs={"producer.state.batches.to.retain": "20"})
@@ -430,7 +430,7 @@ async def test_topics_and_configs_by_hand(transport: Transport) -> None:
 
 
 async def test_a_cluster_that_cannot_be_is_refused() -> None:
-    """Impossible options raise ConfigError."""
+    """EmbeddedCluster raises ConfigError for options outside of their range."""
     for options in (
         {"brokers": 0},
         {"rtt": -1.0},
@@ -443,7 +443,7 @@ async def test_a_cluster_that_cannot_be_is_refused() -> None:
 
 
 async def test_tcp_brokers_are_found_by_the_plain_connector_and_at_the_ports_asked_for() -> None:
-    """TCP brokers listen at the ports that were asked for."""
+    """TCP brokers listen at the ports that were given, and a plain TcpConnector reaches them."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             ports = [b.port for b in cluster.state.running]
@@ -485,7 +485,7 @@ async def test_memory_streams_make_a_fast_sender_wait() -> None:
 
 
 async def test_memory_streams_end_like_sockets() -> None:
-    """The end of a memory stream is read after what was sent, and sending then fails."""
+    """A closed memory stream delivers what was sent, then its end; sending to it fails."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         await here.send(b"last words")
@@ -502,7 +502,7 @@ async def test_memory_streams_end_like_sockets() -> None:
 
 
 async def test_memory_streams_can_be_half_closed() -> None:
-    """A half-closed memory stream can still receive."""
+    """A memory stream that was closed for sending can still receive."""
     with anyio.fail_after(BOUND):
         here, there = stream_pair()
         await here.send_eof()

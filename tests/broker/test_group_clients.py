@@ -94,7 +94,7 @@ async def test_aiokafka_subscribes_rebalances_commits_and_resumes() -> None:
 
 
 class Member(ABC):
-    """A consumer that blocks, polled by a thread of its own, with what it owns and has read."""
+    """A group member: a blocking consumer that a thread of its own polls."""
 
     def __init__(self, servers: str, instance: str | None = None) -> None:
         self.read: list[int] = []
@@ -139,7 +139,7 @@ class Member(ABC):
                         self._wanted.pop()()
             finally:
                 self._close()
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+        except BaseException as error:  # noqa: BLE001 - the test's own thread checks it
             self.failed = error
 
     @abstractmethod
@@ -171,7 +171,8 @@ class KafkaPythonMember(Member):
         )
 
     def _poll(self) -> list[int]:
-        # Not shorter: a poll that ends during a join can lose the answer, and does not join again.
+        # The timeout is 1 s: a poll that ends during a join can lose JoinGroup's answer, and
+        # kafka-python then does not join again.
         found = self.consumer.poll(timeout_ms=1000)
         return [int(record.value) for records in found.values() for record in records]
 
@@ -230,7 +231,7 @@ class ConfluentCooperativeMember(ConfluentMember):
 
 
 def until(holds: Callable[[], bool], *members: Member) -> None:
-    """Wait until the condition is true, or raise what a member failed with."""
+    """Wait until the condition is true, and fail at once if the thread of a member has failed."""
     deadline = time.monotonic() + BOUND
     while not holds():
         for each in members:
@@ -265,7 +266,7 @@ def test_a_blocking_client_subscribes_rebalances_commits_and_resumes(kind: type[
 
 @pytest.mark.parametrize("kind", [KafkaPythonMember, ConfluentMember])
 def test_a_static_member_is_started_again_and_nobody_has_to_move(kind: type[Member]) -> None:
-    """No generation ends when a static member stops and starts again (KIP-345)."""
+    """A static member that stops and starts again causes no rebalance (KIP-345)."""
     with EmbeddedCluster.in_thread() as cluster, ExitStack() as members:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         servers = cluster.bootstrap_servers

@@ -1,6 +1,7 @@
-"""The classic group protocol on a virtual clock: rounds, sessions, fencing, descriptions of groups.
+"""The classic group protocol of the embedded broker, on a virtual clock.
 
-The differential test compares the same with real Kafka; here time passes at no cost.
+Rebalances, sessions, fencing and descriptions of groups. The differential test of groups compares
+the same requests with real Kafka; here no real time passes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ OK = ErrorCode.none
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers and topic ``t``."""
+    """Return two brokers with topics ``t`` and ``u``."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     made.state.create_topic("u", partitions=1, replication=1)
@@ -28,7 +29,7 @@ def cluster() -> VirtualCluster:
 
 
 def members(cluster: VirtualCluster, *instances: str | None) -> list[MemberClient]:
-    """Return a stable group of these members, the first of which leads."""
+    """Return the members of a stable group, the first of which is its leader."""
     made = [MemberClient(cluster, instance) for instance in instances]
     for number, each in enumerate(made):
         each.begin()
@@ -54,7 +55,7 @@ def state(cluster: VirtualCluster) -> GroupState:
 
 
 def pass_time(cluster: VirtualCluster, seconds: float, *alive: MemberClient) -> None:
-    """Let time pass, in which these members send a heartbeat each second."""
+    """Let time pass while the members in `alive` send a heartbeat each second."""
     until = cluster.now + seconds
     while cluster.now < until:
         cluster.run_until(min(cluster.now + 1, until))
@@ -62,11 +63,11 @@ def pass_time(cluster: VirtualCluster, seconds: float, *alive: MemberClient) -> 
             each.beat()
 
 
-# -- rounds ----------------------------------------------------------------------------------------
+# -- rebalances ------------------------------------------------------------------------------------
 
 
 def test_a_member_alone_leads_and_is_assigned_everything(cluster: VirtualCluster) -> None:
-    """A member alone is the leader, and gets the whole assignment."""
+    """The only member of a group is its leader and gets what it assigned to itself."""
     [one] = members(cluster, None)
     assert (one.generation, one.leads, len(one.members)) == (1, True, 1)
     assert one.members[0].metadata == subscription("t")
@@ -77,7 +78,7 @@ def test_a_member_alone_leads_and_is_assigned_everything(cluster: VirtualCluster
 
 
 def test_who_joins_later_waits_until_all_have_joined_again(cluster: VirtualCluster) -> None:
-    """A later member is answered when all members have joined again."""
+    """A member that joins a stable group is answered once all members have joined again."""
     [one] = members(cluster, None)
     two = MemberClient(cluster)
     assert two.begin() is None
@@ -125,7 +126,7 @@ def test_a_commit_is_a_heartbeat(cluster: VirtualCluster) -> None:
 
 
 def test_who_does_not_join_again_in_time_is_out(cluster: VirtualCluster) -> None:
-    """After the longest rebalance timeout, 60 s, members that have not joined are removed."""
+    """Members that have not joined within the group's longest rebalance timeout are removed."""
     one, two = members(cluster, None, None)
     three = MemberClient(cluster)
     three.begin()
@@ -178,7 +179,7 @@ def test_a_member_that_changes_its_subscription_starts_a_rebalance(cluster: Virt
 
 
 def test_a_rebalance_while_assignments_are_awaited(cluster: VirtualCluster) -> None:
-    """A rebalance that begins while members wait for assignments ends their SyncGroups."""
+    """A rebalance that begins before the assignment answers SyncGroups REBALANCE_IN_PROGRESS."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     two.ask_to_join()
@@ -196,7 +197,7 @@ def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
     assert one.begin() is None
     pass_time(cluster, 2.0)
     assert two.begin() is None
-    # Another member has joined, so the wait is three seconds longer.
+    # Another member has joined, which makes the wait three seconds longer.
     pass_time(cluster, 3.5)
     assert one.joined() is None
     pass_time(cluster, 1.0)
@@ -205,7 +206,7 @@ def test_a_group_that_was_empty_waits_for_more(cluster: VirtualCluster) -> None:
 
 
 def test_the_protocol_that_most_like_most_of_those_that_all_speak(cluster: VirtualCluster) -> None:
-    """The protocol is the one that most members prefer, of those all members speak."""
+    """The group uses the protocol that most members prefer, among those that all support."""
     wishes: list[dict[str, bytes]] = [
         {"sticky": b"a", "range": b"", "roundrobin": b""},
         {"roundrobin": b"b", "range": b""},
@@ -227,7 +228,7 @@ def test_the_protocol_that_most_like_most_of_those_that_all_speak(cluster: Virtu
 
 
 def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) -> None:
-    """A new member is given an id with which it has to join again (KIP-394)."""
+    """A new member gets MEMBER_ID_REQUIRED and an id with which to join again (KIP-394)."""
     one = MemberClient(cluster)
     one.ask_to_join(4)
     assert one.joined() is ErrorCode.member_id_required
@@ -243,7 +244,7 @@ def test_a_new_member_is_given_an_id_to_come_back_with(cluster: VirtualCluster) 
 def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
     cluster: VirtualCluster,
 ) -> None:
-    """A member id that is never used delays a rebalance until its timeout only."""
+    """A member id that was given out and never joins delays a rebalance until its timeout only."""
     [one] = members(cluster, None)
     ghost = MemberClient(cluster)
     ghost.ask_to_join()
@@ -271,7 +272,7 @@ def test_who_is_waited_for_and_never_comes_holds_nobody_up_for_long(
 def test_who_may_not_join(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    """JoinGroup is refused with Kafka's codes."""
+    """JoinGroup refuses invalid requests with Kafka's error codes, and the group stays stable."""
     members(cluster, None)
     asking = MemberClient(cluster)
     group_id = changes.pop("group_id", "g")
@@ -306,7 +307,7 @@ def test_a_group_that_is_full_takes_nobody(cluster: VirtualCluster) -> None:
 def test_whose_heartbeats_and_syncs_are_taken(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    """Heartbeat and SyncGroup are refused with Kafka's codes."""
+    """Heartbeat and SyncGroup check the member, its instance, the generation and the group."""
     cluster.state.coordinators |= {"g": 0, "h": 0}
     [one] = members(cluster, None)
     assert one.beat(**changes) is code
@@ -325,7 +326,7 @@ def test_whose_heartbeats_and_syncs_are_taken(
 def test_a_sync_is_of_the_groups_protocol(
     cluster: VirtualCluster, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    """A SyncGroup must name the group's protocol."""
+    """SyncGroup refuses a protocol type or name that is not the group's."""
     [one] = members(cluster, None)
     one.ask_to_sync(**changes)
     assert one.synced() == (code, b"")
@@ -350,10 +351,10 @@ def test_who_may_commit_for_a_group_with_members(
 
 
 def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> None:
-    """No member may commit between a rebalance and its new assignment."""
+    """A commit between the joins of a rebalance and its assignment is REBALANCE_IN_PROGRESS."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
-    assert two.commit(7) is OK  # of the old generation, which has not ended
+    assert two.commit(7) is OK  # the old generation has not ended yet
     two.ask_to_join()
     assert (one.joined(), two.joined()) == (OK, OK)
     assert one.commit() is ErrorCode.rebalance_in_progress
@@ -367,7 +368,7 @@ def test_nobody_commits_before_the_new_assignment(cluster: VirtualCluster) -> No
 def test_a_static_member_that_comes_back_takes_its_place_and_nobody_moves(
     cluster: VirtualCluster,
 ) -> None:
-    """A static member that returns takes its place without a rebalance (KIP-345)."""
+    """A static member that returns gets its old assignment without a rebalance (KIP-345)."""
     one, two = members(cluster, "a", "b")
     again = MemberClient(cluster, "b")
     assert again.begin() is OK
@@ -383,7 +384,7 @@ def test_a_static_member_that_comes_back_takes_its_place_and_nobody_moves(
 def test_a_static_leader_that_comes_back_assigns_nothing(
     cluster: VirtualCluster, version: int, *, told: bool
 ) -> None:
-    """A static leader that returns skips the assignment: v9 is told so, older ones do not lead."""
+    """A static leader that returns is answered SkipAssignment in v9, and does not lead in v8."""
     one, _ = members(cluster, "a", "b")
     again = MemberClient(cluster, "a")
     assert again.begin(version) is OK
@@ -408,7 +409,7 @@ def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(
 
 
 def test_who_waits_is_fenced_by_who_comes_with_the_same_instance(cluster: VirtualCluster) -> None:
-    """A waiting member is fenced by another one with its group instance id."""
+    """A static member that waits is fenced when another one joins with its group instance id."""
     one, two = members(cluster, "a", "b")
     one.protocols = {"range": b"new"}
     one.ask_to_join()
@@ -433,7 +434,7 @@ def test_an_operator_removes_a_static_member_by_its_name(cluster: VirtualCluster
 def test_nobody_is_waited_for_in_vain_where_all_members_are_static(
     cluster: VirtualCluster,
 ) -> None:
-    """A rebalance of static members none of whom joins ends with their sessions."""
+    """Static members that do not join a rebalance are removed when their sessions end."""
     one, two = members(cluster, "a", "b")
     one.leave()
     pass_time(cluster, 120.0)
@@ -462,7 +463,7 @@ def test_a_group_is_described(cluster: VirtualCluster) -> None:
     assert told.members[1].group_instance_id == "b"
     assert told.members[0].client_host == "/127.0.0.1"
     one.ask_to_join()
-    told = two.describe()  # the broker does not read the connection of a client whose request waits
+    told = two.describe()  # not `one`: a broker does not read from a connection whose request waits
     assert (told.group_state, told.protocol_data) == ("PreparingRebalance", "")
 
 
@@ -497,7 +498,7 @@ def delete_offsets(cluster: VirtualCluster, topic: str, partition: int = 0) -> E
 
 
 def test_offsets_of_topics_that_nobody_reads_can_be_deleted(cluster: VirtualCluster) -> None:
-    """OffsetDelete deletes offsets of topics that no member reads (KIP-496)."""
+    """OffsetDelete deletes only offsets of topics that no member subscribes to (KIP-496)."""
     assert delete_offsets(cluster, "t") is ErrorCode.group_id_not_found
     [one] = members(cluster, None)
     assert one.commit(3) is OK
@@ -512,7 +513,7 @@ def test_offsets_of_topics_that_nobody_reads_can_be_deleted(cluster: VirtualClus
 
 
 def test_a_group_with_members_is_not_deleted(cluster: VirtualCluster) -> None:
-    """DeleteGroups refuses groups with members."""
+    """DeleteGroups refuses a group that has members."""
     [one] = members(cluster, None)
 
     def delete() -> ErrorCode:
@@ -547,7 +548,7 @@ def test_a_coordinator_that_moves_sends_who_waits_to_the_new_one(cluster: Virtua
 def test_a_coordinator_that_stops_forgets_who_waited_and_no_member(
     cluster: VirtualCluster,
 ) -> None:
-    """A coordinator that stops loses waiting requests and no members."""
+    """A coordinator that stops loses the waiting requests, but none of the group's members."""
     one, two = members(cluster, None, None)
     one.ask_to_join()
     here = cluster.state.coordinator_of("g")
@@ -564,7 +565,8 @@ def test_a_coordinator_that_stops_forgets_who_waited_and_no_member(
 def test_a_member_that_hangs_up_while_it_waits_is_out_in_the_end(cluster: VirtualCluster) -> None:
     """A member that closes its connection while it waits is removed when its session ends.
 
-    The broker cannot see it before: it does not read a connection while it serves a request on it.
+    The broker cannot notice earlier, because it does not read from a connection whose request
+    waits.
     """
     [one] = members(cluster, None)
     gone = MemberClient(cluster)
@@ -594,7 +596,7 @@ def test_a_group_changes_its_state_by_the_table_only(cluster: VirtualCluster) ->
 
 
 def test_heartbeats_leave_no_events_behind(cluster: VirtualCluster) -> None:
-    """Heartbeats do not accumulate events in the schedule."""
+    """Heartbeats do not accumulate events in the cluster's schedule."""
     [one] = members(cluster, None)
     for _ in range(500):
         pass_time(cluster, 0.01, one)

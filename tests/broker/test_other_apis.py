@@ -1,4 +1,4 @@
-"""Every API but Produce, in every version, and what each refuses."""
+"""Every API of the embedded broker except Produce: each version, and what each API refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FETCH_VERSIONS = range(4, 19)
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers; topic ``t`` with partition 0 on broker 0, 1 on broker 1, and 3 records in 0."""
+    """Return two brokers and topic ``t``: partition N is on broker N, and 0 has three records."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     client = made.client()
@@ -321,7 +321,7 @@ def test_every_version_of_every_api_is_answered_without_an_error(
 
 
 def test_every_api_is_tried_in_every_version() -> None:
-    """The test above covers every API and version that is served."""
+    """The requests above cover every API that is served, but Produce and authentication."""
     produce, authentication = {0}, {17, 36}
     assert set(REQUESTS) | produce | authentication == set(APIS)
 
@@ -335,7 +335,7 @@ def api_versions(client: VirtualClient, version: int = 3, name: str = "virtual")
 
 
 def test_api_versions_lists_what_is_served() -> None:
-    """ApiVersions lists the APIs and versions that are served."""
+    """ApiVersions lists the APIs and versions that the broker serves."""
     cluster = VirtualCluster(brokers=3, produce_versions={0: 14, 1: 13, 2: 9})
     highest = []
     for broker in range(3):
@@ -347,7 +347,7 @@ def test_api_versions_lists_what_is_served() -> None:
 
 
 def test_a_broker_serves_no_produce_version_above_its_own() -> None:
-    """A broker announces and serves Produce up to its own version."""
+    """A broker announces and serves Produce up to its own highest version."""
     cluster = VirtualCluster(produce_versions=13)
     broker = cluster.state.brokers[0]
     assert announced(broker)[0] == (0, 0, 13)
@@ -454,7 +454,7 @@ def test_fetch_returns_whole_batches_with_their_offsets(
 def test_fetch_at_the_end_waits_for_a_record_and_no_longer_than_max_wait(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch at the log's end waits for a record, at most ``max_wait``."""
+    """A Fetch at the end of the log waits for a record, at most for ``max_wait``."""
     waiting = client.send(1, 12, fetch_request(cluster, offset=3))
     cluster.run_until(0.2)
     assert client.answer(waiting) is None
@@ -466,7 +466,7 @@ def test_fetch_at_the_end_waits_for_a_record_and_no_longer_than_max_wait(
 
 
 def test_fetch_waits_for_min_bytes(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """Fetch waits until there are ``min_bytes``."""
+    """A Fetch at the end of the log waits until there are ``min_bytes``."""
     waiting = client.send(1, 12, fetch_request(cluster, offset=3, min_bytes=100))
     other = cluster.client()
     other.produce(idempotent_batch(3))
@@ -494,7 +494,7 @@ def test_fetch_is_woken_by_a_rising_high_watermark(
 def test_fetch_outside_of_the_log_is_out_of_range(
     cluster: VirtualCluster, client: VirtualClient, offset: int
 ) -> None:
-    """Fetch outside of the log is OFFSET_OUT_OF_RANGE."""
+    """A Fetch at an offset outside of the log is answered OFFSET_OUT_OF_RANGE."""
     part = fetched(client.ask(1, 12, fetch_request(cluster, offset=offset)))
     assert part.error_code == ErrorCode.offset_out_of_range
 
@@ -502,7 +502,7 @@ def test_fetch_outside_of_the_log_is_out_of_range(
 def test_fetch_of_something_unknown_or_led_elsewhere(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch of unknown topics, other leaders' partitions and other epochs is refused."""
+    """Fetch refuses unknown topics, partitions led by other brokers, and other leader epochs."""
 
     def code(version: int, **changes: Any) -> ErrorCode:
         found: ErrorCode = fetched(
@@ -531,7 +531,7 @@ def test_fetch_keeps_to_max_bytes_but_always_gets_on(
 
 
 def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """Fetch with a session id is FETCH_SESSION_ID_NOT_FOUND."""
+    """The broker keeps no fetch sessions: a session id is answered FETCH_SESSION_ID_NOT_FOUND."""
     answer = client.ask(1, 12, fetch_request(cluster, session_id=5, session_epoch=1))
     assert answer.error_code == ErrorCode.fetch_session_id_not_found
     assert client.ask(1, 12, fetch_request(cluster, session_epoch=0)).session_id == 0
@@ -540,7 +540,7 @@ def test_fetch_knows_no_sessions(cluster: VirtualCluster, client: VirtualClient)
 def test_fetch_below_what_retention_left_is_out_of_range(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Fetch below the log's start is OFFSET_OUT_OF_RANGE."""
+    """A Fetch below the log's start offset is answered OFFSET_OUT_OF_RANGE."""
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"retention.bytes": "150"})
     client.produce(idempotent_batch(3))
@@ -569,13 +569,13 @@ def test_fetch_below_what_retention_left_is_out_of_range(
     ],
 )
 def test_offsets_by_time(client: VirtualClient, timestamp: int, offset: int) -> None:
-    """ListOffsets finds the first offset at or after a time."""
+    """ListOffsets finds the first offset from a timestamp on; negative ones name positions."""
     ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(timestamp)).topics]
     assert (part.error_code, part.offset) == (ErrorCode.none, offset)
 
 
 def test_an_offset_by_time_may_be_inside_a_batch(client: VirtualClient) -> None:
-    """An offset by time may be that of a record inside a batch."""
+    """ListOffsets by timestamp finds a record inside a batch."""
     stamps = [START_MS + 100, START_MS + 200, START_MS + 300]
     client.produce(idempotent_batch(3, timestamps_ms=stamps))
     ((part,),) = [t.partitions for t in client.ask(2, 7, offsets_request(START_MS + 150)).topics]
@@ -597,7 +597,7 @@ def test_list_offsets_is_the_leaders_to_answer(client: VirtualClient) -> None:
 
 
 def test_the_end_of_an_epoch_is_where_its_leader_stopped(cluster: VirtualCluster) -> None:
-    """OffsetForLeaderEpoch returns the end of an epoch."""
+    """OffsetForLeaderEpoch returns the end offset of a leader epoch."""
     partition = cluster.state.topics["t"].partitions[0]
     cluster.state.move_leader(partition, 1)
     other = cluster.client(1)
@@ -647,7 +647,7 @@ def test_all_offsets_of_a_group_are_fetched_without_naming_topics(
 def test_a_commit_for_something_unknown_is_refused(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """OffsetCommit refuses unknown topics and partitions."""
+    """OffsetCommit refuses unknown topics, by name and by topic id."""
     values = commit_request(cluster, 1)
     values["topics"][0] |= {"name": "nope", "topic_id": uuid.UUID(int=4)}
     assert client.ask(8, 9, values).topics[0].partitions[0].error_code == UNKNOWN
@@ -680,7 +680,7 @@ def init(client: VirtualClient, version: int = 5, **changes: Any) -> Entity:
 
 
 def test_every_producer_gets_its_own_id_from_its_brokers_block(cluster: VirtualCluster) -> None:
-    """Producer ids come from the block of the broker that was asked, each once."""
+    """Each broker gives out producer ids from its own block, and each id once."""
     ids = [init(cluster.client(b)).producer_id for b in (0, 0, 1, 0, 1)]
     assert ids == [0, 1, 1000, 2, 1001]
 
@@ -696,7 +696,7 @@ def test_a_block_of_ids_is_followed_by_another_one(cluster: VirtualCluster) -> N
 def test_without_a_transactional_id_the_claimed_one_is_not_looked_at(
     client: VirtualClient,
 ) -> None:
-    """InitProducerId without a transactional id ignores the id in the request."""
+    """InitProducerId without a transactional id ignores the producer id in the request."""
     answer = init(client, producer_id=77, producer_epoch=3)
     assert (answer.producer_id, answer.producer_epoch) == (0, 0)
 
@@ -708,7 +708,7 @@ def coordinator(cluster: VirtualCluster, name: str) -> VirtualClient:
 
 
 def test_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) -> None:
-    """InitProducerId has no field for the retained batches."""
+    """InitProducerId's answer has no field for the number of batches that a broker retains."""
     answer = init(cluster.client())
     assert not [n for n in answer.__dataclass_fields__ if "retain" in n]
 
@@ -716,7 +716,7 @@ def test_init_producer_id_says_nothing_of_the_window(cluster: VirtualCluster) ->
 def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(
     cluster: VirtualCluster,
 ) -> None:
-    """A transactional id keeps its producer id and gets the next epoch."""
+    """Each InitProducerId of a transactional id answers the same producer id and the next epoch."""
     client = coordinator(cluster, "tx")
     answers = [init(client, transactional_id="tx") for _ in range(3)]
     assert len({a.producer_id for a in answers}) == 1
@@ -742,7 +742,7 @@ def test_a_transactional_id_out_of_epochs_gets_a_new_producer_id(cluster: Virtua
 def test_a_claim_that_is_not_the_current_one_is_fenced(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
-    """InitProducerId with an outdated id and epoch is PRODUCER_FENCED (KIP-360)."""
+    """InitProducerId with an outdated epoch is refused as fenced (KIP-360)."""
     client = coordinator(cluster, "tx")
     first = init(client, transactional_id="tx")
     init(client, transactional_id="tx")
@@ -751,7 +751,7 @@ def test_a_claim_that_is_not_the_current_one_is_fenced(
 
 
 def test_what_no_transactional_producer_may_ask(cluster: VirtualCluster) -> None:
-    """InitProducerId refuses impossible requests with Kafka's codes."""
+    """InitProducerId refuses a wrong coordinator, an empty id and timeouts out of range."""
     client = coordinator(cluster, "tx")
     other = cluster.client(1 - client.connection.broker_id)
     assert init(other, transactional_id="tx").error_code == ErrorCode.not_coordinator
@@ -781,7 +781,7 @@ def test_a_topic_is_created_as_asked(cluster: VirtualCluster, client: VirtualCli
 
 
 def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
-    """CreateTopics with -1 uses the cluster's defaults."""
+    """CreateTopics takes the cluster's default where a number is -1."""
     defaults = {"num.partitions": "4", "default.replication.factor": "2"}
     cluster.state.set_broker_configs(None, defaults)
     wanted = creation("n", num_partitions=-1, replication_factor=-1)
@@ -830,7 +830,7 @@ def test_minus_1_takes_the_clusters_defaults(cluster: VirtualCluster) -> None:
 def test_a_topic_that_cannot_be_is_refused(
     cluster: VirtualCluster, client: VirtualClient, wanted: dict[str, Any], code: ErrorCode
 ) -> None:
-    """CreateTopics refuses impossible topics with Kafka's codes."""
+    """CreateTopics refuses invalid topics with the error codes of Kafka."""
     (answer,) = create(client, wanted)
     assert answer.error_code == code
     assert answer.error_message
@@ -838,7 +838,7 @@ def test_a_topic_that_cannot_be_is_refused(
 
 
 def test_a_name_given_twice_fails_once(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """A name given twice to CreateTopics fails once."""
+    """CreateTopics answers INVALID_REQUEST once for a name given twice, and creates the others."""
     answers = create(client, creation("n"), creation("n"), creation("m"))
     assert {a.name: a.error_code for a in answers} == {
         "n": ErrorCode.invalid_request,
@@ -869,7 +869,7 @@ def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualCli
 def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """DeleteTopics works by name and id, and a recreated topic has a new id."""
+    """DeleteTopics deletes by name and by id, and a topic that is created anew has a new id."""
     first = cluster.state.topics["t"].id
 
     def delete(**which: Any) -> Entity:
@@ -892,9 +892,10 @@ def test_describe_cluster_refuses_to_speak_for_controllers(client: VirtualClient
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_one_may_do_is_told_to_those_who_ask(client: VirtualClient, asked: bool) -> None:
-    """Authorized operations (KIP-430) are the bits that a broker without an authorizer sends.
+    """Brokers answer authorized operations (KIP-430) only to requests that ask for them.
 
-    The request is the one of kafka-python's admin client.
+    The bits are those of a Kafka broker without an authorizer. The request is the one that
+    kafka-python's admin client sends.
     """
     create(client, creation("t"))
     values = {"include_cluster_authorized_operations": asked}
@@ -940,7 +941,7 @@ def delete_records(client: VirtualClient, offset: int, partition: int = 0) -> En
 def test_delete_records_moves_the_start_up_to_what_is_committed(
     client: VirtualClient, offset: int, code: ErrorCode, start: int
 ) -> None:
-    """DeleteRecords moves the log's start, at most to the high watermark."""
+    """DeleteRecords moves the log's start offset, at most up to the high watermark."""
     part = delete_records(client, offset)
     assert (part.error_code, part.low_watermark) == (code, start)
 
@@ -948,7 +949,7 @@ def test_delete_records_moves_the_start_up_to_what_is_committed(
 def test_delete_records_is_the_leaders_and_not_of_compacted_topics(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """DeleteRecords is served by the leader, and refused for compacted topics."""
+    """Only a partition's leader serves DeleteRecords, and refuses it for compacted topics."""
     assert delete_records(client, 0, partition=1).error_code == NOT_LEADER
     assert delete_records(client, 0, partition=9).error_code == UNKNOWN
     topic = cluster.state.topics["t"]
@@ -979,7 +980,7 @@ def test_who_wrote_what_was_deleted_is_remembered_but_not_with_the_whole_log_aft
 
 
 def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) -> None:
-    """ListOffsets by time ignores records below the log's start."""
+    """ListOffsets by timestamp ignores records below the log's start offset."""
     three = [START_MS + 100, START_MS + 110, START_MS + 120]
     client.produce(idempotent_batch(3, 3, timestamps_ms=three))
     delete_records(client, 4)
@@ -1004,7 +1005,7 @@ def test_a_time_is_looked_for_above_the_start_of_the_log(client: VirtualClient) 
 
 
 def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> None:
-    """Metadata returns a topic that is named twice once."""
+    """Metadata answers a topic that the request names twice only once."""
     twice = metadata_request()
     twice["topics"] *= 2
     assert [t.name for t in client.ask(3, 13, twice).topics] == ["t"]
@@ -1013,7 +1014,7 @@ def test_a_topic_named_twice_in_metadata_is_told_once(client: VirtualClient) -> 
 def test_a_topic_to_be_deleted_by_name_and_by_id_is_deleted_by_neither(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """DeleteTopics deletes nothing for a topic named by both name and id."""
+    """DeleteTopics does not delete a topic that a request names both by name and by id."""
     topic_id = cluster.state.topics["t"].id
     named = [{"name": "t", "topic_id": None}, {"name": None, "topic_id": topic_id}]
     values = {"topics": named, "timeout": timedelta(seconds=30)}
@@ -1023,7 +1024,7 @@ def test_a_topic_to_be_deleted_by_name_and_by_id_is_deleted_by_neither(
 
 
 def test_an_id_without_an_epoch_is_no_claim(client: VirtualClient) -> None:
-    """A producer id without an epoch is no claim in InitProducerId."""
+    """InitProducerId refuses a producer id without an epoch, and an epoch without an id."""
     for claimed in ((5, -1), (-1, 5)):
         values = {
             "transactional_id": None,
@@ -1039,7 +1040,7 @@ def test_an_id_without_an_epoch_is_no_claim(client: VirtualClient) -> None:
 def test_a_time_that_is_a_name_is_known_since_a_version(
     client: VirtualClient, stamp: int, since: int
 ) -> None:
-    """Each special time of ListOffsets is known from its version on."""
+    """ListOffsets knows each negative timestamp from the version that introduced it."""
     for version in range(1, 12):
         wanted = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": stamp}
         values = {

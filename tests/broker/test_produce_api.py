@@ -1,4 +1,4 @@
-"""Produce against one broker: every check in Kafka's order, and the answers."""
+"""Produce against one embedded broker: its checks, in Kafka's order, and its answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def offset_of(part: Entity) -> int:
 
 
 def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any]]) -> list[Entity]:
-    """Return the answers to all entries of one request for one topic."""
+    """Return the answers to all entries of one Produce request for one topic."""
     values = {
         "transactional_id": None,
         "acks": -1,
@@ -65,7 +65,7 @@ def produce_all(client: VirtualClient, topic_id: UUID, parts: list[dict[str, Any
 def answers_of(
     cluster: VirtualCluster, client: VirtualClient, records: dict[int, bytes]
 ) -> list[Entity]:
-    """Return the answers to records by partition."""
+    """Send one Produce request with these records per partition, and return the answers."""
     parts = [{"index": index, "records": data} for index, data in records.items()]
     return produce_all(client, cluster.state.topics["t"].id, parts)
 
@@ -95,7 +95,7 @@ def test_every_version_appends_and_answers_the_offset(
 
 @pytest.mark.parametrize("version", [3, 12])
 def test_an_unknown_name_is_unknown_topic_or_partition(client: VirtualClient, version: int) -> None:
-    """An unknown topic name is UNKNOWN_TOPIC_OR_PARTITION."""
+    """A Produce to an unknown topic or partition is answered UNKNOWN_TOPIC_OR_PARTITION."""
     for where in ({"topic": "nope"}, {"partition": 2}, {"partition": -1}):
         part = client.produce(idempotent_batch(0), version=version, **where)
         assert part.error_code == ErrorCode.unknown_topic_or_partition
@@ -105,7 +105,7 @@ def test_an_unknown_name_is_unknown_topic_or_partition(client: VirtualClient, ve
 def test_an_unknown_topic_id_is_unknown_topic_id(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """An unknown topic id is UNKNOWN_TOPIC_ID."""
+    """A Produce with an unknown topic id is answered UNKNOWN_TOPIC_ID."""
     old = cluster.state.topics["t"]
     cluster.state.delete_topic(old)
     cluster.state.create_topic("t", partitions=1)
@@ -115,7 +115,7 @@ def test_an_unknown_topic_id_is_unknown_topic_id(
 
 
 def test_a_flipped_bit_is_corrupt_message(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """A batch with a flipped bit is CORRUPT_MESSAGE."""
+    """A batch with a flipped bit is refused as CORRUPT_MESSAGE."""
     data = bytearray(idempotent_batch(0, 3))
     data[-1] ^= 1
     part = client.produce(bytes(data))
@@ -137,7 +137,7 @@ def test_a_flipped_bit_is_corrupt_message(cluster: VirtualCluster, client: Virtu
 def test_anything_but_one_batch_is_invalid_record(
     client: VirtualClient, records: bytes | None
 ) -> None:
-    """Anything but exactly one v2 batch is INVALID_RECORD."""
+    """Anything but exactly one v2 batch is refused as INVALID_RECORD."""
     assert client.produce(records).error_code == ErrorCode.invalid_record
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_a_batch_spoils_the_whole_request(
 def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """Bytes behind a batch are ignored only if they are too few for another one."""
+    """A broker ignores up to 11 bytes after a batch: from 12 on they must be another batch."""
     good = idempotent_batch(0)
     parts = answers_of(cluster, client, {0: good + bytes(11), 1: good + bytes(12)})
     assert [p.error_code for p in parts] == [ErrorCode.none, ErrorCode.corrupt_message]
@@ -166,7 +166,7 @@ def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
 
 
 def test_before_version_7_a_codec_that_is_none_spoils_the_request(client: VirtualClient) -> None:
-    """An unknown codec fails the whole request before v7."""
+    """An unknown codec fails the partition, and before Produce v7 the whole request."""
     batch = resealed(idempotent_batch(0), 21, ">h", 6)
     part = client.produce(batch, version=6)
     assert (part.error_code, part.log_start_offset) == (ErrorCode.unknown_server_error, -1)
@@ -177,7 +177,7 @@ def test_before_version_7_a_codec_that_is_none_spoils_the_request(client: Virtua
 def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A producer's LogAppendTime bit is refused with LogAppendTime, cleared with CreateTime."""
+    """A batch that claims LogAppendTime is refused on LogAppendTime topics, or loses the claim."""
     claim = resealed(idempotent_batch(0, 2), 21, ">h", 0x08)
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})
@@ -192,7 +192,7 @@ def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
 def test_of_a_partition_named_twice_the_last_batch_counts(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """If a request names a partition twice, the last batch counts."""
+    """If a request names a partition twice, the broker appends the last batch only."""
     topic = cluster.state.topics["t"]
     entries = [
         {"index": 0, "records": idempotent_batch(0)},
@@ -205,7 +205,7 @@ def test_of_a_partition_named_twice_the_last_batch_counts(
 def test_a_stamp_of_minus_1_is_none_and_never_too_old(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A timestamp of -1 means none, and is never too old."""
+    """A timestamp of -1 means that a record has none, and is never refused as too old."""
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
     part = client.produce(idempotent_batch(0, timestamps_ms=[-1]))
@@ -218,7 +218,7 @@ def test_a_stamp_of_minus_1_is_none_and_never_too_old(
 def test_no_more_replicas_are_wanted_in_sync_than_there_are(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """acks=all requires at most as many replicas in sync as there are."""
+    """acks=all requires at most as many in-sync replicas as the partition has replicas."""
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"min.insync.replicas": "5"})
     replicas = len(topic.partitions[0].replicas)
@@ -236,7 +236,7 @@ def test_no_more_replicas_are_wanted_in_sync_than_there_are(
         (57, ">i", 0, ErrorCode.invalid_record),  # no records
         (53, ">i", -1, ErrorCode.invalid_record),  # a producer id without a sequence
         (21, ">h", 0x20, ErrorCode.invalid_record),  # a control batch
-        # A transactional batch without a transactional id.
+        # a transactional batch without a transactional id
         (21, ">h", 0x10, ErrorCode.transactional_id_authorization_failed),
         (21, ">h", 0x05, ErrorCode.unknown_server_error),  # no such codec
     ],
@@ -249,7 +249,7 @@ def test_a_header_no_producer_may_send_is_refused(
     value: int,
     code: ErrorCode,
 ) -> None:
-    """Each impossible header field is refused with Kafka's code."""
+    """Produce refuses each impossible header field with the error code of Kafka."""
     part = client.produce(resealed(idempotent_batch(0, 3), at, layout, value))
     assert part.error_code == code
     assert part.base_offset == -1
@@ -257,7 +257,7 @@ def test_a_header_no_producer_may_send_is_refused(
 
 
 def test_zstd_needs_version_7(client: VirtualClient) -> None:
-    """zstd before Produce v7 is UNSUPPORTED_COMPRESSION_TYPE."""
+    """zstd before Produce v7 is refused as UNSUPPORTED_COMPRESSION_TYPE."""
     data = idempotent_batch(0, codec=Codec.ZSTD)
     part = client.produce(data, version=6)
     assert part.error_code == ErrorCode.unsupported_compression_type
@@ -266,13 +266,13 @@ def test_zstd_needs_version_7(client: VirtualClient) -> None:
 
 @pytest.mark.parametrize("acks", [2, -2, 5])
 def test_acks_must_be_minus_1_0_or_1(client: VirtualClient, acks: int) -> None:
-    """acks other than -1, 0 and 1 are INVALID_REQUIRED_ACKS."""
+    """Produce refuses acks other than -1, 0 and 1 as INVALID_REQUIRED_ACKS."""
     part = client.produce(idempotent_batch(0), acks=acks)
     assert part.error_code == ErrorCode.invalid_required_acks
 
 
 def test_acks_0_appends_without_an_answer(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """acks=0 appends without an answer."""
+    """With acks=0 the broker appends the batch and sends no answer."""
     sent = client.send_produce(idempotent_batch(0), acks=0)
     assert log_end(cluster) == 1
     assert cluster.deliveries == []
@@ -283,7 +283,7 @@ def test_acks_0_appends_without_an_answer(cluster: VirtualCluster, client: Virtu
 def test_acks_0_that_fails_closes_the_connection(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A failure with acks=0 closes the connection."""
+    """The broker closes the connection if a Produce with acks=0 fails."""
     client.send_produce(b"rubbish", acks=0)
     (delivery,) = cluster.deliveries
     assert delivery.close
@@ -292,7 +292,7 @@ def test_acks_0_that_fails_closes_the_connection(
 def test_acks_1_does_not_wait_for_the_high_watermark(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """acks=1 is answered without waiting for the high watermark."""
+    """A Produce with acks=1 is answered without waiting for the high watermark."""
     cluster.state.topics["t"].partitions[0].hold_high_watermark()
     assert offset_of(client.produce(idempotent_batch(0), acks=1)) == 0
     assert cluster.now == 0
@@ -315,7 +315,7 @@ def test_a_batch_over_max_message_bytes_is_too_large_also_when_it_is_a_duplicate
 def test_a_time_too_old_is_refused_also_when_it_is_a_duplicate(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A timestamp too old is INVALID_TIMESTAMP, even for a duplicate."""
+    """A batch whose timestamp is too old is INVALID_TIMESTAMP, even if it is a duplicate."""
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"message.timestamp.before.max.ms": "1000"})
     data = idempotent_batch(0, 2)
@@ -330,7 +330,7 @@ def test_a_time_too_old_is_refused_also_when_it_is_a_duplicate(
 def test_a_time_more_than_an_hour_ahead_is_refused_and_the_record_named(
     client: VirtualClient,
 ) -> None:
-    """A timestamp more than an hour ahead is refused, and the record is named (KIP-467)."""
+    """A timestamp more than an hour ahead is refused, and the answer names the record (KIP-467)."""
     good, bad = START_MS + HOUR_MS - 1000, START_MS + HOUR_MS + 1000
     part = client.produce(idempotent_batch(0, timestamps_ms=[good, bad]))
     assert part.error_code == ErrorCode.invalid_timestamp
@@ -341,7 +341,7 @@ def test_a_time_more_than_an_hour_ahead_is_refused_and_the_record_named(
 def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A compacted topic refuses records without a key, and names them (KIP-467)."""
+    """A compacted topic refuses records without a key, and the answer names them (KIP-467)."""
     cluster.state.set_topic_configs(cluster.state.topics["t"], {"cleanup.policy": "compact"})
     part = client.produce(idempotent_batch(0, 2))
     assert part.error_code == ErrorCode.invalid_record
@@ -352,7 +352,7 @@ def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(
 def test_log_append_time_is_answered_and_stored(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """With LogAppendTime the broker's time is stored and answered."""
+    """On a LogAppendTime topic the broker's time is stored and answered."""
     cluster.state.set_topic_configs(
         cluster.state.topics["t"], {"message.timestamp.type": "LogAppendTime"}
     )
@@ -399,7 +399,7 @@ def test_each_partition_of_a_request_has_its_own_outcome(
 
 
 def test_a_transactional_batch_of_an_id_nobody_knows_is_refused(client: VirtualClient) -> None:
-    """A transactional batch of an unknown transactional id is refused."""
+    """A transactional batch with an unknown transactional id is INVALID_PRODUCER_ID_MAPPING."""
     batch = resealed(idempotent_batch(0), 21, ">h", 0x10)
     part = client.produce(batch, transactional_id="tx")
     assert part.error_code == ErrorCode.invalid_producer_id_mapping
@@ -413,14 +413,14 @@ def test_a_transactional_id_alone_makes_no_transaction(client: VirtualClient) ->
 def test_an_all_codecs_log_keeps_the_producers_bytes(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """The log keeps the producer's bytes for every codec."""
+    """The log keeps the bytes that the producer sent, for every codec."""
     for sequence, codec in enumerate(Codec):
         client.produce(idempotent_batch(sequence, codec=codec, value=b"abc" * 50))
     batches = cluster.state.topics["t"].partitions[0].replicas[0].log.batches
     assert [b.header.codec for b in batches] == [0, 1, 2, 3, 4]
 
 
-# -- the last-N memory and KIP-1269 on the wire ----------------------------------------------------
+# -- the last N batches, and KIP-1269 on the wire --------------------------------------------------
 
 
 def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
@@ -428,7 +428,7 @@ def fill(client: VirtualClient, batches: int, **options: int) -> list[Entity]:
 
 
 def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> None:
-    """Produce v14 has KIP-1269's tagged field per partition; v13 has it nowhere."""
+    """Answers to Produce v14 have KIP-1269's tagged field per partition; v13 has no such field."""
     cluster = VirtualCluster(retain=20)
     cluster.state.create_topic("t", partitions=1)
     client = cluster.client()
@@ -440,13 +440,13 @@ def test_the_tag_sits_in_the_partition_response_of_v14_and_nowhere_in_v13() -> N
 
 
 def test_the_tag_is_absent_when_it_is_5(client: VirtualClient) -> None:
-    """The tagged field is absent when the value is 5, its default."""
+    """KIP-1269's tagged field is absent when the value is 5, its default."""
     part = client.produce(idempotent_batch(0), version=14)
     assert part.producer_state_batches_to_retain is None
 
 
 def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: VirtualClient) -> None:
-    """Lowering 20 to 5 makes the tagged field disappear."""
+    """KIP-1269's tagged field disappears from the answers when the topic's 20 is lowered to 5."""
     topic = cluster.state.topics["t"]
     name = "producer.state.batches.to.retain"
     cluster.state.set_topic_configs(topic, {name: "20"})
@@ -457,7 +457,7 @@ def test_20_lowered_to_5_arrives_as_absence(cluster: VirtualCluster, client: Vir
 
 
 def test_the_tag_comes_with_successes_only() -> None:
-    """Only successful partitions carry the tagged field."""
+    """KIP-1269's tagged field is in the answers of successful partitions only."""
     cluster = VirtualCluster(retain=20)
     cluster.state.create_topic("t", partitions=1)
     client = cluster.client()
@@ -468,7 +468,7 @@ def test_the_tag_comes_with_successes_only() -> None:
 
 
 def test_a_v14_request_is_a_v13_request() -> None:
-    """Produce requests in v13 and v14 have the same body."""
+    """Produce v13 and v14 have the same request body."""
     answers = []
     for version in (13, 14):
         cluster = VirtualCluster()
@@ -499,7 +499,7 @@ def test_exactly_n_batches_are_remembered_per_producer_and_partition(retain: int
 
 
 def test_two_topics_5_and_20_on_one_broker_are_each_remembered_by_their_own() -> None:
-    """Two topics on one broker have different numbers of remembered batches."""
+    """Two topics on one broker may retain different numbers of batches."""
     cluster = VirtualCluster()
     for name, retain in (("five", "5"), ("twenty", "20")):
         configs = {"producer.state.batches.to.retain": retain}

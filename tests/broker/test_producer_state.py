@@ -1,4 +1,4 @@
-"""The sequence check and the memory of the last N batches, as in Kafka 4.3.1."""
+"""The broker's sequence check and its memory of the last N batches, as in Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 class Partition:
-    """Appends the batches that pass the check."""
+    """A log to which a batch is appended if it passes the sequence check."""
 
     def __init__(self, retain: int = 5) -> None:
         self.states = ProducerStates()
@@ -72,9 +72,9 @@ def test_an_unknown_producer_of_transactions_v2_must_begin_at_zero() -> None:
 
 
 def test_it_must_not_if_it_first_spoke_v1() -> None:
-    """A producer whose first request was v1 may begin at any sequence, as in Kafka 4.3.1.
+    """A producer whose first request was of transactions v1 may begin at any sequence.
 
-    Kafka notes which protocol a producer speaks when it is first verified.
+    Kafka 4.3.1 notes which protocol a producer speaks when the producer is first verified.
     """
     partition = Partition()
     partition.states.verifying(partition.header(7), zero_first=False)
@@ -91,7 +91,7 @@ def test_a_gap_is_out_of_order() -> None:
 
 
 def test_a_duplicate_within_the_memory_gets_its_original_offset() -> None:
-    """A duplicate among the remembered batches is answered with its first offset."""
+    """A duplicate of a remembered batch is answered with the original's offsets."""
     partition = Partition()
     for first in range(0, 50, 10):
         partition.offer(first, 10)
@@ -103,7 +103,7 @@ def test_a_duplicate_within_the_memory_gets_its_original_offset() -> None:
 
 @pytest.mark.parametrize("retain", [5, 20])
 def test_a_duplicate_older_than_the_memory_is_out_of_order(retain: int) -> None:
-    """A duplicate older than the remembered batches is OUT_OF_ORDER."""
+    """A duplicate of a batch that is not remembered any more is OUT_OF_ORDER_SEQUENCE_NUMBER."""
     partition = Partition(retain)
     for sequence in range(retain + 1):
         partition.offer(sequence)
@@ -114,7 +114,7 @@ def test_a_duplicate_older_than_the_memory_is_out_of_order(retain: int) -> None:
 
 
 def test_the_same_sequences_cut_differently_are_no_duplicate() -> None:
-    """The same sequences in other batches are no duplicates."""
+    """Remembered sequences that are cut into other batches are refused, not taken as duplicates."""
     partition = Partition()
     partition.offer(0, 10)
     assert partition.refusal(0, 5) == ErrorCode.out_of_order_sequence_number
@@ -122,7 +122,7 @@ def test_the_same_sequences_cut_differently_are_no_duplicate() -> None:
 
 
 def test_a_lower_epoch_is_fenced() -> None:
-    """A lower epoch is INVALID_PRODUCER_EPOCH."""
+    """A batch of a lower epoch is refused as INVALID_PRODUCER_EPOCH."""
     partition = Partition()
     partition.offer(0, epoch=3)
     assert partition.refusal(1, epoch=2) == ErrorCode.invalid_producer_epoch
@@ -130,7 +130,7 @@ def test_a_lower_epoch_is_fenced() -> None:
 
 
 def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
-    """A higher epoch begins at sequence 0, and its first batch replaces the old epoch's."""
+    """A higher epoch begins at sequence 0, and its first batch replaces the older epoch's."""
     partition = Partition()
     partition.offer(0, 10, epoch=0)
     assert partition.refusal(10, epoch=1) == ErrorCode.out_of_order_sequence_number
@@ -142,7 +142,7 @@ def test_a_higher_epoch_begins_at_zero_and_forgets_the_old_one() -> None:
 
 
 def test_sequences_of_an_older_epoch_are_no_duplicates() -> None:
-    """Sequences remembered from an older epoch make no duplicates."""
+    """A batch is no duplicate of one with the same sequences in an older epoch."""
     partition = Partition()
     partition.offer(0, 10, epoch=0)
     partition.offer(10, 10, epoch=0)
@@ -152,7 +152,7 @@ def test_sequences_of_an_older_epoch_are_no_duplicates() -> None:
 
 
 def test_sequences_wrap_from_2147483647_to_0() -> None:
-    """Sequence 0 follows 2147483647 inside a batch."""
+    """Sequence 0 follows 2147483647 in the middle of a batch."""
     partition = Partition()
     partition.offer(MAX_SEQUENCE - 7, 10)
     entry = partition.states.entry(7)
@@ -166,7 +166,7 @@ def test_sequences_wrap_from_2147483647_to_0() -> None:
 
 
 def test_the_batch_after_one_that_ends_at_2147483647_begins_at_zero() -> None:
-    """The batch after sequence 2147483647 begins at 0."""
+    """Sequence 0 begins the batch after one that ends with 2147483647."""
     partition = Partition()
     partition.offer(MAX_SEQUENCE)
     assert partition.refusal(MAX_SEQUENCE, 2) == ErrorCode.out_of_order_sequence_number
@@ -174,17 +174,17 @@ def test_the_batch_after_one_that_ends_at_2147483647_begins_at_zero() -> None:
 
 
 def test_expiry_goes_by_the_newest_record_of_the_last_batch() -> None:
-    """A producer expires by the newest timestamp of its last batch (KIP-854)."""
+    """A producer expires by the newest timestamp in its last batch (KIP-854)."""
     old = START_MS - DAY_MS - 3_600_000
     partition = Partition()
     partition.offer(0, timestamp_ms=START_MS)
     partition.offer(1, timestamp_ms=old)
     assert partition.states.expire(START_MS, DAY_MS) == [7]
-    assert partition.offer(1, timestamp_ms=old) is None, "the same batch, appended twice"
+    assert partition.offer(1, timestamp_ms=old) is None, "the same batch is appended twice"
 
 
 def test_expiry_spares_a_producer_whose_last_batch_is_new_whatever_came_before() -> None:
-    """A producer whose last batch is new does not expire, whatever came before."""
+    """A producer with a new last batch does not expire, whatever its earlier timestamps were."""
     partition = Partition()
     partition.offer(0, timestamp_ms=START_MS - 10 * DAY_MS)
     partition.offer(1, timestamp_ms=START_MS)
@@ -209,7 +209,7 @@ def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:
 
 
 def test_a_snapshot_goes_with_the_whole_log() -> None:
-    """The snapshot is lost when the whole log was removed."""
+    """A snapshot is lost together with the log if the whole log was removed."""
     partition = Partition(retain=5)
     partition.offer(0)
     partition.states.through_snapshot(of_empty_log=True)
@@ -236,7 +236,7 @@ def test_a_replay_of_the_log_restores_the_whole_memory() -> None:
 
 
 def test_lowering_the_memory_takes_effect_with_the_next_append() -> None:
-    """A lower number of remembered batches applies from the next append on."""
+    """Lowering the number of remembered batches takes effect with the next append."""
     partition = Partition(retain=20)
     for sequence in range(20):
         partition.offer(sequence)
@@ -258,7 +258,7 @@ def test_batches_without_a_producer_id_are_not_remembered() -> None:
 
 @given(st.integers(0, MAX_SEQUENCE), st.integers(0, MAX_SEQUENCE))
 def test_sequence_arithmetic_is_addition_modulo_2_to_the_31(sequence: int, records: int) -> None:
-    """`sequence_after` is addition modulo 2^31."""
+    """`sequence_after` adds modulo 2^31."""
     assert sequence_after(sequence, records) == (sequence + records) % WRAP
 
 
@@ -270,7 +270,7 @@ def test_sequence_arithmetic_is_addition_modulo_2_to_the_31(sequence: int, recor
 def test_exactly_the_last_n_batches_are_recognised(
     start: int, counts: list[int], retain: int
 ) -> None:
-    """Exactly the last N batches are recognised as duplicates, across the wrap, too."""
+    """Exactly the last N batches are recognised as duplicates, also where sequences wrap."""
     partition = Partition(retain)
     firsts = []
     at = start

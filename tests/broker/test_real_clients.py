@@ -1,8 +1,9 @@
 """Clients of other projects produce to the embedded cluster and read back from it.
 
-aiokafka, kafka-python and confluent-kafka (librdkafka) are independent witnesses. Each writes keys,
-headers, tombstones and empty values in every codec, and each is read by another one, so that a
-shared misunderstanding would need three authors. All three read what aioidem writes.
+aiokafka, kafka-python and confluent-kafka (librdkafka) were written independently. Each writes
+keys, headers, tombstones and empty values in every codec, and another one reads them, so that a
+misunderstanding of the embedded cluster would have to be shared by three projects. All three also
+read what aioidem writes.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking client in a thread beside the broker's loop."""
+    """Run a blocking client in a thread, while the brokers run on the event loop."""
     return await anyio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
 
 
@@ -213,7 +214,7 @@ async def read(client: str, servers: str) -> list[Record]:
 async def test_what_one_client_writes_another_reads_back_byte_for_byte(
     writer: str, reader: str, codec: str
 ) -> None:
-    """Records written by one client are read back unchanged by another."""
+    """Records that one client writes are read back unchanged by another one."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, partitions=1)
@@ -265,7 +266,7 @@ async def test_a_stock_admin_client_makes_configures_and_deletes_topics() -> Non
 
 
 async def test_stock_producers_and_consumers_follow_a_leader_that_moves() -> None:
-    """A producer and a consumer of each project follow a moving leader without a restart."""
+    """aiokafka's producer and consumer follow a leader that moves, without a restart."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC, replication=2)

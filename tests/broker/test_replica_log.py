@@ -1,4 +1,4 @@
-"""The in-memory log of a replica."""
+"""The in-memory log of a replica of the embedded broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def filled(*counts: int) -> Log:
 
 
 def test_a_batch_is_read_back_with_its_offset_and_leader_epoch() -> None:
-    """A batch is read back with its offset and leader epoch."""
+    """A stored batch is read back with its offset and leader epoch."""
     (batch,) = read_batches(stored(1234, 3, epoch=9).wire())
     assert (batch.base_offset, batch.leader_epoch) == (1234, 9)
     assert batch.crc_ok()
@@ -41,7 +41,7 @@ def test_a_batch_is_read_back_with_its_offset_and_leader_epoch() -> None:
 
 
 def test_log_append_time_replaces_the_records_time_and_keeps_the_checksum_right() -> None:
-    """LogAppendTime replaces the timestamps, and the checksum stays right."""
+    """LogAppendTime replaces the timestamps of a batch, and its checksum is corrected."""
     kept = stored(10, 2, log_append_time=True)
     check_crc(kept.data, kept.header)
     (batch,) = read_batches(kept.wire())
@@ -59,14 +59,14 @@ def test_reading_begins_with_the_batch_that_holds_the_offset() -> None:
 
 
 def test_reading_stops_below_the_high_watermark() -> None:
-    """A read ends below the offset it is given."""
+    """A read returns only batches that end below the offset `below`."""
     log = filled(5, 5, 5)
     assert [b.base_offset for b in log.read(0, 10**6, 10, at_least_one=True)] == [0, 5]
     assert log.read(0, 10**6, 4, at_least_one=True) == []
 
 
 def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None:
-    """A read keeps to its bytes, except for the first batch if asked."""
+    """A read returns no more bytes than asked, but for a first batch that must be returned."""
     log = filled(5, 5, 5)
     one = len(log.batches[0].data)
     assert len(log.read(0, 2 * one, 15, at_least_one=True)) == 2
@@ -75,7 +75,7 @@ def test_reading_keeps_to_its_bytes_but_for_the_first_batch_when_asked() -> None
 
 
 def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() -> None:
-    """Retention removes whole batches from the beginning, never the newest."""
+    """Retention removes whole batches from the start of the log, and never the newest batch."""
     log = filled(5, 5, 5)
     log.enforce_retention(log.size - 1)
     assert (log.start_offset, log.end_offset) == (5, 15)
@@ -85,7 +85,7 @@ def test_retention_forgets_whole_batches_from_the_head_and_never_the_newest() ->
 
 
 def test_offsets_are_found_by_time() -> None:
-    """Offsets are found by time."""
+    """The log finds the first batch that reaches a timestamp, and the batch with the newest one."""
     log = Log()
     for offset, stamp in enumerate((10, 50, 30, 70)):
         log.append(stored(offset, stamp=stamp))
@@ -113,7 +113,7 @@ def test_the_end_of_an_epoch_is_where_the_next_one_begins() -> None:
 
 
 def test_truncation_to_the_common_end_leaves_what_both_logs_share() -> None:
-    """Truncation to the common end leaves what both logs share."""
+    """Truncating a follower at the common end leaves the batches that both logs share."""
     leader, follower = filled(5, 5), Log()
     follower.copy_from(leader)
     follower.append(stored(10, 3))
@@ -126,7 +126,7 @@ def test_truncation_to_the_common_end_leaves_what_both_logs_share() -> None:
 
 
 def test_logs_that_share_nothing_are_cut_to_the_start() -> None:
-    """Logs that share nothing are truncated to their start."""
+    """A log that shares no batch with the leader's is truncated to its start."""
     ours, theirs = filled(5), filled(5)
     assert ours.common_end(theirs) == 0
     assert ours.truncate(0)
@@ -135,7 +135,7 @@ def test_logs_that_share_nothing_are_cut_to_the_start() -> None:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
 def test_every_offset_is_found_in_its_batch(counts: list[int], data: st.DataObject) -> None:
-    """Every offset of a log is found in its batch."""
+    """A read at any offset of the log begins with the batch that contains the offset."""
     log = filled(*counts)
     offset = data.draw(st.integers(0, log.end_offset - 1))
     (batch,) = log.read(offset, 1, log.end_offset, at_least_one=True)

@@ -1,4 +1,4 @@
-"""Delivery times of a simulated link."""
+"""Delivery times of the embedded cluster's simulated link."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from aioidem._broker.link import Lane, Link
 
 
 def test_each_direction_takes_half_of_the_round_trip() -> None:
-    """Each direction takes half of the round-trip time."""
+    """Each direction of a link takes half of the round-trip time."""
     link = Link(rtt=0.5)
     assert link.down.due(link.up.due(10.0, 100), 100) == 10.5
 
 
 def test_messages_are_pipelined_and_not_spaced_by_the_delay() -> None:
-    """Messages sent at one time arrive at one time."""
+    """Messages sent at one time over a lane with a delay arrive at one time."""
     lane = Lane(0.075, None)
     assert [lane.due(1.0, 16384) for _ in range(5)] == [1.075] * 5
 
 
 def test_bandwidth_spaces_messages_by_their_bytes() -> None:
-    """A bandwidth spaces messages by their bytes."""
+    """On a lane with a bandwidth each message takes its size divided by the bandwidth."""
     lane = Lane(1.0, 1000.0)
     assert [lane.due(0.0, 500) for _ in range(3)] == [1.5, 2.0, 2.5]
     assert lane.due(10.0, 500) == 11.5
@@ -37,7 +37,7 @@ def test_a_shorter_delay_does_not_overtake_what_is_on_its_way() -> None:
 
 
 def test_bandwidth_can_be_lifted() -> None:
-    """A bandwidth can be removed."""
+    """A link's bandwidth can be removed."""
     link = Link(bandwidth=1.0)
     assert link.up.due(0.0, 5) == 5.0
     link.set_bandwidth(None)
@@ -52,7 +52,7 @@ def test_bandwidth_can_be_lifted() -> None:
 def test_order_is_kept_and_nothing_arrives_before_its_delay(
     delay: float, bandwidth: float | None, messages: list[tuple[float, int]]
 ) -> None:
-    """Order is kept, and no message arrives before its delay."""
+    """A lane keeps messages in order, and none arrives before its delay has passed."""
     lane = Lane(delay, bandwidth)
     now = last = 0.0
     for pause, size in messages:

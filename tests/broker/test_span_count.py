@@ -1,4 +1,4 @@
-"""The broker's count of how far a producer runs ahead of its oldest unresolved batch."""
+"""The broker's span: how far a producer runs ahead of its oldest unresolved batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Spans(PartitionSpans):
 
 
 def test_a_batch_counts_from_being_read_until_it_is_answered() -> None:
-    """A batch counts in the span from being read until it is answered."""
+    """A batch counts in the span from when the broker reads it until it is answered."""
     spans = Spans()
     assert spans.span() == 0
     spans.seen(0, 10, 20)
@@ -33,7 +33,7 @@ def test_a_batch_counts_from_being_read_until_it_is_answered() -> None:
 
 
 def test_acknowledged_batches_above_an_unanswered_one_still_count() -> None:
-    """Acknowledged batches above an unanswered one count in the span."""
+    """Acknowledged batches above an unanswered one still count in the span."""
     spans = Spans()
     spans.seen(0, 1, 2, 3, 4)
     for sequence in (1, 2, 3, 4):
@@ -46,7 +46,7 @@ def test_acknowledged_batches_above_an_unanswered_one_still_count() -> None:
 
 
 def test_an_answer_that_does_not_say_leaves_the_batch_open_until_a_success() -> None:
-    """After an unclear answer only a success resolves the batch."""
+    """A batch whose answer leaves open whether it was stored is resolved only by a success."""
     spans = Spans()
     spans.seen(0)
     spans.said(0, UNSURE)
@@ -58,7 +58,7 @@ def test_an_answer_that_does_not_say_leaves_the_batch_open_until_a_success() -> 
 
 
 def test_a_refusal_of_what_was_never_in_doubt_resolves() -> None:
-    """A refusal resolves a batch that was never in doubt."""
+    """A refusal resolves a batch of which no answer was unclear."""
     spans = Spans()
     spans.seen(0, 1)
     spans.said(0, REFUSED)
@@ -66,7 +66,7 @@ def test_a_refusal_of_what_was_never_in_doubt_resolves() -> None:
 
 
 def test_a_resend_is_the_same_batch() -> None:
-    """A resend is the same batch in the span."""
+    """A resend does not count as another batch in the span."""
     spans = Spans()
     spans.seen(0, 1, 2)
     spans.said(0, UNSURE)
@@ -75,7 +75,7 @@ def test_a_resend_is_the_same_batch() -> None:
 
 
 def test_a_later_success_proves_what_is_below_only_for_the_unproven_count() -> None:
-    """A later success resolves the batches below for the unproven count only."""
+    """A later success resolves the batches below it in `unproven_span`, but not in `span`."""
     spans = Spans()
     spans.seen(0, 1, 2)
     spans.said(0, UNSURE)
@@ -87,7 +87,7 @@ def test_a_later_success_proves_what_is_below_only_for_the_unproven_count() -> N
 
 
 def test_spans_cross_the_wrap_of_sequences() -> None:
-    """A span is counted across the wrap of sequences."""
+    """A span is counted right where sequences wrap to 0."""
     spans = Spans()
     spans.seen(2**31 - 10, 0, 10)
     assert spans.span() == 3
@@ -100,7 +100,7 @@ def test_spans_cross_the_wrap_of_sequences() -> None:
 
 
 def test_each_epoch_and_producer_has_its_own_span_and_the_newest_epoch_is_shown() -> None:
-    """Each producer and epoch has its own span, and `span` is of the newest epoch."""
+    """Each producer and epoch has its own span, and `span` is that of the newest epoch."""
     spans = PartitionSpans()
     for sequence in range(4):
         spans.read(1, 0, sequence)
@@ -111,7 +111,7 @@ def test_each_epoch_and_producer_has_its_own_span_and_the_newest_epoch_is_shown(
 
 
 def test_an_answer_to_something_never_read_changes_nothing() -> None:
-    """An answer about a batch that was never read changes nothing."""
+    """An answer about a batch that the broker has not read changes nothing."""
     spans = Spans()
     spans.said(0, STORED)
     spans.seen(0)
@@ -123,7 +123,7 @@ def test_an_answer_to_something_never_read_changes_nothing() -> None:
 def test_the_span_is_newest_minus_oldest_open_for_any_history(
     history: list[tuple[int, Verdict | None]],
 ) -> None:
-    """In any history the span is that of a model that keeps every batch."""
+    """In any history the span agrees with a model that keeps every batch."""
     spans = Spans()
     newest, open_, doubted = -1, set[int](), set[int]()
     for choice, verdict in history:
@@ -140,7 +140,7 @@ def test_the_span_is_newest_minus_oldest_open_for_any_history(
                 open_.discard(choice)
                 doubted.discard(choice)
         if open_ and newest in open_:
-            # Resolved batches below the oldest open one are forgotten, so count from it.
+            # Resolved batches below the oldest unresolved one do not count.
             assert spans.span() <= newest - min(open_) + 1
         assert (spans.span() == 0) == (not open_)
         if open_:

@@ -1,4 +1,4 @@
-"""What readers see of transactions, what brokers remember of producers, and groups' offsets."""
+"""What readers see of transactions, what brokers remember of producers, and committed offsets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """One broker and topic ``t``."""
+    """Return one broker with topic ``t``."""
     made = VirtualCluster()
     made.state.create_topic("t", partitions=1, replication=1)
     return made
@@ -79,7 +79,7 @@ def test_an_uncommitted_marker_decides_nothing() -> None:
 def test_who_reads_uncommitted_reads_everything_and_hears_of_no_aborts(
     cluster: VirtualCluster,
 ) -> None:
-    """Isolation level 0 reads everything, and lists no aborted transactions."""
+    """A Fetch with isolation level 0 returns everything, and lists no aborted transactions."""
     producer = ready(cluster, "tx")
     producer.produce(b"gone")
     part = fetch(cluster, isolation=UNCOMMITTED)
@@ -91,15 +91,15 @@ def test_who_reads_uncommitted_reads_everything_and_hears_of_no_aborts(
 
 
 def test_aborted_transactions_are_named_where_they_overlap(cluster: VirtualCluster) -> None:
-    """A Fetch lists the aborted transactions that overlap what it returns."""
+    """A Fetch lists the aborted transactions that overlap the offsets that it returns."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
-    one.produce(b"a")  # 0
-    two.produce(b"b")  # 1
+    one.produce(b"a")  # offset 0
+    two.produce(b"b")  # offset 1
     first, second = one.producer_id, two.producer_id
-    one.end(commit=False)  # 2
-    two.end(commit=False)  # 3
-    one.produce(b"c")  # 4
-    one.end(commit=True)  # 5
+    one.end(commit=False)  # offset 2
+    two.end(commit=False)  # offset 3
+    one.produce(b"c")  # offset 4
+    one.end(commit=True)  # offset 5
 
     def named(part: Entity) -> set[tuple[int, int]]:
         return {(a.producer_id, a.first_offset) for a in part.aborted_transactions}
@@ -112,7 +112,7 @@ def test_aborted_transactions_are_named_where_they_overlap(cluster: VirtualClust
 
 
 def test_of_what_a_reader_does_not_get_nothing_is_named(cluster: VirtualCluster) -> None:
-    """A Fetch lists no aborted transactions outside of what it returns."""
+    """A Fetch lists no aborted transaction that begins above the offsets that it returns."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"a")
     first = one.producer_id
@@ -125,7 +125,7 @@ def test_of_what_a_reader_does_not_get_nothing_is_named(cluster: VirtualCluster)
 
 
 def test_a_waiting_reader_is_served_by_the_marker(cluster: VirtualCluster) -> None:
-    """A waiting Fetch is answered when the marker is written."""
+    """A Fetch that waits for committed records is answered when the commit marker is written."""
     producer = ready(cluster, "tx")
     producer.produce(b"first")
     topic = cluster.state.topics["t"]
@@ -153,7 +153,7 @@ def test_a_waiting_reader_is_served_by_the_marker(cluster: VirtualCluster) -> No
 def test_what_was_aborted_and_what_is_open_survives_a_restart(
     cluster: VirtualCluster, clean: bool
 ) -> None:
-    """Aborted and open transactions are known after a restart."""
+    """A broker knows the aborted and the open transactions of its log after a restart."""
     one, two = ready(cluster, "one"), ready(cluster, "two")
     one.produce(b"gone")
     one.end(commit=False)
@@ -168,7 +168,7 @@ def test_what_was_aborted_and_what_is_open_survives_a_restart(
 
 
 def test_a_new_leader_knows_of_transactions_what_its_log_says() -> None:
-    """A new leader knows the transactions that are in its log."""
+    """A new leader knows the aborted and the open transactions of its log."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=2)
     partition = cluster.state.topics["t"].partitions[0]
@@ -195,7 +195,7 @@ def known(cluster: VirtualCluster) -> list[Entity]:
 def test_a_producer_with_an_open_transaction_is_not_forgotten(
     cluster: VirtualCluster,
 ) -> None:
-    """A producer whose transaction is open is kept beyond producer.id.expiration.ms."""
+    """A producer with an open transaction is kept beyond ``producer.id.expiration.ms``."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     assert producer.init(timeout_ms=10**9) is OK
@@ -210,7 +210,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten(
 def test_the_marker_is_what_an_ended_transactions_age_counts_from(
     cluster: VirtualCluster,
 ) -> None:
-    """After a transaction the age of a producer counts from the marker."""
+    """After a transaction, the time to a producer's expiry begins with the marker."""
     cluster.state.set_broker_configs(None, {"transaction.max.timeout.ms": str(10**9)})
     producer = Transactor(cluster, "tx")
     producer.init(timeout_ms=10**9)
@@ -228,7 +228,7 @@ def test_the_marker_is_what_an_ended_transactions_age_counts_from(
     assert known(cluster) == []
 
 
-# -- groups ----------------------------------------------------------------------------------------
+# -- offsets of groups -----------------------------------------------------------------------------
 
 
 def committed(cluster: VirtualCluster, *, stable: bool = False, version: int = 8) -> Entity:
@@ -249,7 +249,7 @@ def committed(cluster: VirtualCluster, *, stable: bool = False, version: int = 8
 def test_offsets_are_committed_with_the_transaction(
     cluster: VirtualCluster, speech: Speech, commit: bool
 ) -> None:
-    """Offsets become visible when their transaction commits, and not if it aborts."""
+    """Offsets in a transaction become visible when it commits, and never if it aborts."""
     producer = Transactor(cluster, speech=speech)
     producer.init()
     if speech is OLD:
@@ -266,7 +266,7 @@ def test_offsets_are_committed_with_the_transaction(
 
 
 def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> None:
-    """Of two commits of an offset the later request counts."""
+    """An OffsetCommit prevails over an earlier TxnOffsetCommit, even if that is committed later."""
     producer = ready(cluster, "tx")
     producer.commit_offset(5)
     part = {
@@ -293,13 +293,13 @@ def test_a_commit_that_was_asked_for_later_stays(cluster: VirtualCluster) -> Non
 def test_offsets_of_a_group_that_takes_no_part(
     cluster: VirtualCluster, version: int, code: ErrorCode
 ) -> None:
-    """TxnOffsetCommit for a group outside of the transaction is refused."""
+    """TxnOffsetCommit for a group that was not added is refused before v5, which adds the group."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, version=version) is code
 
 
 def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster) -> None:
-    """TxnOffsetCommit with a generation of an unknown group is refused (KIP-447)."""
+    """TxnOffsetCommit that names a generation is refused for an unknown group (KIP-447)."""
     producer = ready(cluster, "tx")
     assert producer.commit_offset(5, generation_id=1) is ErrorCode.illegal_generation
     assert producer.commit_offset(5) is OK
@@ -320,20 +320,20 @@ def test_kip_447_a_group_nobody_knows_has_no_generation(cluster: VirtualCluster)
             {"generation_id": 4, "member_id": "m", "group_instance_id": "x"},
             ErrorCode.unknown_member_id,
         ),
-        # A client that names no member is not fenced, as before KIP-447.
+        # a client that names no member is not fenced, as before KIP-447
         ({}, OK),
     ],
 )
 def test_kip_447_a_consumer_that_lost_its_place_is_fenced(
     cluster: VirtualCluster, member: dict[str, Any], code: ErrorCode
 ) -> None:
-    """A consumer that has lost its place in the group cannot commit (KIP-447)."""
+    """TxnOffsetCommit checks the member, its instance and the generation (KIP-447)."""
     cluster.state.groups.set_members("g", 4, {"m": None, "s": "i"})
     assert ready(cluster, "tx").commit_offset(5, **member) is code
 
 
 def test_offsets_go_with_their_topic(cluster: VirtualCluster) -> None:
-    """Deleting a topic deletes its committed offsets."""
+    """Deleting a topic deletes the offsets that were committed for it."""
     producer = ready(cluster, "tx")
     producer.commit_offset(5)
     producer.end(commit=True)
@@ -343,7 +343,7 @@ def test_offsets_go_with_their_topic(cluster: VirtualCluster) -> None:
 
 
 def test_a_group_is_asked_for_at_its_coordinator() -> None:
-    """Brokers that do not coordinate a group answer NOT_COORDINATOR."""
+    """A broker that does not coordinate a group answers OffsetFetch with NOT_COORDINATOR."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=1)
     cluster.state.coordinators["g"] = 1
@@ -359,7 +359,7 @@ def test_a_group_is_asked_for_at_its_coordinator() -> None:
 
 
 def listed(cluster: VirtualCluster, *states: str, **filters: Any) -> dict[str, str]:
-    """Return transactional ids and their states, as one broker lists them."""
+    """Return the transactional ids that broker 0 lists, with their states."""
     request = {"state_filters": states, "producer_id_filters": [], **filters}
     answer = cluster.client().ask(66, 2, {"duration_filter": -1, **request})
     assert answer.error_code is OK
@@ -367,7 +367,7 @@ def listed(cluster: VirtualCluster, *states: str, **filters: Any) -> dict[str, s
 
 
 def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster) -> None:
-    """ListTransactions returns the transactional ids with their states."""
+    """ListTransactions returns transactional ids with their states, and applies its filters."""
     assert listed(cluster) == {}
     open_, idle = ready(cluster, "open"), ready(cluster, "idle")
     open_.produce(b"v")
@@ -384,7 +384,7 @@ def test_transactional_ids_are_listed_with_their_states(cluster: VirtualCluster)
 
 
 def test_each_coordinator_lists_its_own() -> None:
-    """Each broker lists the transactional ids that it coordinates."""
+    """ListTransactions of a broker returns the transactional ids that it coordinates."""
     cluster = VirtualCluster(brokers=2)
     cluster.state.create_topic("t", partitions=1, replication=1)
     names = [f"id-{number}" for number in range(8)]

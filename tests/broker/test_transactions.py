@@ -1,4 +1,4 @@
-"""The embedded transaction coordinator: both protocols, fencing, timeouts, moves."""
+"""The embedded transaction coordinator: both protocols, fencing, timeouts and moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("speech", [OLD, MODERN], ids=["v1", "v2"])
 
 @pytest.fixture
 def cluster() -> VirtualCluster:
-    """Two brokers and topic ``t`` with a partition on each."""
+    """Return two brokers and topic ``t`` with a partition on each."""
     made = VirtualCluster(brokers=2)
     made.state.create_topic("t", partitions=2, replication=1)
     return made
@@ -36,7 +36,7 @@ def ready(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") ->
 
 
 def begun(cluster: VirtualCluster, speech: Speech = MODERN, name: str = "tx") -> Transactor:
-    """Return a transactional producer with one record in partition 0."""
+    """Return a producer with an open transaction and one record in partition 0."""
     producer = ready(cluster, speech, name)
     if speech is not MODERN:
         assert producer.add() == {("t", 0): OK}
@@ -57,7 +57,7 @@ def state_of(cluster: VirtualCluster, name: str = "tx") -> TransactionState:
 def test_what_is_committed_is_read_and_what_is_aborted_is_not(
     cluster: VirtualCluster, speech: Speech
 ) -> None:
-    """Committed records are read, and aborted ones are not."""
+    """A reader of committed records gets committed records and no aborted ones."""
     producer = begun(cluster, speech)
     assert values(fetch(cluster)) == []
     assert producer.end(commit=False) is OK
@@ -70,7 +70,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(
 
 
 def test_in_v1_the_epoch_stays_and_sequences_go_on(cluster: VirtualCluster) -> None:
-    """In v1 the epoch stays and sequences go on after a transaction."""
+    """In transactions v1 the epoch stays the same after a transaction and sequences go on."""
     producer = begun(cluster, OLD)
     before = producer.who
     assert producer.end(commit=True) is OK
@@ -82,7 +82,7 @@ def test_in_v1_the_epoch_stays_and_sequences_go_on(cluster: VirtualCluster) -> N
 def test_in_v2_every_end_raises_the_epoch_and_sequences_begin_again(
     cluster: VirtualCluster,
 ) -> None:
-    """In v2 every end raises the epoch, and sequences begin at 0."""
+    """In transactions v2 every EndTxn raises the epoch, and sequences begin at 0 again."""
     producer = begun(cluster)
     assert producer.epoch == 0
     assert producer.end(commit=True) is OK
@@ -96,7 +96,7 @@ def test_in_v2_every_end_raises_the_epoch_and_sequences_begin_again(
 def test_in_v2_a_late_batch_of_the_last_transaction_takes_no_part_in_the_next(
     cluster: VirtualCluster,
 ) -> None:
-    """In v2 a late batch of one transaction cannot join the next (KIP-890)."""
+    """In transactions v2 a late batch of one transaction cannot join the next one (KIP-890)."""
     producer = begun(cluster)
     late = Transactor(cluster)
     late.producer_id, late.epoch = producer.producer_id, producer.epoch
@@ -107,7 +107,7 @@ def test_in_v2_a_late_batch_of_the_last_transaction_takes_no_part_in_the_next(
 
 
 def test_an_older_epoch_holds_up_nothing_of_the_present_one(cluster: VirtualCluster) -> None:
-    """A batch of an older epoch does not count as the lowest sequence seen, as in Kafka 4.3.1."""
+    """A refused batch of an older epoch does not delay batches of the current one (Kafka 4.3.1)."""
     producer = begun(cluster)
     late = Transactor(cluster)
     late.producer_id, late.epoch = producer.producer_id, producer.epoch
@@ -118,7 +118,7 @@ def test_an_older_epoch_holds_up_nothing_of_the_present_one(cluster: VirtualClus
 
 
 def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) -> None:
-    """In v2 EndTxn gives a new producer id when the epochs are used up."""
+    """In transactions v2 EndTxn gives a new producer id when the epochs are used up."""
     producer = ready(cluster)
     known = cluster.state.transactions.find("tx")
     assert known is not None
@@ -128,7 +128,7 @@ def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) ->
     assert producer.end(commit=True) is OK
     assert producer.producer_id != old
     assert producer.epoch == 0
-    # Repeated, as by a client that did not get the answer.
+    # EndTxn again, as from a client that did not get the answer.
     again = Transactor(cluster)
     again.producer_id, again.epoch = old, 32766
     assert again.end(commit=True) is OK
@@ -140,7 +140,7 @@ def test_in_v2_out_of_epochs_means_a_new_producer_id(cluster: VirtualCluster) ->
 def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
     cluster: VirtualCluster, commit: bool
 ) -> None:
-    """In v2 a repeated EndTxn gets the same answer."""
+    """In transactions v2 a repeated EndTxn gets the same answer."""
     producer = begun(cluster)
     deaf = Transactor(cluster)
     deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
@@ -153,7 +153,7 @@ def test_in_v2_an_end_that_was_not_heard_of_is_answered_again(
 def test_in_v2_who_has_not_heard_of_the_end_may_take_the_next_identity(
     cluster: VirtualCluster,
 ) -> None:
-    """In v2 a producer that missed the answer to EndTxn may ask for the next epoch."""
+    """In v2 a producer that missed EndTxn's answer gets the new epoch from InitProducerId."""
     producer = begun(cluster)
     deaf = Transactor(cluster)
     deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
@@ -166,7 +166,7 @@ def test_in_v2_who_has_not_heard_of_the_end_may_take_the_next_identity(
 def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
     cluster: VirtualCluster, commit: bool
 ) -> None:
-    """In v1 a repeated EndTxn gets the same answer."""
+    """In transactions v1 a repeated EndTxn gets the same answer."""
     producer = begun(cluster, OLD)
     assert producer.end(commit=commit) is OK
     assert producer.end(commit=commit) is OK
@@ -185,14 +185,14 @@ def test_in_v1_an_end_that_was_not_heard_of_is_answered_again(
 def test_a_transaction_of_nothing_is_aborted_in_v2_only(
     cluster: VirtualCluster, speech: Speech, commit: bool, code: ErrorCode, epoch: int
 ) -> None:
-    """Only v2 can abort a transaction without participants."""
+    """EndTxn without participants is refused, except for an abort in transactions v2."""
     producer = ready(cluster, speech)
     assert producer.end(commit=commit) is code
     assert producer.epoch == epoch
 
 
 def test_a_marker_consumes_an_offset_and_reads_as_one(cluster: VirtualCluster) -> None:
-    """A marker takes an offset, and is read back as a marker."""
+    """A transaction marker takes one offset and is read back as a control batch."""
     producer = begun(cluster)
     producer.end(commit=True)
     producer.produce(b"next")
@@ -205,7 +205,7 @@ def test_a_marker_consumes_an_offset_and_reads_as_one(cluster: VirtualCluster) -
 
 
 def test_a_deleted_topic_does_not_keep_a_transaction_from_its_end(cluster: VirtualCluster) -> None:
-    """A transaction ends although one of its topics was deleted."""
+    """A transaction ends even if one of its topics was deleted."""
     cluster.state.coordinators["tx"] = 1
     producer = begun(cluster)
     cluster.state.stop_broker(0, clean=True)
@@ -226,7 +226,7 @@ def test_who_speaks_v2_to_a_cluster_of_v1_never_gets_to_the_end() -> None:
 
 
 def test_a_write_in_v2_to_a_cluster_of_v1_is_the_last_of_its_id() -> None:
-    """A v2 write at a cluster of v1 makes its transactional id unusable."""
+    """A Produce of transactions v2 at a v1 cluster makes its transactional id unusable."""
     cluster = VirtualCluster(brokers=1, transaction_version=0)
     cluster.state.create_topic("t", partitions=2, replication=1)
     producer = ready(cluster)
@@ -240,7 +240,7 @@ def test_a_write_in_v2_to_a_cluster_of_v1_is_the_last_of_its_id() -> None:
 
 
 def test_partitions_are_added_all_or_none(cluster: VirtualCluster) -> None:
-    """AddPartitionsToTxn adds all partitions or none."""
+    """AddPartitionsToTxn adds either all its partitions or none."""
     producer = ready(cluster, OLD)
     assert producer.add(("t", 0), ("t", 9)) == {
         ("t", 0): ErrorCode.operation_not_attempted,
@@ -259,13 +259,13 @@ def test_partitions_are_added_all_or_none(cluster: VirtualCluster) -> None:
 def test_a_batch_for_a_partition_that_takes_no_part(
     cluster: VirtualCluster, speech: Speech, code: ErrorCode
 ) -> None:
-    """A transactional batch for a partition that was not added is refused."""
+    """A batch for a partition that was not added is refused before Produce v12, which adds it."""
     producer = ready(cluster, speech)
     assert producer.produce() is code
 
 
 def test_a_batch_of_an_identity_nobody_has_is_refused(cluster: VirtualCluster) -> None:
-    """A transactional batch of an unknown producer id and epoch is refused."""
+    """Requests with an unknown producer id are answered INVALID_PRODUCER_ID_MAPPING."""
     producer = ready(cluster)
     producer.producer_id += 1
     assert producer.produce() is ErrorCode.invalid_producer_id_mapping
@@ -276,19 +276,19 @@ def test_a_batch_of_an_identity_nobody_has_is_refused(cluster: VirtualCluster) -
 def test_a_batch_outside_of_the_transaction_its_producer_has_open_is_refused(
     cluster: VirtualCluster,
 ) -> None:
-    """A batch outside of its producer's open transaction is refused."""
+    """A non-transactional batch is refused while its producer has a transaction open."""
     producer = begun(cluster)
     stray = batch(producer.producer_id, producer.epoch, 1, transactional=False)
     assert cluster.client().produce(stray).error_code is WRONG
 
 
 def test_without_state_transactions_v2_begin_at_zero(cluster: VirtualCluster) -> None:
-    """In v2 an unknown producer must begin at sequence 0."""
+    """In transactions v2 a producer unknown to the partition must begin at sequence 0."""
     assert ready(cluster).produce_at(5) is ErrorCode.out_of_order_sequence_number
 
 
 def test_in_v1_without_state_any_sequence_is_the_first(cluster: VirtualCluster) -> None:
-    """In v1 an unknown producer may begin at any sequence."""
+    """In transactions v1 a producer unknown to the partition may begin at any sequence."""
     producer = ready(cluster, OLD)
     producer.add()
     assert producer.produce_at(5) is OK
@@ -298,7 +298,7 @@ def test_in_v1_without_state_any_sequence_is_the_first(cluster: VirtualCluster) 
 def test_a_batch_the_coordinator_put_off_is_not_overtaken(
     cluster: VirtualCluster, speech: Speech
 ) -> None:
-    """A later batch is not appended before one that the coordinator refused for now."""
+    """A batch is not appended before an earlier one that was refused with a retriable error."""
     producer = ready(cluster, speech)
     if speech is OLD:
         producer.add()
@@ -315,7 +315,7 @@ def test_a_batch_the_coordinator_put_off_is_not_overtaken(
 
 @BOTH
 def test_while_it_is_being_ended_the_id_is_busy(cluster: VirtualCluster, speech: Speech) -> None:
-    """A transactional id answers CONCURRENT_TRANSACTIONS until its markers are written."""
+    """A transactional id is CONCURRENT_TRANSACTIONS until the markers of its end are written."""
     producer = begun(cluster, speech)
     old = Transactor(cluster, speech=speech)
     old.producer_id, old.epoch = producer.producer_id, producer.epoch
@@ -335,7 +335,7 @@ def test_while_it_is_being_ended_the_id_is_busy(cluster: VirtualCluster, speech:
 
 
 def test_markers_may_take_their_time(cluster: VirtualCluster) -> None:
-    """Markers are written after the delay that was set."""
+    """Markers are written only after the cluster's ``marker_delay``."""
     producer = begun(cluster)
     cluster.state.transactions.marker_delay = 2.0
     producer.end(commit=True)
@@ -345,7 +345,7 @@ def test_markers_may_take_their_time(cluster: VirtualCluster) -> None:
 
 
 def test_a_marker_waits_for_a_leader(cluster: VirtualCluster) -> None:
-    """A marker waits until its partition has a leader."""
+    """A marker for a partition without a leader is written once there is one."""
     producer = begun(cluster)
     cluster.state.coordinators["tx"] = 1
     cluster.state.stop_broker(0, clean=True)
@@ -358,7 +358,7 @@ def test_a_marker_waits_for_a_leader(cluster: VirtualCluster) -> None:
 
 
 def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
-    """A marker that was lost with its leader is written again."""
+    """A marker that was lost with its leader is written again at the new one."""
     cluster = VirtualCluster(brokers=3)
     cluster.state.create_topic("t", partitions=1, replication=2)
     cluster.state.coordinators["tx"] = 2
@@ -373,14 +373,14 @@ def test_a_marker_that_was_lost_with_its_leader_is_written_again() -> None:
     assert values(fetch(cluster)) == [b"first"]
 
 
-# -- fencing (A12 94) and epochs -------------------------------------------------------------------
+# -- fencing and epochs ----------------------------------------------------------------------------
 
 
 @BOTH
 def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
     cluster: VirtualCluster, speech: Speech
 ) -> None:
-    """A new producer with the same id fences the old one and aborts what it had open."""
+    """InitProducerId fences the id's older producer and aborts its open transaction."""
     old = begun(cluster, speech)
     new = Transactor(cluster, speech=speech)
     assert new.init() is BUSY
@@ -410,7 +410,7 @@ def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction(
 def test_who_does_not_know_that_he_is_fenced_has_an_old_epoch(
     cluster: VirtualCluster, api: int, version: int, code: ErrorCode
 ) -> None:
-    """Clients before KIP-588 get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
+    """API versions before KIP-588 answer INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     old = ready(cluster, OLD)
     assert Transactor(cluster).init() is OK
     ask: dict[int, Callable[[], ErrorCode]] = {
@@ -423,13 +423,13 @@ def test_who_does_not_know_that_he_is_fenced_has_an_old_epoch(
 
 
 def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: VirtualCluster) -> None:
-    """InitProducerId with the current identity gives the next epoch once (KIP-360)."""
+    """InitProducerId with the current producer id and epoch raises the epoch once (KIP-360)."""
     producer = ready(cluster)
     deaf = Transactor(cluster)
     deaf.producer_id, deaf.epoch = producer.producer_id, producer.epoch
     assert producer.init(claim=True) is OK
     assert producer.epoch == 1
-    # The same request again, as if the first answer was lost.
+    # The same request again, as if the first answer had been lost.
     assert deaf.init(claim=True) is OK
     assert deaf.epoch == 1
     assert producer.init(claim=True) is OK
@@ -442,14 +442,14 @@ def test_kip_360_who_names_what_he_has_gets_the_next_epoch_once(cluster: Virtual
 def test_an_identity_that_somebody_else_was_given_fences_who_had_it(
     cluster: VirtualCluster,
 ) -> None:
-    """A producer is fenced when another one is given its transactional id."""
+    """A producer is fenced when another one initialises its transactional id."""
     first = ready(cluster)
     assert ready(cluster).epoch == 1
     assert first.init(claim=True) is FENCED
 
 
 def test_a_fence_may_use_up_the_last_epoch(cluster: VirtualCluster) -> None:
-    """Fencing may use the last epoch, which no producer is given."""
+    """Fencing may use the last epoch; the new producer then gets a new producer id."""
     producer = ready(cluster)
     known = cluster.state.transactions.find("tx")
     assert known is not None
@@ -466,7 +466,7 @@ def test_a_fence_may_use_up_the_last_epoch(cluster: VirtualCluster) -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
-    """The coordinator aborts a transaction after its timeout."""
+    """The coordinator aborts a transaction that is open for longer than its timeout (KIP-588)."""
     cluster = VirtualCluster(brokers=1, transaction_version=version)
     cluster.state.create_topic("t", partitions=1, replication=1)
     speech = MODERN if version == 2 else OLD
@@ -484,7 +484,7 @@ def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
         assert producer.end(commit=True) is FENCED
         assert producer.init(claim=True) is FENCED
     else:
-        # It was never given another epoch, so it may ask again, and go on.
+        # In v2 the epoch is still the one that the producer had: it can abort and go on.
         assert producer.end(commit=True) is WRONG
         assert producer.end(commit=False) is OK
         assert producer.produce(b"on time") is OK
@@ -500,7 +500,7 @@ def test_a_timeout_is_not_extended_by_what_is_added(cluster: VirtualCluster) -> 
 
 
 def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster) -> None:
-    """A transaction that ended in time is not aborted by its timeout."""
+    """A transaction that ended in time does not cause the next one to be aborted."""
     producer = begun(cluster)
     producer.end(commit=True)
     cluster.run_until(65.0)
@@ -513,7 +513,7 @@ def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster)
     assert cluster.state.next_due() is None
 
 
-# -- coordinators (A12 95) -------------------------------------------------------------------------
+# -- coordinators ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -525,7 +525,7 @@ def test_a_transaction_that_was_ended_in_time_is_let_be(cluster: VirtualCluster)
     ],
 )
 def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: ErrorCode) -> None:
-    """Every call gets the coordinator's error, and the transaction goes on once it serves again."""
+    """Every API answers the coordinator's error, and the transaction can end once that is gone."""
     producer = begun(cluster)
     cluster.state.coordinator_faults |= {"tx": code, "g": code}
     assert producer.end(commit=True) is code
@@ -534,13 +534,13 @@ def test_a_coordinator_that_does_not_answer(cluster: VirtualCluster, code: Error
     assert producer.commit_offset(1) is code
     assert Transactor(cluster).init() is code
     assert producer.produce(partition=1) is ErrorCode.not_enough_replicas
-    assert producer.produce() is OK  # where the transaction is open the coordinator is not asked
+    assert producer.produce() is OK  # the open partition needs no coordinator
     cluster.state.coordinator_faults.clear()
     assert producer.end(commit=True) is OK
 
 
 def test_loading_is_told_to_those_only_who_understand_it(cluster: VirtualCluster) -> None:
-    """COORDINATOR_LOAD_IN_PROGRESS is sent only to versions that know it."""
+    """COORDINATOR_LOAD_IN_PROGRESS is answered only in versions that know the code."""
     producer = ready(cluster, OLD)
     cluster.state.coordinator_faults["g"] = ErrorCode.coordinator_load_in_progress
     assert producer.commit_offset(1, version=1) is ErrorCode.coordinator_not_available
@@ -572,7 +572,7 @@ def test_a_coordinator_that_moves_or_restarts_knows_what_the_last_one_knew(
 
 
 def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) -> None:
-    """FindCoordinator fails while the coordinator is not available."""
+    """FindCoordinator answers the error of a coordinator that is not available."""
     cluster.state.coordinator_faults["tx"] = ErrorCode.coordinator_not_available
     request = {"key": "tx", "key_type": 1, "coordinator_keys": ["tx", "other"]}
     [tx, other] = cluster.client().ask(10, 6, request).coordinators
@@ -581,7 +581,7 @@ def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) ->
     assert cluster.client().ask(10, 1, request).error_code is ErrorCode.coordinator_not_available
 
 
-# -- the feature -----------------------------------------------------------------------------------
+# -- the feature transaction.version ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -592,7 +592,7 @@ def test_a_coordinator_is_not_found_while_it_is_away(cluster: VirtualCluster) ->
 def test_the_finalised_feature_says_which_protocol(
     version: int, finalized: dict[str, int], api_version: int
 ) -> None:
-    """ApiVersions says which transaction protocol the cluster speaks."""
+    """ApiVersions names the cluster's level of ``transaction.version``, that is, its protocol."""
     cluster = VirtualCluster(transaction_version=version)
     request = {"client_software_name": "c", "client_software_version": "1"}
     answer = cluster.client().ask(18, api_version, request)
@@ -605,7 +605,8 @@ def test_the_finalised_feature_says_which_protocol(
 def test_a_look_at_what_timed_out_is_never_at_the_same_instant_again(interval: float) -> None:
     """The next check for timed-out transactions is always later than now, despite rounding.
 
-    With 3 x 0.1 == 0.30000000000000004 it would otherwise recur at one time of a virtual clock.
+    As 3 x 0.1 == 0.30000000000000004, a check could otherwise be due at the same time for ever on a
+    virtual clock.
     """
     for number in range(20_000):
         now = number * interval

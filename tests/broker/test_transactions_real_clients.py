@@ -1,7 +1,7 @@
-"""Transactional clients of other projects at the embedded cluster, and readers of what they wrote.
+"""Transactional clients of other projects write to the embedded cluster, and others read it.
 
-They speak transactions v1, whatever the cluster's feature level is, and are served either way.
-Each writes three transactions, the second of them aborted, with the offsets of a group in each.
+The clients speak transactions v1 at clusters of either feature level. Each writes three
+transactions, of which the second is aborted, and each transaction commits an offset of a group.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def anyio_backend() -> str:
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run a blocking client in a thread beside the broker's loop."""
+    """Run a blocking client in a thread, while the brokers run on the event loop."""
     return await anyio.to_thread.run_sync(work, *arguments, abandon_on_cancel=True)
 
 
@@ -80,7 +80,7 @@ def _confluent_writes(servers: str) -> None:
             producer.begin_transaction()
             for n in range(EACH):
                 producer.produce(TOPIC, b"%s %d" % (name, n), partition=0)
-            # An abort drops records that were not sent, which would prove nothing.
+            # An abort drops records that were not sent; the test needs aborted records in the log.
             assert producer.flush(BOUND / 3) == 0
             offsets = [confluent_kafka.TopicPartition(TOPIC, 0, number + 1)]
             producer.send_offsets_to_transaction(
@@ -164,7 +164,7 @@ READERS = {"aiokafka": aiokafka_reads, "confluent": confluent_reads}
 async def test_what_a_client_commits_another_reads_and_nothing_else(
     writer: str, reader: str, version: Version
 ) -> None:
-    """Records that one client commits, and no others, are read by another."""
+    """A reader of committed records gets exactly the records that another client committed."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2, transaction_version=version) as cluster:
             cluster.create_topic(TOPIC)
@@ -172,14 +172,14 @@ async def test_what_a_client_commits_another_reads_and_nothing_else(
             assert await READERS[reader](cluster.bootstrap_servers) == EXPECTED
             committed = cluster.state.groups.committed(GROUP)
             assert committed[TOPIC, 0].offset == len(ROUNDS)
-            # Every record is there, and a marker for each transaction.
+            # The log holds every record, and a marker for each transaction.
             assert cluster.log_end_offset(TOPIC) == len(ROUNDS) * (EACH + 1)
             assert cluster.last_stable_offset(TOPIC) == cluster.log_end_offset(TOPIC)
 
 
 @pytest.mark.parametrize("reader", READERS)
 async def test_an_open_transaction_holds_readers_back(reader: str) -> None:
-    """Readers of committed records wait at an open transaction until its id is fenced."""
+    """Readers of committed records stop at an open transaction until its producer is fenced."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster() as cluster:
             cluster.create_topic(TOPIC)
@@ -197,7 +197,7 @@ async def test_an_open_transaction_holds_readers_back(reader: str) -> None:
 
 
 async def test_what_a_test_can_do_to_a_coordinator() -> None:
-    """A client commits through coordinator errors, held markers and a move."""
+    """aiokafka commits despite coordinator errors, held markers and a coordinator that moves."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(brokers=2) as cluster:
             cluster.create_topic(TOPIC)

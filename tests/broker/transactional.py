@@ -34,7 +34,7 @@ COMMITTED: Final = 1
 
 
 class Speech:
-    """The versions that a client speaks."""
+    """The versions of Produce, EndTxn and TxnOffsetCommit that a client uses."""
 
     def __init__(self, produce: int, end: int, commit: int) -> None:
         self.produce = produce
@@ -56,7 +56,7 @@ def batch(
     transactional: bool = True,
     stamp_ms: int = START_MS,
 ) -> bytes:
-    """Return a batch of one record."""
+    """Return the bytes of a batch of one record."""
     return build_batch(
         [PlainRecord(value, timestamp_ms=stamp_ms)],
         producer_id=producer_id,
@@ -67,7 +67,7 @@ def batch(
 
 
 class Transactor:
-    """A transactional id's producer, which keeps its identity and counts sequences."""
+    """The producer of a transactional id, which keeps its identity and counts its sequences."""
 
     def __init__(self, cluster: VirtualCluster, name: str = "tx", speech: Speech = MODERN) -> None:
         self.cluster = cluster
@@ -86,13 +86,13 @@ class Transactor:
         }
 
     def client(self, key: str | None = None) -> VirtualClient:
-        """Return a connection to the coordinator of the id, or of a group."""
+        """Return a connection to the coordinator of the transactional id, or of a group."""
         broker = self.cluster.state.coordinator_of(self.name if key is None else key)
         assert broker is not None
         return self.cluster.client(broker.id)
 
     def init(self, version: int = 5, *, claim: bool = False, timeout_ms: int = 60_000) -> ErrorCode:
-        """Ask for an identity, and keep it if one is given."""
+        """Send InitProducerId, and keep the identity in a successful answer."""
         request = {
             "transactional_id": self.name,
             "transaction_timeout": timedelta(milliseconds=timeout_ms),
@@ -119,7 +119,7 @@ class Transactor:
         return answer.error_code  # type: ignore[no-any-return]
 
     def produce(self, value: bytes = b"v", partition: int = 0, topic: str = "t") -> ErrorCode:
-        """Produce the next record; its sequence counts only if it was accepted."""
+        """Produce the next record, and advance its sequence only if the record was accepted."""
         sequence = self.sequences.get((topic, partition), 0)
         code = self.produce_at(sequence, value, partition, topic)
         if code is ErrorCode.none:
@@ -177,7 +177,7 @@ def fetch(
     partition: int = 0,
     max_bytes: int = 1 << 20,
 ) -> Entity:
-    """Return what a reader of topic ``t`` gets now."""
+    """Return the partition's answer to a Fetch of topic ``t`` that does not wait."""
     topic = cluster.state.topics["t"]
     request = {
         "replica_id": -1,
@@ -210,7 +210,7 @@ def values(part: Entity) -> list[bytes | None]:
     kept = []
     for found in read_batches(bytes(part.records or b"")):
         if found.control:
-            # Kind 0 of the key is an abort: it ends the aborted transaction.
+            # The key's type 0 is an abort marker: it ends the aborted transaction.
             if (found.records()[0].key or b"")[3] == 0:
                 aborted.pop(found.producer_id, None)
         elif not (

@@ -1,4 +1,4 @@
-"""A connection to a broker of an `EmbeddedCluster` on which a test sends requests of its own."""
+"""A connection to a broker of an `EmbeddedCluster` on which a test sends its own requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioidem.broker import EmbeddedCluster
 
 
 class Wire:
-    """Sends requests, and reads responses or the end of the connection."""
+    """A connection on which a test sends requests and reads responses, or the connection's end."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
