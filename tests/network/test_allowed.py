@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Noting:
-    """A connector that notes what it is asked for and connects to nothing."""
+    """A connector that notes each address and connects to none."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -104,7 +104,7 @@ async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t")
         async with Producer(cluster.bootstrap_servers, allowed_brokers=allowed) as producer:
-            await producer.send("t", b"x")  # the bootstrap servers are always allowed
+            await producer.send("t", b"x")  # bootstrap servers are always allowed
         cluster.intercept(intercept)
         producer = Producer(
             cluster.bootstrap_servers,

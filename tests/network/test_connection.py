@@ -1,7 +1,7 @@
 """An open connection keeps order, knows which requests have started, and ends cleanly.
 
-Most tests use a pipe in memory, where a test controls exactly how many bytes arrive. The last ones
-repeat the important cases over TCP on the loopback interface.
+Most tests use a pipe in memory, so that the test decides how many bytes arrive and when. The last
+ones repeat the important cases over TCP on the loopback interface.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from aioidem.errors import InternalError, KafkaConnectionError, KafkaError, Prot
 pytestmark = pytest.mark.anyio
 
 LIMIT = 1 << 20
-PIECE = 1 << 17  # the most that the connection passes to one send
+PIECE = 1 << 17  # the most bytes that the connection passes to one send
 VERSIONS = ApiVersionTable({0: (3, 13)})
 
 
 class Pipe(ByteStream):
-    """One end of a pipe: ``sent`` keeps each send, ``hold`` makes sends wait halfway."""
+    """One end of a pipe in memory; ``sent`` keeps each send, ``hold`` makes every send wait."""
 
     def __init__(self) -> None:
         self.peer: Pipe | None = None
@@ -129,7 +129,7 @@ class Peer:
         return correlation_id
 
     async def arrives(self, count: int) -> bytes:
-        """Return this many bytes of requests, as the broker reads them."""
+        """Return the next `count` bytes or more of requests, as the broker reads them."""
         data = b""
         while len(data) < count:
             data += await self.far.receive()
@@ -154,7 +154,7 @@ def response(correlation_id: int, body: bytes = b"ok") -> bytes:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Peer]:
-    """Yield a peer whose connection runs, for at most ten seconds; it is closed at the end."""
+    """Yield a peer whose connection runs for at most ten seconds and is closed at the end."""
     with anyio.fail_after(10):
         peer = Peer()
         async with anyio.create_task_group() as tasks:
@@ -209,7 +209,7 @@ async def test_correlation_ids_never_repeat_and_wrap_to_zero() -> None:
 
 
 async def test_responses_are_delivered_in_order_with_their_headers() -> None:
-    """Responses are matched to requests in the order of the requests."""
+    """Responses are delivered in the order of their requests."""
     async with running() as peer:
         ids = [peer.write() for _ in range(20)]
         await peer.until(lambda: peer.connection.started(ids[-1]))
@@ -295,7 +295,7 @@ async def test_impossible_length_ends_the_connection_after_the_frames_before_it(
 
 
 async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length_alone() -> None:
-    """Each answer has its own limit: one length can be legal for one request only."""
+    """Each answer has the length limit of its own request, and only the length is read."""
     async with running() as peer:
         first = peer.write(limit=FrameLimit(100, "Metadata answer"))
         second = peer.write(limit=FrameLimit(50, "EndTxn answer"))
@@ -473,8 +473,8 @@ async def test_answers_that_came_before_the_peer_hung_up_are_delivered() -> None
         peer.near.hold = anyio.Event()
         late = peer.write()
         await peer.until(lambda: peer.connection.started(late))
-        # All at one moment: responses, the end of the stream, and a send that fails because of that
-        # end.
+        # All at one moment: two responses, the end of the stream, and a send that fails because of
+        # that end.
         peer.near.arrive(response(ids[0]) + response(ids[1]))
         peer.far.closed = True
         peer.near.hold.set()

@@ -1,6 +1,6 @@
 """TCP streams behave alike on every event loop, although only asyncio and uvloop read ahead.
 
-On asyncio and uvloop the connector's stream is an `EagerStream`, on trio it is anyio's.
+On asyncio and uvloop the connector's stream is an `EagerStream`; on trio it is anyio's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEGABYTE = 1 << 20
 
 @asynccontextmanager
 async def connected(script: Script) -> AsyncIterator[ByteStream]:
-    """Yield a stream to a peer that does what `script` says and then closes the connection."""
+    """Yield a stream to a peer that runs `script` and then closes the connection."""
     multi = await anyio.create_tcp_listener(local_host="127.0.0.1")
     listener = multi.listeners[0]
     assert isinstance(listener, SocketListener)
@@ -99,7 +99,7 @@ async def test_what_came_before_the_end_is_handed_out_before_the_end() -> None:
 
 @pytest.mark.anyio
 async def test_a_peer_that_is_not_read_is_not_taken_into_memory() -> None:
-    """A stream that is not read takes at most the kernel's buffers and its bound from the peer."""
+    """A stream that is not read buffers at most a bounded number of the peer's bytes."""
     size = 32 * MEGABYTE
     sent = anyio.Event()
     block = bytes(MEGABYTE)
@@ -151,7 +151,7 @@ async def test_a_send_waits_for_a_peer_that_does_not_read(anyio_backend_name: st
             tasks.start_soon(send)
             for _ in range(50):
                 await anyio.lowlevel.checkpoint()
-            # uvloop's transport reports data as sent that it has not sent.
+            # uvloop's transport reports data as sent before it has sent them.
             assert not done.is_set() or uvloop_runs(anyio_backend_name)
             go.set()
         assert done.is_set()
@@ -211,8 +211,8 @@ def test_a_stream_that_has_heard_something_is_left_as_it_is() -> None:
     async def heard() -> None:
         async with connected(speaks_first) as stream:
             assert isinstance(stream, EagerStream)
-            inner = stream._stream  # noqa: SLF001 - anyio's own
-            protocol = inner._protocol  # type: ignore[attr-defined]  # noqa: SLF001 - likewise
+            inner = stream._stream  # noqa: SLF001 - of anyio
+            protocol = inner._protocol  # type: ignore[attr-defined]  # noqa: SLF001 - of anyio
             protocol.read_event.set()
             assert eager(inner) is inner
 

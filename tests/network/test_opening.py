@@ -1,6 +1,6 @@
 """Opening a connection negotiates versions and names a peer that is not a Kafka broker.
 
-Peers are scripts on a loopback listener. Whatever they do, `open` ends in time, leaves no socket
+Peers are scripts on a loopback listener. For every peer, `open` ends in time and leaves no socket
 open, and its error has the address and the reason.
 """
 
@@ -77,7 +77,7 @@ async def open_to(
 
 
 def says(*chunks: bytes) -> Script:
-    """Make a peer that reads something, sends these bytes, and closes the connection."""
+    """Return a peer that reads something, sends these bytes, and closes the connection."""
 
     async def script(stream: SocketStream) -> None:
         await stream.receive()
@@ -104,7 +104,7 @@ def versions(
     error: Any = ErrorCode.none,
     correlation_id: int = 0,
 ) -> bytes:
-    """Make an ApiVersions answer as a frame."""
+    """Return the frame of an ApiVersions answer."""
     kind: Any = response_type(18, version)
     module = importlib.import_module(kind.__module__)
     keys = tuple(
@@ -116,7 +116,7 @@ def versions(
 
 
 def broker(newest: int, *ranges: tuple[int, int, int], hint: bool = True) -> Script:
-    """Make a broker that knows ApiVersions up to `newest`."""
+    """Return a broker that knows ApiVersions up to version `newest`."""
 
     async def script(stream: SocketStream) -> None:
         async for header in requests(stream):
@@ -390,7 +390,7 @@ async def test_small_frames_are_sent_at_once() -> None:
 
 
 class Recorder:
-    """A connector that keeps its streams, and may never finish connecting."""
+    """A connector that keeps the streams it opens, or never finishes connecting."""
 
     def __init__(self, *, hang: bool = False) -> None:
         self.streams: list[ByteStream] = []
@@ -444,7 +444,7 @@ async def test_a_stream_is_closed_when_opening_fails() -> None:
 
 
 async def test_a_stranger_may_answer_in_64_kib_which_does_not_hold_the_loop() -> None:
-    """Until a peer has proved to be a broker, it may answer at most 64 KiB; brokers need 1 KiB."""
+    """A peer that has not proved to be a broker may answer 64 KiB at most; a broker needs 1 KiB."""
     many = tuple((key, 0, 13) for key in range(9_000))
     async with peer(says(versions(3, *many))) as port:
         connection = await open_to(port)

@@ -1,4 +1,4 @@
-"""A session is renewed while requests are in flight, without losing one (KIP-368).
+"""A SASL session is renewed on an open connection without losing a request (KIP-368).
 
 Queued requests wait, outstanding ones are answered, the client authenticates, and sending goes on.
 The peer is a script that sees every frame. It answers late and in order, so that many responses are
@@ -49,7 +49,7 @@ PAUSE = 0.2
 
 
 class Broker:
-    """Answers each request in order, some time after it arrived, and keeps what it received."""
+    """A peer that answers requests in order, `PAUSE` seconds each, and keeps what it received."""
 
     def __init__(self, stream: MemoryStream, *, lifetime: float) -> None:
         self.stream = stream
@@ -60,11 +60,11 @@ class Broker:
 
     @property
     def kinds(self) -> list[int]:
-        """Return the API of each request, in order."""
+        """Return the API key of each request that arrived, in order."""
         return [key for key, _, _ in self.seen]
 
     async def run(self) -> None:
-        """Read requests as they arrive, and answer each in its turn."""
+        """Read requests as they arrive, and answer them one after the other."""
         arrived, waiting = anyio.create_memory_object_stream[tuple[int, int, int]](1000)
         splitter = FrameSplitter(LIMIT)
         async with arrived, anyio.create_task_group() as tasks:
@@ -122,7 +122,7 @@ class Broker:
 
 
 class World:
-    """A running connection and its broker."""
+    """A running connection and the broker at its other end."""
 
     def __init__(self, connection: Connection, broker: Broker) -> None:
         self.connection = connection
@@ -146,7 +146,7 @@ class World:
         self.ended.set()
 
     def write(self, count: int) -> list[int]:
-        """Queue this many requests; return their ids."""
+        """Queue this many requests, and return their correlation ids."""
         ids = [self.connection.next_correlation_id() for _ in range(count)]
         for each in ids:
             body = b"\0\x03\0\x0c" + each.to_bytes(4, "big") + b"\xff\xff"
@@ -159,7 +159,7 @@ class World:
 
 
 class Credentials:
-    """The user's callable for credentials, with a count of its calls."""
+    """The user's callable that returns credentials, with a count of its calls."""
 
     def __init__(self) -> None:
         self.name = "alice"
@@ -224,7 +224,8 @@ async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> 
         at = kinds.index(HANDSHAKE, 3)
         assert kinds == [18, 17, 36, *[3] * 8, 17, 36, *[3] * 3]
         assert [cid for _, cid, _ in it.broker.seen[at + 2 :]] == late
-        # Nothing was sent while a response was due, so the exchange had the connection to itself.
+        # No request was sent while a response was due, so the exchange had the connection to
+        # itself.
         assert it.answers == early + late
 
 
@@ -233,7 +234,7 @@ async def test_requests_in_the_pipe_are_drained_before_the_exchange_begins() -> 
         await pass_time(1.6)
         early = it.write(3)  # answered after 1.8, 2.0 and 2.2 seconds
         await pass_time(0.35)
-        late = it.write(5)  # after 1.95 seconds of a session of two seconds
+        late = it.write(5)  # 1.95 s into a session of 2 s
         await it.until_answered(early)
         drained = it.broker.answered_at
         await it.until_answered(early + late)
@@ -271,7 +272,7 @@ async def test_a_session_without_an_end_is_not_renewed() -> None:
 
 
 async def test_an_absurd_lifetime_keeps_us_neither_busy_nor_for_ever() -> None:
-    """At least a second passes between two renewals, and a session lasts a month at most."""
+    """Renewals are at least one second apart, and a session lasts for one month at most."""
     async with world(Credentials(), lifetime=0.001) as it:
         for _ in range(20):
             await it.until_answered(it.write(1))

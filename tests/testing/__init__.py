@@ -1,1 +1,1 @@
-"""The tests of what `aioidem.testing` offers."""
+"""Tests of the tools that `aioidem.testing` offers."""

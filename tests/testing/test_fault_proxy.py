@@ -1,7 +1,7 @@
-"""Each fault of the proxy between our producer and the embedded broker, on each event loop.
+"""Each fault of `FaultProxy` between our producer and the embedded broker, on each event loop.
 
-The brokers advertise themselves, so the clients here connect through a connector that leads to the
-proxy instead.
+The brokers' metadata names their own addresses, so the clients here use a connector that connects
+to the proxy instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ QUICK: dict[str, Any] = {
 
 
 class Through:
-    """Connects to the proxy, whatever the broker's address is."""
+    """A connector that connects to the proxy instead of the broker's address."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy
@@ -60,7 +60,7 @@ class Through:
 
 
 class World:
-    """A broker with topic t, its proxy, and producers that reach it through the proxy."""
+    """A broker with topic ``t``, its proxy, and producers that connect through the proxy."""
 
     def __init__(self, cluster: EmbeddedCluster, proxy: FaultProxy) -> None:
         self.cluster = cluster
@@ -90,16 +90,16 @@ async def world(broker: dict[str, Any] | None = None, **proxy: Any) -> AsyncIter
 def once(
     api_key: int, action: Action, when: Callable[[], bool] = lambda: True
 ) -> Callable[[FrameSeen], Action | None]:
-    """Return a hook that applies the action to the first frame of an API."""
+    """Return a hook that applies the action to the first frame of one API."""
     left = [action]
     return lambda seen: left.pop() if left and seen.api_key == api_key and when() else None
 
 
 @asynccontextmanager
 async def between(**proxy: Any) -> AsyncIterator[tuple[FaultProxy, socket.socket, socket.socket]]:
-    """Yield a proxy, and a plain socket on either side of it: the client's and the broker's.
+    """Yield a proxy with a plain socket on either side, the client's and the broker's.
 
-    Threads may wait for the sockets.
+    The sockets block, so a test waits for them in threads.
     """
     in_thread = anyio.to_thread.run_sync
     with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
@@ -126,12 +126,12 @@ def _until_its_end(stream: socket.socket) -> tuple[bytes, bool]:
 
 
 def _request(number: int) -> bytes:
-    """Return a frame of an ApiVersions request."""
+    """Return the frame of an ApiVersions request with this correlation id."""
     return struct.pack(">ihhih", 10, 18, 0, number, -1)
 
 
 def _answer(number: int) -> bytes:
-    """Return a frame of the response to that, as far as a proxy reads it."""
+    """Return a frame that a proxy takes for the response to the request with this id."""
     return struct.pack(">ii", 4 + 30, number) + bytes(range(30))
 
 
@@ -144,7 +144,7 @@ def at(number: int, action: Action) -> Callable[[FrameSeen], Action | None]:
 
 
 async def test_without_rules_everything_passes_and_is_traced() -> None:
-    """Without hooks every frame passes and is in the trace."""
+    """Without hooks the proxy passes every frame on, and its trace has every frame."""
     async with world() as w:
         async with w.producer(compression_type="lz4", batch_size=1 << 20) as producer:
             await producer.send_many("t", [bytes(10_000)] * 300, partition=0)
@@ -161,7 +161,7 @@ async def test_without_rules_everything_passes_and_is_traced() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_jitter_comes_from_the_seed_and_keeps_the_order(seed: int) -> None:
-    """Jitter depends on seed, connection and direction only, and it never reorders records."""
+    """Jitter depends only on the seed, connection and direction, and never reorders records."""
     async with world(jitter=0.02, seed=seed) as w:
         lanes = [JitteryLane(w.proxy, seed, 1, "up") for _ in range(2)]
         other = JitteryLane(w.proxy, seed, 2, "up")
@@ -176,7 +176,7 @@ async def test_jitter_comes_from_the_seed_and_keeps_the_order(seed: int) -> None
 
 @pytest.mark.parametrize("bad", [{"rtt": -1.0}, {"jitter": -0.1}, {"bandwidth": 0.0}])
 async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
-    """An impossible link raises ConfigError."""
+    """FaultProxy refuses delays below zero and a bandwidth of zero with ConfigError."""
     with pytest.raises(ConfigError):
         FaultProxy("127.0.0.1", 9092, **bad)  # type: ignore[arg-type]
 
@@ -185,7 +185,7 @@ async def test_a_link_that_cannot_be_is_refused(bad: dict[str, float]) -> None:
 
 
 async def test_a_held_answer_and_all_behind_it_wait_for_the_release() -> None:
-    """A held response, and everything behind it, waits for `release`."""
+    """A held response, and everything after it on the connection, waits for `release`."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         hold = Hold()
@@ -199,7 +199,7 @@ async def test_a_held_answer_and_all_behind_it_wait_for_the_release() -> None:
 
 
 async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
-    """Requests behind a delayed one stay behind it."""
+    """Requests that are sent after a delayed one are not passed on before it."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_request = once(PRODUCE, Delay(0.1))
@@ -209,7 +209,7 @@ async def test_a_delayed_request_keeps_the_others_behind_it() -> None:
 
 
 async def test_a_dropped_answer_is_a_lost_one_and_the_resend_gets_its_offset() -> None:
-    """After a dropped response the resend is answered with the same offset."""
+    """After a dropped response the producer's resend is answered with the original's offset."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, Drop())
@@ -235,7 +235,7 @@ async def test_a_dropped_request_never_arrives() -> None:
 async def test_wherever_a_connection_is_cut_the_record_is_there_once(
     after: int, reset: bool, answer: bool
 ) -> None:
-    """Wherever a connection is cut, the record is in the log once."""
+    """Wherever a connection is cut within a frame, the record is in the log exactly once."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         hook = once(PRODUCE, Cut(after, reset))
@@ -252,7 +252,7 @@ async def test_wherever_a_connection_is_cut_the_record_is_there_once(
 @pytest.mark.parametrize("after", [0, 1, 4, 9, -1])
 @pytest.mark.parametrize("answer", [False, True], ids=["request", "answer"])
 async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: bool) -> None:
-    """Cut passes on exactly the first bytes of the frame."""
+    """Cut passes on exactly the given number of the frame's bytes, then ends the connection."""
     async with between() as (proxy, client, broker):
         make, source, sink = (_answer, broker, client) if answer else (_request, client, broker)
         whole, cut, behind = make(1), make(2), make(3)
@@ -269,7 +269,7 @@ async def test_a_cut_lets_exactly_the_first_bytes_arrive(after: int, answer: boo
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 @pytest.mark.parametrize("how", ["request", "answer", "disconnect"])
 async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: bool) -> None:
-    """Both sides see the end as FIN or RST, as the fault says."""
+    """Both sides of a cut connection see FIN, or RST if the fault says so."""
     async with between() as (proxy, client, broker):
         cut = at(2, Cut(9, reset))
         if how == "request":
@@ -285,7 +285,7 @@ async def test_both_sides_are_told_the_end_as_it_was_asked_for(how: str, reset: 
 
 
 async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() -> None:
-    """A black hole discards both directions; the client's timeout ends the connection."""
+    """BlackHole discards both directions; only the client's timeout ends the connection."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.on_answer = once(PRODUCE, BlackHole())
@@ -297,12 +297,12 @@ async def test_a_black_hole_swallows_both_directions_and_hangs_up_on_nobody() ->
 
 
 async def test_requests_and_answers_can_be_rewritten() -> None:
-    """Requests and responses can be rewritten."""
+    """Rewrite changes one request or one response."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         wrong = Rewrite(lambda payload: payload.replace(b"right", b"wrong"))
         w.proxy.on_request = once(PRODUCE, wrong)
-        # The checksum gives it away, and what comes after it is not rewritten.
+        # The changed batch fails its checksum; the resend is not rewritten.
         assert (await producer.send("t", b"right", partition=0)).offset == 1
         assert producer.statistics().batches_retried == 1
         not_leader = struct.pack(">h", ErrorCode.not_leader_or_follower)
@@ -323,7 +323,7 @@ def _with_code(payload: bytes, code: bytes) -> bytes:
 
 @pytest.mark.parametrize("reset", [False, True], ids=["fin", "rst"])
 async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
-    """`disconnect` closes every connection."""
+    """`disconnect` closes every connection at once."""
     async with world(rtt=0.05) as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         sent = [producer.send_nowait("t", b"%d" % number, partition=0) for number in range(1, 4)]
@@ -334,7 +334,7 @@ async def test_all_connections_can_be_cut_at_once(reset: bool) -> None:
 
 
 async def test_what_a_client_sent_before_it_closed_still_arrives() -> None:
-    """What a client sent before it closed still reaches the broker."""
+    """Bytes that a client sent before it closed its connection still reach the broker."""
     request = _request(1)
     arrived: list[bytes] = []
     with anyio.fail_after(BOUND), socket.create_server(("127.0.0.1", 0)) as server:
@@ -357,7 +357,7 @@ def _read_all(server: socket.socket, into: list[bytes]) -> None:
 
 
 async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
-    """Nothing arrives while the proxy is frozen, and everything after `thaw`."""
+    """A frozen proxy passes nothing on, and passes everything on after `thaw`."""
     async with world() as w, w.producer(request_timeout=10) as producer:
         await producer.send("t", b"0", partition=0)
         w.proxy.freeze()
@@ -370,7 +370,7 @@ async def test_frozen_nothing_arrives_and_thawed_everything_does() -> None:
 
 
 async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None:
-    """`refuse` refuses new connections, and open ones stay."""
+    """`refuse` lets the proxy refuse new connections; open ones continue."""
     async with world() as w, w.producer() as producer:
         await producer.send("t", b"0", partition=0)
         await w.proxy.refuse()
@@ -383,7 +383,7 @@ async def test_refusing_it_listens_to_nobody_and_open_connections_stay() -> None
 
 
 async def test_a_broker_that_is_down_resets_who_connects() -> None:
-    """A client is reset if the broker cannot be reached."""
+    """The proxy closes a client's connection if the broker cannot be reached."""
     async with world() as w:
         await w.cluster.stop_broker(0)
         stream = await Through(w.proxy).connect(*w.proxy.upstream)
@@ -396,7 +396,7 @@ async def test_a_broker_that_is_down_resets_who_connects() -> None:
 
 
 async def test_strangers_pass_and_hurt_nobody() -> None:
-    """Bytes that are no Kafka frames pass, and do not disturb other connections."""
+    """The proxy passes bytes that are no Kafka frames, and other connections are not disturbed."""
     async with world() as w:
         stream = await Through(w.proxy).connect(*w.proxy.upstream)
         await stream.send(b"GET / HTTP/1.1\r\n\r\n")
@@ -407,11 +407,11 @@ async def test_strangers_pass_and_hurt_nobody() -> None:
             await producer.send("t", b"v")
 
 
-# --- KIP-1269's face ------------------------------------------------------------------------------
+# -- KIP-1269 through the proxy --------------------------------------------------------------------
 
 
 async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, set[int]]:
-    """Return the window that a producer ends up with, and the Produce versions it spoke."""
+    """Return the window that a producer has in the end, and the Produce versions that it used."""
     async with w.producer(max_in_flight_requests_per_connection=30, **options) as producer:
         for number in range(12):
             await producer.send(topic, b"%d" % number, partition=0)
@@ -422,7 +422,7 @@ async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, se
 
 @pytest.mark.parametrize("discovery", ["auto", "on"])
 async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -> None:
-    """A broker of Produce v13 seems to speak v14, with each topic's own value (KIP-1269)."""
+    """With a RetentionFace, a broker of Produce v13 seems to answer v14 with each topic's value."""
     face = RetentionFace(20, {"own": 9})
     async with world({"produce_versions": 13}, retention=face) as w:
         w.cluster.create_topic("own")
@@ -437,7 +437,7 @@ async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -
 
 
 async def test_a_broker_below_v13_is_never_given_v14() -> None:
-    """A broker below Produce v13 is never sent v14."""
+    """With a RetentionFace, the proxy still offers no v14 for a broker below Produce v13."""
     async with world({"produce_versions": 12}, retention=RetentionFace(20)) as w:
         assert await window_of(w, window_discovery="on") == (5, {12})
 
@@ -449,7 +449,7 @@ async def test_without_a_face_v14_is_not_offered() -> None:
 
 
 async def test_faults_and_the_face_go_together() -> None:
-    """Hooks see the frames of the client's version, v14, in both directions."""
+    """With a RetentionFace, hooks see the frames that the client sees: Produce v14."""
     async with (
         world({"produce_versions": 13}, retention=RetentionFace(20)) as w,
         w.producer(window_discovery="on") as producer,
@@ -461,7 +461,7 @@ async def test_faults_and_the_face_go_together() -> None:
         assert (await producer.send("t", b"1", partition=0)).offset == 1
         request, answer = payloads
         assert request[:4] == b"\x00\x00\x00\x0e"
-        assert b"\x01\x01\x04\x00\x00\x00\x14" in answer  # one tag: 1, four bytes, 20
+        assert b"\x01\x01\x04\x00\x00\x00\x14" in answer  # one tagged field: tag 1, four bytes, 20
 
 
 def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:
@@ -474,6 +474,6 @@ def _noted(into: list[bytes]) -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("batches", [0, -1, 1 << 31])
 def test_a_face_with_an_impossible_value_is_refused(batches: int) -> None:
-    """An impossible number of batches raises ConfigError."""
+    """RetentionFace refuses a number of batches out of range with ConfigError."""
     with pytest.raises(ConfigError):
         RetentionFace(batches)

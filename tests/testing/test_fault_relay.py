@@ -1,4 +1,4 @@
-"""A `Relay` between two streams in memory, on a virtual clock: when bytes arrive."""
+"""When bytes arrive through a `Relay` between two streams in memory, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Owner:
 
 @asynccontextmanager
 async def relayed(owner: Owner) -> AsyncIterator[tuple[MemoryStream, MemoryStream]]:
-    """Yield the client's and the broker's end of a relayed connection."""
+    """Yield the client's and the broker's end of a connection through a relay."""
     client, inner_client = stream_pair()
     broker, inner_broker = stream_pair()
     relay = Relay(owner, 1, 0, inner_client, inner_broker)
@@ -76,7 +76,7 @@ async def arrival(stream: anyio.abc.ByteReceiveStream, data: bytes) -> float:
 
 
 async def test_each_direction_takes_half_of_the_round_trip_time() -> None:
-    """A link with a round-trip time of 0.2 s delivers what is sent after 0.1 s, either way."""
+    """A link with a round-trip time of 0.2 s delivers bytes after 0.1 s in either direction."""
     async with relayed(Owner(rtt=0.2)) as (client, broker):
         for source, sink, data in (
             (client, broker, request(1)),
@@ -88,7 +88,7 @@ async def test_each_direction_takes_half_of_the_round_trip_time() -> None:
 
 
 async def test_a_changed_link_applies_to_open_connections() -> None:
-    """A change of the round-trip time applies to what is sent after it."""
+    """A changed round-trip time applies to open connections from the next bytes on."""
     owner = Owner(rtt=0.2)
     async with relayed(owner) as (client, broker):
         owner.rtt = 2.0
@@ -98,7 +98,7 @@ async def test_a_changed_link_applies_to_open_connections() -> None:
 
 
 async def test_a_delayed_link_is_pipelined() -> None:
-    """Five requests sent 10 ms apart arrive 10 ms apart: none waits for the one before it."""
+    """Five requests that are sent 10 ms apart arrive 10 ms apart: a delay holds no later one up."""
     async with relayed(Owner(rtt=0.2)) as (client, broker):
         sent = []
 
@@ -115,7 +115,7 @@ async def test_a_delayed_link_is_pipelined() -> None:
 
 
 async def test_bytes_take_their_time_on_a_thin_link() -> None:
-    """300,000 bytes over 1,000,000 bytes/s take 0.3 s, and the first of them arrive long before."""
+    """At 1,000,000 bytes/s 300,000 bytes take 0.3 s, and the first arrive within 0.02 s."""
     data = request(1, 299_996)
     async with (
         relayed(Owner(bandwidth=1_000_000)) as (client, broker),
@@ -130,7 +130,7 @@ async def test_bytes_take_their_time_on_a_thin_link() -> None:
 
 
 async def test_a_delay_is_added_to_the_link_and_keeps_the_order() -> None:
-    """A request delayed by 0.5 s, and the one behind it, arrive 0.5 s late."""
+    """A request that is delayed by 0.5 s, and the one behind it, arrive 0.5 s later than usual."""
     owner = Owner(rtt=0.2)
     owner.on_request = lambda seen: Delay(0.5) if seen.correlation_id == 1 else None
     async with relayed(owner) as (client, broker):
@@ -142,7 +142,7 @@ async def test_a_delay_is_added_to_the_link_and_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("link", [{}, {"rtt": 0.001}], ids=["bare", "delayed-and-watched"])
 async def test_untouched_frames_are_passed_on_in_few_writes(link: dict[str, Any]) -> None:
-    """64 untouched frames that were read at once are written at once, also when hooks see each."""
+    """The relay writes 64 unchanged frames that it read at once in one piece, even with hooks."""
     seen = 0
 
     def count(_: FrameSeen) -> None:

@@ -1,4 +1,4 @@
-"""Parsing what Kafka's DumpLogSegments prints; `on_kafka` runs the tool itself."""
+"""Parsing of what Kafka's DumpLogSegments prints; `on_kafka` has tests that run the tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batch(base: int) -> str:
 
 
 def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> None:
-    """A dump of several partitions is split by partition, and segments are joined."""
+    """`split_dumps` splits a dump by partition, and joins the segments of a partition."""
     printed = [
         *("Dumping /somewhere/t-0/00.log", "Log starting offset: 0", batch(0)),
         *("Dumping /somewhere/t-0/01.log", "Log starting offset: 1", batch(1)),
@@ -30,13 +30,13 @@ def test_files_of_several_partitions_are_told_apart_and_segments_joined() -> Non
 
 
 def test_a_dump_that_names_no_file_is_refused() -> None:
-    """A dump that does not begin with a file name is refused."""
+    """`split_dumps` refuses a dump that does not begin with a file's name."""
     with pytest.raises(LogDumpError, match="began with"):
         split_dumps([batch(0)])
 
 
 def test_what_ends_a_transaction_is_told() -> None:
-    """Records that end a transaction have a marker."""
+    """A dumped record that ends a transaction has its marker and no payload."""
     record = "CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: []"
     [dumped] = parse_dump(
         [

@@ -1,4 +1,4 @@
-"""However a stream of frames is cut into pieces, its bytes come out as they went in."""
+"""`FrameCutter` passes a stream's bytes on unchanged, whatever chunks the stream arrives in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def chunked(data: bytes, cuts: list[int]) -> list[bytes]:
 def test_however_the_stream_is_chunked_each_frame_meets_its_fate_and_no_byte_is_lost(
     frames: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
-    """However a stream is chunked, each frame gets its verdict, and no byte is lost."""
+    """Whatever chunks a stream arrives in, each frame gets its verdict, and no byte is lost."""
     sent = [request(3, 12, number, body) for number, (_, body) in enumerate(frames)]
     judged: list[int] = []
 
@@ -70,7 +70,7 @@ def test_however_the_stream_is_chunked_each_frame_meets_its_fate_and_no_byte_is_
 
 
 def test_frames_that_pass_are_not_copied() -> None:
-    """Frames that pass are not copied."""
+    """`FrameCutter` does not copy frames that pass."""
     data = b"".join(request(3, 12, number, bytes(100)) for number in range(50))
     [piece] = FrameCutter(request_head, lambda _: PASS).feed(data)
     assert piece is data
@@ -78,7 +78,7 @@ def test_frames_that_pass_are_not_copied() -> None:
 
 @pytest.mark.parametrize("length", [0, -1, 1 << 30, 0x16030100])
 def test_what_is_no_frame_passes_unread(length: int) -> None:
-    """Bytes that are no frame pass unread."""
+    """`FrameCutter` passes bytes that are no frame on without reading them."""
     cutter = FrameCutter(request_head, lambda _: WHOLE)
     good = request(3, 12, 0, b"")
     rest = pack(">i", length) + b"anything" * 10
@@ -94,7 +94,7 @@ def test_what_is_no_frame_passes_unread(length: int) -> None:
 def test_produce_without_an_answer_is_told_apart_and_only_when_its_acks_are_there(
     version: int,
 ) -> None:
-    """Produce with acks=0 is recognised once its field acks has arrived."""
+    """`request_head` recognises a Produce with acks=0 once the field acks has arrived."""
     for acks in (0, 1, -1):
         for transactional_id in (None, "t", "x" * 300):
             is_told_apart_once_its_acks_are_there(version, acks, transactional_id)
@@ -122,7 +122,7 @@ def is_told_apart_once_its_acks_are_there(
 
 @given(st.binary(max_size=60), st.integers(1, 80))
 def test_any_bytes_have_a_head_or_are_waited_for(data: bytes, size: int) -> None:
-    """Any bytes have a head, or need more bytes."""
+    """Any bytes have a request head and a response head, or more bytes are needed for them."""
     head = request_head(data, 0, size)
     assert (head is None) <= (len(data) < size)
     answer = response_head(data, 0, size)

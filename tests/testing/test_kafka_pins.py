@@ -1,4 +1,4 @@
-"""Kafka's jars are run only if they are those whose SHA-256 is in the tree."""
+"""Kafka's jars are used only if they have the SHA-256 checksums that are pinned in the tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def publish(maven: FakeMaven, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_the_versions_of_the_tests_are_pinned(version: str) -> None:
-    """The jars of the versions that tests run are pinned."""
+    """The jars of the Kafka versions that the tests run are pinned."""
     pins = pinned_jars(version)
     assert pins is not None
     assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar"} < pins.keys()
@@ -44,7 +44,7 @@ def test_the_versions_of_the_tests_are_pinned(version: str) -> None:
 
 
 def test_jars_that_are_not_the_pinned_ones_are_not_run(maven: FakeMaven) -> None:
-    """Jars that do not have the pinned SHA-256 are refused."""
+    """`install_kafka` refuses jars that do not have the pinned SHA-256."""
     publish(maven, "4.3.1")
     with pytest.raises(KafkaInstallError, match="not have the pinned SHA-256") as caught:
         install_kafka("4.3.1")
@@ -52,7 +52,7 @@ def test_jars_that_are_not_the_pinned_ones_are_not_run(maven: FakeMaven) -> None
 
 
 def test_a_version_that_is_not_pinned_needs_a_flag(maven: FakeMaven) -> None:
-    """A version that is not pinned needs ``unpinned=True``."""
+    """`install_kafka` takes a version that is not pinned only with ``unpinned=True``."""
     publish(maven, "4.9.9")
     with pytest.raises(KafkaInstallError, match="pass unpinned=True"):
         install_kafka("4.9.9")
@@ -60,14 +60,14 @@ def test_a_version_that_is_not_pinned_needs_a_flag(maven: FakeMaven) -> None:
 
 
 def test_a_flag_does_not_excuse_a_pinned_version(maven: FakeMaven) -> None:
-    """``unpinned=True`` does not accept wrong jars of a pinned version."""
+    """``unpinned=True`` does not make `install_kafka` accept other jars of a pinned version."""
     publish(maven, "4.3.1")
     with pytest.raises(KafkaInstallError, match="not have the pinned SHA-256"):
         install_kafka("4.3.1", unpinned=True)
 
 
 def test_each_jar_is_held_against_its_pin(tmp_path: Path) -> None:
-    """Each jar is compared with its own checksum."""
+    """`unlike_pins` compares each jar with the checksum that is pinned for its own name."""
     good, changed, strange = (tmp_path / name for name in ("a.jar", "b.jar", "c.jar"))
     for jar in (good, changed, strange):
         jar.write_bytes(jar.name.encode())

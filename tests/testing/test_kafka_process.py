@@ -1,4 +1,4 @@
-"""A process under a guard ends when this process ends, and stops when it is told to."""
+"""`KafkaProcess` ends together with the process that started it, and stops on SIGSTOP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aioidem._testing.kafka_process import KafkaProcess, ProcessGuard
 
-# Once the child has been started, this process is killed at once.
+# The program kills itself as soon as the child has been started.
 PROGRAM = """
 import os, signal, subprocess, sys
 from pathlib import Path
@@ -29,7 +29,7 @@ KafkaProcess(["sleep", "200"], Path(sys.argv[1]), guard).start()
 
 
 def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None:
-    """A process that is killed while it starts a child leaves no child."""
+    """A program that is killed while it starts a `KafkaProcess` leaves no child running."""
     log = tmp_path / "log"
     os.mkfifo(log)
     # A pipe ends when the last process that could write to it has ended.
@@ -43,7 +43,7 @@ def test_killed_while_it_starts_a_process_it_leaves_none(tmp_path: Path) -> None
         os.close(reader)
 
 
-# Its threads are always runnable, so that stopping them takes a moment.
+# The threads are always runnable, so that it takes the kernel a moment to stop them all.
 BUSY = """
 import os, threading
 for _ in range(8):
@@ -53,7 +53,7 @@ print("up", flush=True)
 
 
 def test_every_thread_stands_still_when_sigstop_has_been_sent(tmp_path: Path) -> None:
-    """When `send_signal` returns from SIGSTOP, every thread has stopped."""
+    """When `send_signal(SIGSTOP)` returns, every thread of the process has stopped."""
     os.mkfifo(tmp_path / "log")
     guard = ProcessGuard()
     process = KafkaProcess([sys.executable, "-c", BUSY], tmp_path / "log", guard)

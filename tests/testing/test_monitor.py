@@ -1,4 +1,4 @@
-"""The wire monitor finds one planted violation of each rule, and none where there is none."""
+"""The wire monitor reports each planted violation of a rule, and none in correct traffic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Record:
 
 
 class Wire:
-    """A producer whose every step is made by the test."""
+    """A producer and its broker, of which the test makes every step for a `WireMonitor`."""
 
     def __init__(self, **options: Any) -> None:
         self.monitor = WireMonitor(**options)
@@ -82,7 +82,7 @@ class Wire:
 
 
 def test_a_pipeline_within_its_window_is_clean() -> None:
-    """A pipeline within its window gives no violation."""
+    """A producer that keeps within its window causes no violation."""
     wire = Wire(max_in_flight=5)
     wire.opened()
     for request in [wire.send(n) for n in range(1, 6)]:
@@ -92,7 +92,7 @@ def test_a_pipeline_within_its_window_is_clean() -> None:
 
 
 def test_planted_overrun_of_the_default_window() -> None:
-    """Six batches beyond the proved ones exceed the default window of 5."""
+    """Six batches in flight exceed the default window of 5."""
     wire = Wire()
     wire.opened()
     for n in range(1, 7):
@@ -101,7 +101,7 @@ def test_planted_overrun_of_the_default_window() -> None:
 
 
 def test_a_window_of_twenty_is_used_and_not_overrun() -> None:
-    """A leader that retains 20 batches allows a span of 20, not 21."""
+    """A leader that retains 20 batches allows a span of 20 batches, but not of 21."""
     wire = Wire()
     wire.opened(retained=20)
     for n in range(1, 21):
@@ -112,9 +112,10 @@ def test_a_window_of_twenty_is_used_and_not_overrun() -> None:
 
 
 def test_planted_count_instead_of_span() -> None:
-    """A batch six ahead of one in doubt exceeds a window of 5, though fewer are outstanding.
+    """The window bounds the span from the oldest batch in doubt, not the number outstanding.
 
-    b1 is in doubt, b2 to b5 are outstanding or answered, and b6 is sent.
+    Batches 1 to 5 were answered REQUEST_TIMED_OUT, so none is outstanding, but all are in doubt.
+    Batch 6 makes the span 6.
     """
     wire = Wire()
     wire.opened()
@@ -127,7 +128,7 @@ def test_planted_count_instead_of_span() -> None:
 
 
 def test_planted_twenty_after_the_field_was_absent() -> None:
-    """An answer without the field resets the window to 5."""
+    """An answer without KIP-1269's field sets the window back to 5."""
     wire = Wire()
     wire.opened(retained=20)
     wire.answer(wire.send(1))
@@ -138,7 +139,7 @@ def test_planted_twenty_after_the_field_was_absent() -> None:
 
 @pytest.mark.parametrize("how", ["leader", "connection"])
 def test_planted_twenty_after_the_leader_or_the_connection_changed(how: str) -> None:
-    """A change of leader or connection resets the window to 5."""
+    """A new leader or a new connection sets the window back to 5."""
     wire = Wire()
     wire.opened(retained=20)
     connection = "a"
@@ -153,7 +154,7 @@ def test_planted_twenty_after_the_leader_or_the_connection_changed(how: str) -> 
 
 
 def test_a_deposed_leaders_answer_teaches_nothing() -> None:
-    """An answer under an older leader epoch does not change the window."""
+    """An answer that arrives after the leader changed does not change the window."""
     wire = Wire()
     wire.opened()
     late = wire.send(1)
@@ -166,7 +167,7 @@ def test_a_deposed_leaders_answer_teaches_nothing() -> None:
 
 
 def test_a_resend_is_not_bound_by_the_window() -> None:
-    """A resend may exceed the window."""
+    """Resends of batches in doubt may exceed the window."""
     wire = Wire()
     wire.opened(retained=20)
     for n in range(1, 21):
@@ -180,7 +181,7 @@ def test_a_resend_is_not_bound_by_the_window() -> None:
 
 
 def test_planted_company_before_the_first_acknowledgement() -> None:
-    """A second batch before the first acknowledgement is reported (KAFKA-15591)."""
+    """A second batch before the partition's first acknowledgement violates GATE (KAFKA-15591)."""
     wire = Wire()
     wire.send(0)
     wire.send(1)
@@ -192,7 +193,7 @@ def test_planted_company_before_the_first_acknowledgement() -> None:
     [ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas],
 )
 def test_planted_company_after_an_error(code: int) -> None:
-    """After an error a second batch beside one outstanding is reported."""
+    """After an error, a second batch beside an outstanding one violates the first-ack gate."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), code)
@@ -203,7 +204,7 @@ def test_planted_company_after_an_error(code: int) -> None:
 
 @pytest.mark.parametrize("code", [999, ErrorCode.request_timed_out, ErrorCode.unknown_server_error])
 def test_planted_company_after_an_answer_that_leaves_doubt_in_doubt(code: int) -> None:
-    """A code that is unknown, or can follow the append, shows no state of the leader's."""
+    """An error that leaves a batch in doubt does not open the first-ack gate."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(1), wire.send(2)]
@@ -230,7 +231,7 @@ def test_what_a_known_code_refuses_for_good_may_be_asked_about_in_company(code: 
 
 
 def test_probes_may_go_in_company_after_out_of_order() -> None:
-    """After OUT_OF_ORDER, batches in doubt may be resent together."""
+    """After OUT_OF_ORDER_SEQUENCE_NUMBER, batches in doubt may be resent together."""
     wire = Wire()
     wire.opened()
     sent = [wire.send(n) for n in (1, 2, 3)]
@@ -245,7 +246,7 @@ def test_probes_may_go_in_company_after_out_of_order() -> None:
 
 
 def test_planted_gap() -> None:
-    """A first send that leaves a gap in the sequences is reported."""
+    """A new batch that leaves a gap in the sequences is a GAP violation."""
     wire = Wire()
     wire.opened()
     wire.send(2)
@@ -253,7 +254,7 @@ def test_planted_gap() -> None:
 
 
 def test_planted_start_elsewhere_than_at_zero() -> None:
-    """A first sequence other than 0 is reported."""
+    """A first batch with another sequence than 0, or than the one expected, is a GAP violation."""
     wire = Wire()
     wire.send(5)
     assert wire.found == [Anomaly.GAP]
@@ -263,7 +264,7 @@ def test_planted_start_elsewhere_than_at_zero() -> None:
 
 
 def test_the_wrap_is_no_gap() -> None:
-    """Sequence 0 after 2147483647 is no gap."""
+    """Sequence 0 after 2147483647 is no GAP violation."""
     wire = Wire(first_sequences={("t", 0): 2**31 - 3})
     wire.answer(wire.send(2**31 - 3, 2))
     wire.answer(wire.send(2**31 - 1, 2))
@@ -272,7 +273,7 @@ def test_the_wrap_is_no_gap() -> None:
 
 
 def test_planted_other_bytes_under_the_same_numbers() -> None:
-    """A resend with other bytes is reported."""
+    """A resend of the same sequences with other bytes is a CHANGED_RETRY violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.request_timed_out)
@@ -281,7 +282,7 @@ def test_planted_other_bytes_under_the_same_numbers() -> None:
 
 
 def test_what_was_refused_whole_as_too_large_may_come_again_in_parts() -> None:
-    """A batch that was refused as too large may be resent as smaller ones."""
+    """A batch that was refused as too large may be resent as smaller batches."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
@@ -313,7 +314,7 @@ def test_what_a_coordinator_said_before_is_no_doubt(code: int) -> None:
 
 
 def test_planted_split_of_a_batch_in_doubt() -> None:
-    """A batch in doubt that is split is reported."""
+    """Splitting a batch that is in doubt is a CHANGED_RETRY violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.request_timed_out)
@@ -323,7 +324,7 @@ def test_planted_split_of_a_batch_in_doubt() -> None:
 
 
 def test_planted_parts_that_do_not_fill_the_whole() -> None:
-    """Smaller batches that do not fill the refused one's sequences are reported."""
+    """Smaller batches that do not fill the sequences of the refused one are a GAP violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1, 4), ErrorCode.message_too_large)
@@ -333,7 +334,7 @@ def test_planted_parts_that_do_not_fill_the_whole() -> None:
 
 
 def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
-    """A new epoch after all batches were answered gives no violation."""
+    """A new epoch after all batches were answered causes no violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.invalid_record)
@@ -342,7 +343,7 @@ def test_a_new_epoch_after_everything_was_answered_is_clean() -> None:
 
 
 def test_planted_new_epoch_while_outstanding() -> None:
-    """A new epoch while a batch is outstanding is reported."""
+    """A new epoch while a batch is outstanding is an EPOCH_OVERLAP violation."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -351,7 +352,7 @@ def test_planted_new_epoch_while_outstanding() -> None:
 
 
 def test_planted_new_epoch_while_in_doubt() -> None:
-    """Writing under a new epoch while a batch is in doubt is reported (librdkafka #4953)."""
+    """A batch of a new epoch while one is in doubt is an EPOCH_OVERLAP (librdkafka #4953)."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.answer(wire.send(1, tag=9), ErrorCode.request_timed_out)
@@ -360,7 +361,7 @@ def test_planted_new_epoch_while_in_doubt() -> None:
 
 
 def test_what_was_given_up_does_not_hold_a_new_epoch() -> None:
-    """A new epoch is allowed once the batches in doubt were given up."""
+    """A new epoch is allowed once the batches in doubt are settled as UNKNOWN."""
     wire = Wire(outcome=lambda _value: Outcome.UNKNOWN)
     wire.opened()
     wire.answer(wire.send(1), ErrorCode.request_timed_out)
@@ -380,7 +381,7 @@ def test_doubt_that_was_settled_by_reading_the_log_bounds_nothing(outcome: Outco
 
 
 def test_planted_return_to_an_old_epoch() -> None:
-    """A return to an old epoch is reported."""
+    """A batch of an older epoch after one of a newer epoch is an EPOCH_OVERLAP violation."""
     wire = Wire()
     wire.opened()
     wire.answer(wire.send(0, epoch=1))
@@ -389,7 +390,7 @@ def test_planted_return_to_an_old_epoch() -> None:
 
 
 def test_planted_epoch_that_goes_back() -> None:
-    """An epoch below the newest one is reported."""
+    """A batch of epoch 0 after one of epoch 32767 is an EPOCH_OVERLAP violation."""
     wire = Wire()
     wire.answer(wire.send(0, epoch=32767))
     wire.send(0, epoch=0)
@@ -397,7 +398,7 @@ def test_planted_epoch_that_goes_back() -> None:
 
 
 def test_planted_second_route() -> None:
-    """A batch outstanding on two connections is reported: it can reorder (aiokafka #228)."""
+    """Batches of a partition outstanding on two connections violate TWO_ROUTES (aiokafka #228)."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -406,7 +407,7 @@ def test_planted_second_route() -> None:
 
 
 def test_planted_request_too_many_on_one_connection() -> None:
-    """A request beyond ``max_in_flight`` is reported."""
+    """A request beyond ``max_in_flight`` on a connection is an IN_FLIGHT violation."""
     wire = Wire(max_in_flight=2)
     for partition in range(3):
         wire.send(0, partition=partition)
@@ -414,7 +415,7 @@ def test_planted_request_too_many_on_one_connection() -> None:
 
 
 def test_a_request_that_never_left_leaves_no_doubt() -> None:
-    """A request of which no byte was written leaves no doubt."""
+    """A request of which no byte was written leaves no batch in doubt."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     unwritten = wire.send(1)
@@ -424,7 +425,7 @@ def test_a_request_that_never_left_leaves_no_doubt() -> None:
 
 
 def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
-    """An answer that leaves out a partition leaves its batch in doubt."""
+    """An answer that leaves out a partition leaves the partition's batch in doubt."""
     wire = Wire(outcome=lambda _value: Outcome.PENDING)
     wire.opened()
     wire.monitor.answered("a", wire.send(1, tag=3), [])
@@ -433,7 +434,7 @@ def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
 
 
 def test_a_recreated_topic_starts_a_new_account() -> None:
-    """A recreated topic starts at sequence 0 again."""
+    """After a topic was created anew, its sequences begin at 0 again."""
     wire = Wire()
     wire.opened()
     wire.send(1)
@@ -443,18 +444,18 @@ def test_a_recreated_topic_starts_a_new_account() -> None:
 
 
 def test_without_idempotence_there_are_no_sequences_to_watch() -> None:
-    """Batches without a producer id have no sequences to check."""
+    """Batches without a producer id have no sequences, and cause no violation."""
     wire = Wire()
     for n in range(8):
         wire.send(n, pid=-1)
     assert wire.found == []
 
 
-# -- losses that the answers prove
+# -- losses that the brokers' answers prove
 
 
 class Watched(Wire):
-    """A producer whose records are PENDING until the test says otherwise."""
+    """A producer whose records are PENDING until the test settles them."""
 
     def __init__(self, **options: Any) -> None:
         self.outcomes: dict[ValueId, Outcome] = {}
@@ -465,7 +466,7 @@ class Watched(Wire):
             self.outcomes[ValueId("p", "t", 0, tag)] = outcome
 
     def acked(self, count: int) -> None:
-        """Send and acknowledge batches 0 to count - 1, each of one record with this tag."""
+        """Send and acknowledge batches 0 to count - 1; batch N has one record with tag N."""
         for n in range(count):
             self.answer(self.send(n, tag=n), offset=n)
             self.end(Outcome.ACKED, n)
@@ -505,7 +506,7 @@ LOSSES = [lost_by_offset, lost_by_hole, lost_by_gap, lost_by_probes]
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
-    """Each proof of a loss without a data-loss event is reported."""
+    """An EVENT violation is each loss that answers prove and no data-loss event reported."""
     wire = Watched()
     lose(wire)
     assert wire.unreported == [Anomaly.EVENT]
@@ -516,7 +517,7 @@ def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
 
 @pytest.mark.parametrize("given_up", [Outcome.NOT_WRITTEN, Outcome.UNKNOWN])
 def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -> None:
-    """OUT_OF_ORDER above sequences that were given up is no loss."""
+    """OUT_OF_ORDER proves no loss above sequences whose records were given up."""
     wire = Watched()
     wire.acked(2)
     wire.answer(wire.send(2, tag=2), ErrorCode.request_timed_out)
@@ -528,7 +529,7 @@ def test_behind_numbers_that_were_given_up_a_gap_is_no_loss(given_up: Outcome) -
 
 
 def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
-    """A batch that was given up in flight counts as given up, whatever is answered later."""
+    """A batch that was given up in flight counts as given up even if it is acknowledged later."""
     wire = Watched()
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -543,7 +544,7 @@ def test_what_was_given_up_in_flight_and_answered_later_is_given_up() -> None:
 def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
     trusting: bool,
 ) -> None:
-    """Without trust in base offsets NOT_LEADER leaves doubt, and so a hole proves no loss."""
+    """If base offsets are not trusted, NOT_LEADER leaves a batch in doubt and proves no loss."""
     wire = Watched(trust_base_offset=trusting)
     wire.acked(1)
     first, second = wire.send(1, tag=1), wire.send(2, tag=2)
@@ -553,7 +554,7 @@ def test_without_trust_in_base_offsets_a_move_may_have_come_after_the_append(
 
 
 def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
-    """After UNKNOWN_PRODUCER_ID a gap proves no loss."""
+    """After UNKNOWN_PRODUCER_ID a gap in the sequences proves no loss."""
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)
@@ -568,7 +569,7 @@ def test_a_leader_that_says_it_does_not_know_us_explains_the_gap() -> None:
 def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
     code: int, refused_first: bool
 ) -> None:
-    """INVALID_PRODUCER_EPOCH explains gaps everywhere, UNKNOWN_PRODUCER_ID in its partition."""
+    """INVALID_PRODUCER_EPOCH excuses gaps everywhere, UNKNOWN_PRODUCER_ID in its own partition."""
     wire = Watched()
     wire.acked(2)
     elsewhere, here = wire.send(0, tag=0, partition=1), wire.send(2, tag=2)
@@ -582,7 +583,7 @@ def test_another_writer_under_the_producer_id_explains_gaps_in_every_partition(
 
 
 def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
-    """Under a new producer id a gap proves a loss again."""
+    """Under the next producer id a gap proves a loss again, whatever happened to the former."""
     wire = Watched()
     wire.answer(wire.send(0, tag=0), ErrorCode.invalid_producer_epoch)
     wire.answer(wire.send(0, pid=8, tag=0), offset=0)
@@ -593,7 +594,7 @@ def test_under_the_next_producer_id_a_gap_is_a_loss_again() -> None:
 
 
 def test_the_offset_of_an_older_copy_is_no_loss() -> None:
-    """A late answer with an older batch's offset proves no loss."""
+    """A late answer with the offset of an older batch proves no loss."""
     wire = Watched()
     wire.acked(2)
     first, second = wire.send(2, tag=2), wire.send(3, tag=3)

@@ -1,1 +1,1 @@
-"""What `aioidem.testing` offers, on real Apache Kafka."""
+"""Tests of `aioidem.testing` on real Apache Kafka."""

@@ -1,4 +1,4 @@
-"""Real brokers in an environment that is not theirs: other options for Java, another locale."""
+"""Real brokers, started in an environment with other Java options and another locale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ anyio.run(main)
 
 
 def test_a_cluster_is_what_the_test_says_wherever_it_runs(tmp_path: Path) -> None:
-    """The environment's Java options and locale do not reach the brokers."""
+    """Java options and the locale of the environment do not reach the brokers."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=hostile(tmp_path),

@@ -1,4 +1,4 @@
-"""The fixture itself: faults do what they say, and nothing is left behind."""
+"""`KafkaCluster` itself: each fault does what its name says, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_three_nodes_lose_a_leader_and_nothing_else(tmp_path: Path) -> Non
 
 @bounded(60)
 async def test_a_paused_broker_answers_when_it_is_resumed() -> None:
-    """A paused broker answers after it is resumed."""
+    """A paused broker answers a waiting request after it is resumed."""
     async with (
         KafkaCluster() as cluster,
         Producer(cluster.bootstrap_servers, **ONE_EACH) as producer,
@@ -80,7 +80,7 @@ async def test_a_paused_broker_answers_when_it_is_resumed() -> None:
 
 @bounded(60)
 async def test_nothing_is_left_when_the_body_fails_and_the_log_is_kept(tmp_path: Path) -> None:
-    """When the body fails, nothing is left behind but the brokers' logs."""
+    """A cluster whose body fails leaves nothing behind but the brokers' logs."""
     cluster = KafkaCluster(logs=tmp_path / "kept")
     with pytest.raises(ZeroDivisionError) as failure:
         async with cluster:
@@ -111,7 +111,7 @@ async def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(
 async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_typed_error() -> (
     None
 ):
-    """Requests without a running broker, and failing tools, raise typed errors."""
+    """A call that needs a running broker, and a Kafka tool that fails, raise typed errors."""
     async with KafkaCluster() as cluster:
         with pytest.raises(KafkaToolError, match="ended with exit code 1"):
             await cluster.run_tool("no.such.Tool")
@@ -123,13 +123,13 @@ async def test_what_is_asked_of_no_running_broker_or_of_a_tool_that_fails_is_a_t
 
 @pytest.mark.parametrize("version", ["4", "newest", "../4.3.1", "4.3.1 "])
 def test_what_is_no_version_is_refused_before_anything_is_looked_up(version: str) -> None:
-    """A malformed version is refused before anything is looked up."""
+    """`install_kafka` refuses a malformed version before it looks anything up."""
     with pytest.raises(KafkaInstallError, match="is not a version"):
         install_kafka(version)
 
 
 def installing_without_network(version: str, **environment: str | Path) -> str:
-    """Return what a new process prints that finds this version's jars, or why it does not."""
+    """Return what a new process without a network prints: this version's jars, or the error."""
     program = (
         "import sys\n"
         "from aioidem._testing.kafka_install import KafkaInstallError, install_kafka\n"
@@ -156,19 +156,19 @@ def installing_without_network(version: str, **environment: str | Path) -> str:
 
 
 def test_a_version_without_its_jars_and_without_network_is_a_typed_error(tmp_path: Path) -> None:
-    """Missing jars without a network raise KafkaInstallError."""
+    """`install_kafka` raises KafkaInstallError if jars are missing and there is no network."""
     [said] = installing_without_network(
         "4.3.1", XDG_CACHE_HOME=tmp_path, M2_REPO=tmp_path
     ).splitlines()
     assert "the first use of a version needs the network" in said
-    # It is for the reason it says, and names it: whatever went wrong would get that sentence.
+    # The error gives its real cause: the sentence above alone would fit any failure.
     assert "kafka_2.13-4.3.1.pom did not come from Maven Central (ProxyError: " in said
     assert "Connection refused" in said
 
 
 @pytest.mark.parametrize("version", STOCK)
 def test_a_version_that_was_used_before_needs_no_network(version: str) -> None:
-    """A version that was used before needs no network."""
+    """`install_kafka` needs no network for a version that was used before."""
     jars = [Path(each) for each in installing_without_network(version).splitlines()]
     assert {f"kafka_2.13-{version}.jar", f"kafka-tools-{version}.jar"} < {
         each.name for each in jars
@@ -180,7 +180,7 @@ def test_a_version_that_was_used_before_needs_no_network(version: str) -> None:
 def test_without_java_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without Java the error says what to install."""
+    """Without a Java that is new enough, the error says which Java to install."""
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")

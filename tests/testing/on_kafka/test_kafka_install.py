@@ -1,4 +1,4 @@
-"""Finding the jars while another process does too, and beside a Maven repository that is broken."""
+"""`install_kafka` beside another process that downloads, and beside a broken Maven repository."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROGRAM = "from aioidem._testing.kafka_install import install_kafka; install_kaf
 
 
 def waiters(inode: int) -> bool:
-    """Whether somebody waits for a lock of that file."""
+    """Return whether a process waits for a lock of the file with this inode."""
     return any("->" in line and f":{inode} " in line for line in LOCKS.read_text().splitlines())
 
 
 def test_two_processes_do_not_download_at_the_same_time() -> None:
-    """Two processes do not download jars at the same time."""
+    """A process does not download jars while another one holds the lock of the jars' folder."""
     with (jar_folder() / ".aioidem.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with subprocess.Popen([sys.executable, "-c", PROGRAM]) as second:
@@ -29,13 +29,13 @@ def test_two_processes_do_not_download_at_the_same_time() -> None:
             while not waiters(os.fstat(lock.fileno()).st_ino):
                 assert second.poll() is None
                 assert time.monotonic() < gone
-                os.sched_yield()  # another process's lock tells no event
+                os.sched_yield()  # the end of a wait for a lock can only be polled
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert second.wait(60) == 0
 
 
 def test_half_a_jar_in_maven_s_repository_does_not_matter(tmp_path: Path) -> None:
-    """An incomplete jar in Maven's repository is ignored."""
+    """`install_kafka` ignores an incomplete jar in the user's Maven repository."""
     half = tmp_path / ".m2/repository/org/apache/kafka/kafka-clients/4.3.1/kafka-clients-4.3.1.jar"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"PK\3\4")

@@ -1,7 +1,8 @@
-"""A run of tests that fails leaves nothing behind: no process, no port, no directory.
+"""A failing run of tests leaves nothing behind: no process, no port, no directory.
 
-Each run is a pytest of its own, with a cluster in a fixture as the tests here have it, and with one
-of Kafka's tools running. It says what it has, and comes to its end in one of the ways that runs do.
+Each test runs a pytest of its own with a `KafkaCluster` in a fixture, as the tests here have it,
+and one of Kafka's tools running. That pytest prints which ports, directory and processes it has,
+and then fails, exits, or is killed or interrupted.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ async def test_it(cluster):
 
 ENDS = {
     "fails": "assert not 'a failure'",
-    "exits": "os._exit(1)",  # as pytest-timeout does where it has no signal
+    "exits": "os._exit(1)",  # as pytest-timeout ends a run where it cannot use a signal
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "interrupted": "os.kill(os.getpid(), signal.SIGINT)\n        await anyio.sleep_forever()",
 }
@@ -79,7 +80,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_run_that_ends_badly_leaves_nothing(tmp_path: Path, end: str) -> None:
-    """However a run of tests ends, no process, port or directory is left behind."""
+    """No process, port or directory of a cluster is left behind, however a run of tests ends."""
     (tmp_path / "test_run.py").write_text(RUN.replace("END", ENDS[end]))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", tmp_path],
@@ -93,11 +94,11 @@ def test_a_run_that_ends_badly_leaves_nothing(tmp_path: Path, end: str) -> None:
     assert done.returncode not in {0, pytest.ExitCode.USAGE_ERROR}, done.stdout
     [have] = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("HAVE ")]
     ports, folder, groups = have[0].split(","), Path(have[1]), [int(each) for each in have[2:]]
-    assert len(set(ports)) == 4  # the proxy's, the clients', the brokers' own, the controller's
+    assert len(set(ports)) == 4  # of the proxy, the clients, the brokers and the controller
     assert len(groups) >= 3
     assert folder.name.startswith("aioidem-kafka-")
     bound = time.monotonic() + 60
     left = [int(each) for each in ports]
     while any(map(alive, groups)) or any(map(listening, left)) or folder.exists():
         assert time.monotonic() < bound, (groups, left, folder)
-        os.sched_yield()  # another process's end tells no event
+        os.sched_yield()  # the end of another process can only be polled

@@ -1,4 +1,4 @@
-"""The class patch before a JVM's verifier, and on the class of each version of Kafka."""
+"""The class patch, checked by the verifier of a JVM and on the class of each Kafka version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "ProducerStateEntry.class"
 def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
     tmp_path: Path, retain: int
 ) -> None:
-    """The class of our own appends 40,000 batches and prints how many it remembers."""
+    """A JVM verifies the patched class, and the class then retains exactly that many batches.
+
+    The class is our own: it appends 40,000 batches and prints how many it remembers.
+    """
     written = tmp_path / f"{CLASS_NAME}.class"
     written.parent.mkdir(parents=True)
     written.write_bytes(patched(GOLDEN.read_bytes(), retain))
@@ -36,7 +39,7 @@ def test_a_jvm_verifies_the_patched_code_and_it_retains_exactly_that(
 
 @pytest.mark.parametrize("version", STOCK)
 def test_each_version_of_kafka_has_the_class_as_expected(tmp_path: Path, version: str) -> None:
-    """Each Kafka version has the class in the form that the patch expects."""
+    """In each Kafka version the class has the form that the patch expects."""
     jar = install_kafka(version).jar("kafka-storage")
     with zipfile.ZipFile(jar) as archive:
         original = archive.read(f"{CLASS_NAME}.class")
