@@ -24,6 +24,7 @@ Invariant: nothing else that was passed is changed. Contradictory arguments rais
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
@@ -111,7 +112,11 @@ _OWN_DEFAULTS: Final = {
 }
 """What the drop-in does without an argument, where `ProducerConfig` does something else."""
 
-add_section(MoreOptions, "Arguments", keyword_help(MoreOptions.__annotations__, _OWN_DEFAULTS))
+add_section(
+    MoreOptions,
+    "Arguments",
+    functools.partial(keyword_help, MoreOptions.__annotations__, _OWN_DEFAULTS),
+)
 
 
 class Omitted:

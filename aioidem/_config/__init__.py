@@ -41,4 +41,4 @@ __all__ = [
     "validate_topic",
 ]
 
-add_section(ProducerConfig, "Attributes", native_help())
+add_section(ProducerConfig, "Attributes", native_help)

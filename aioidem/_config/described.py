@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from aioidem._config.kinds import Seconds
 from aioidem._config.names import BY_KEYWORD
@@ -22,10 +22,34 @@ _WIDTH = 92
 _FIELDS = {field.name: field for field in dataclasses.fields(ProducerConfig)}
 
 
-def add_section(documented: type, heading: str, body: str) -> None:
-    """Append a section to a class's docstring, unless Python runs without docstrings (-OO)."""
+class _LongDocstring:
+    """The docstring of a class with a section that is written when somebody reads it.
+
+    A class whose ``__doc__`` is a descriptor shows what its ``__get__`` returns: `help()`, pydoc
+    and `inspect.getdoc` read it like any other.
+    """
+
+    def __init__(self, written: str, heading: str, body: Callable[[], str]) -> None:
+        self._written = inspect.cleandoc(written)
+        self._heading = heading
+        self._body = body
+
+    def __get__(self, instance: object, owner: type) -> str:
+        return f"{self._written}\n\n{self._heading}:\n{self._body()}\n"
+
+
+def add_section(documented: type, heading: str, body: Callable[[], str]) -> None:
+    """Append a section to a class's docstring, unless Python runs without docstrings (-OO).
+
+    Args:
+        documented: The class.
+        heading: The section's heading, such as "Attributes".
+        body: Writes the section. It is called each time the docstring is read, because most
+            programs never read it and writing it takes a millisecond.
+    """
     if documented.__doc__ is not None:
-        documented.__doc__ = f"{inspect.cleandoc(documented.__doc__)}\n\n{heading}:\n{body}\n"
+        text = _LongDocstring(documented.__doc__, heading, body)
+        documented.__doc__ = text  # type: ignore[assignment]
 
 
 def native_help(names: Iterable[str] = OPTIONS) -> str:

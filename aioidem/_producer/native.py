@@ -16,6 +16,7 @@ What it guarantees:
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -501,7 +502,9 @@ class Producer(TransactionCalls):
 
 
 add_section(
-    Producer, "Options", native_help(name for name in OPTIONS if name != "bootstrap_servers")
+    Producer,
+    "Options",
+    functools.partial(native_help, [name for name in OPTIONS if name != "bootstrap_servers"]),
 )
 
 

@@ -8,7 +8,10 @@ import inspect
 import itertools
 import math
 import pickle
+import pydoc
+import subprocess
 import sys
+import types
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
@@ -566,6 +569,35 @@ def test_help_shows_every_option_with_its_values_default_and_javas_name(
         if field.default is not dataclasses.MISSING:
             assert f"Default: {field.default!r}." in entry, name
         assert option.java is None or f": {option.java}" in entry, name
+
+
+@pytest.mark.parametrize("documented", [ProducerConfig, Producer])
+def test_pydoc_and_subclasses_show_the_options(documented: type) -> None:
+    """A docstring that is written when it is read is shown wherever any other one is."""
+    text = inspect.getdoc(documented) or ""
+    assert "\n    delivery_timeout" in text
+    assert inspect.getdoc(types.new_class("Sub", (documented,))) == text
+    rendered = pydoc.plain(pydoc.render_doc(documented))
+    assert _flat(text) in _flat(rendered.replace("\n |", "\n"))
+
+
+def test_importing_writes_no_help() -> None:
+    """A program that never reads the help does not spend the time of writing it."""
+    script = """
+import textwrap
+def fill(*args, **kwargs):
+    raise NotImplementedError
+textwrap.fill = fill
+import aioidem
+try:
+    aioidem.ProducerConfig.__doc__
+except NotImplementedError:
+    print("written when it is read")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout == "written when it is read\n"
 
 
 def test_help_of_the_drop_ins_own_arguments_shows_each_in_milliseconds() -> None:
