@@ -1,4 +1,4 @@
-"""The limit of an answer's length follows from the API and the size of the request."""
+"""The limit of an answer's length depends on the API and on the size of the request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_most_answers_are_short_and_raising_the_option_does_not_change_that() ->
 
 
 def test_a_produce_answer_may_name_an_error_for_each_record_it_was_sent() -> None:
-    """KIP-467: a Produce answer may have an error of some hundred bytes for each record."""
+    """A Produce answer may have an error of some hundred bytes for each record (KIP-467)."""
     few = produce_answer_limit(1, 1, MOST).max_bytes
     assert few < 1 << 17
     assert produce_answer_limit(1, 10_000, MOST).max_bytes >= 10_000 * 400

@@ -1,8 +1,8 @@
 """The decoder of messages is correct for every schema that we use, and safe for any other bytes.
 
-Entities are generated from the schemas, for every version of every API that the embedded cluster
-serves. For valid input kio's own reader and writer give the expected result. kio is given no
-hostile input, because that ends the process.
+The tests generate messages from the schemas of every version of every API that the embedded cluster
+serves. For valid messages kio's own reader and writer give the expected result. The tests give kio
+no malformed message, because kio can then end the process.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ INTEGERS = {
 
 @cache
 def values(kafka_type: str, seconds_only: bool) -> st.SearchStrategy[Any]:
-    """Generate values that a field of this type can have (never null)."""
+    """Generate values that a field of this type can have, without null."""
     if kafka_type in INTEGERS:
         return INTEGERS[kafka_type]
     stamps = (
@@ -85,7 +85,7 @@ def values(kafka_type: str, seconds_only: bool) -> st.SearchStrategy[Any]:
         "uuid": st.uuids().filter(lambda each: each.int != 0),
         "error_code": st.sampled_from(ErrorCode),
         "timedelta_i32": INTEGERS["int32"].map(lambda ms: timedelta(milliseconds=ms)),
-        # For more than a century kio's writer rounds through a float.
+        # For longer times kio's writer rounds through a float.
         "timedelta_i64": st.integers(-(2**41), 2**41).map(lambda ms: timedelta(milliseconds=ms)),
         "datetime_i64": stamps.map(lambda ms: EPOCH + timedelta(milliseconds=ms)),
     }
@@ -93,7 +93,7 @@ def values(kafka_type: str, seconds_only: bool) -> st.SearchStrategy[Any]:
 
 
 def entities(schema: Any, seconds_only: bool = False) -> st.SearchStrategy[Any]:
-    """Generate instances of a schema with every field set."""
+    """Generate messages of a schema with every field set."""
     return _entities(schema, seconds_only)
 
 
@@ -115,7 +115,7 @@ def field_values(field: dataclasses.Field[Any], seconds_only: bool) -> st.Search
         if dataclasses.is_dataclass(kind)
         else values(field.metadata["kafka_type"], seconds_only)
     )
-    # kio cannot write null for such a tagged field: null is its default, which is left out.
+    # kio cannot write null for a tagged field whose default is not null.
     null_is_written = item_nullable and ("tag" not in field.metadata or field.default is None)
     if null_is_written and not (is_array and "tag" in field.metadata):
         strategy = st.none() | strategy
@@ -133,7 +133,7 @@ def without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def make(schema: Any, **fields: Any) -> Any:
-    """Make an instance; kio's annotations ask for its own subtypes of int and str."""
+    """Make a message without kio's subtypes of int and str, which kio's annotations ask for."""
     return schema(**fields)
 
 
@@ -211,9 +211,9 @@ HUGE_COUNTS = [2**31 - 1, 10_000_000, 1000, -2, -(2**31)]
 
 
 def peak_bytes(schema: type[Any], raw: bytes) -> int:
-    """Return the peak of memory while `raw` is refused."""
+    """Return the peak of allocated memory, in bytes, while the decoder refuses `raw`."""
     with pytest.raises(ProtocolError):
-        decode(schema, raw)  # builds the decoder, which is kept
+        decode(schema, raw)  # the first call builds the schema's decoder, which is kept
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError):
@@ -238,8 +238,7 @@ def test_compact_array_count_beyond_the_frame_allocates_nothing(encoded: bytes) 
 
 
 def test_array_count_is_bounded_by_the_least_size_of_its_items() -> None:
-    # 60 topics of at least three bytes each do not fit into 64 bytes, but 60 items of one byte
-    # would.
+    # 60 topics of at least three bytes each do not fit into 64 bytes; 60 items of one byte would.
     raw = bytes(4) + b"\x01" + b"\x00" + bytes(4) + (61).to_bytes(1, "big") + bytes(64)
     with pytest.raises(ProtocolError, match="array of 60 items"):
         decode(metadata.MetadataResponse, raw)
@@ -334,7 +333,7 @@ def test_array_of_more_items_than_any_message_has_is_refused() -> None:
 
 
 def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -> None:
-    """One limit holds for all arrays of a message together, also for those in tagged fields."""
+    """One limit of items holds for all arrays of a message together, also in tagged fields."""
     keys, features = 1000, MAX_ITEMS - 999
     plain = b"\0\0" + _uvarint(keys + 1) + bytes(7 * keys) + bytes(4)
     tagged = _uvarint(features + 1) + b"\2a\0\1\0\1\0" * features
@@ -347,7 +346,7 @@ def test_all_arrays_of_a_message_share_one_budget_those_in_tagged_fields_too() -
 
 
 def test_tagged_fields_count_as_items_known_or_not() -> None:
-    """Tagged fields count as items, known or not: skipping 16 MiB of empty ones took seconds."""
+    """Tagged fields, known or not, count as items: skipping 16 MiB of empty ones took seconds."""
     few = MAX_ITEMS - 1
     plain = b"\0\0" + _uvarint(2) + bytes(7) + bytes(4)
     for tags, fits in ((few, True), (few + 1, False)):
@@ -412,7 +411,7 @@ def test_known_error_codes_are_named() -> None:
 
 
 def append_time(ms: int) -> bytes:
-    """Make a Produce v8 answer for one partition with this log append time."""
+    """Return a Produce v8 answer for one partition with this log append time, in milliseconds."""
     partition = bytes(4 + 2 + 8) + ms.to_bytes(8, "big", signed=True) + bytes(8 + 4) + b"\xff\xff"
     return b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\1" + partition + bytes(4)
 

@@ -1,4 +1,4 @@
-"""Frames are the same however the stream is cut, and a bad length is refused at once."""
+"""Frames are the same in whatever pieces a stream arrives, and a bad length is refused at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_largest_frame_allowed_is_taken_and_one_byte_more_is_not() -> None:
 def test_oversized_length_is_refused_before_anything_is_allocated(length: int) -> None:
     splitter = FrameSplitter(LIMIT)
     splitter.feed(frame(b"x"))
-    # made before, because compiling it takes memory too
+    # Compiling the pattern allocates memory, too, so it is done before the measurement.
     expected = re.compile(f"frame of {length} bytes")
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Headers and bodies have the bytes that kio writes for the same fields."""
+"""Our headers and bodies of messages have the bytes that kio writes for the same fields."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ client_ids = st.none() | st.text(max_size=20)
 
 
 def schema(kind: Any) -> Any:
-    """Return a schema that exists; its instances are made without kio's subtypes of int and str."""
+    """Check that a schema exists, and return it as Any: tests make it without kio's subtypes."""
     assert kind is not None
     return kind
 
@@ -156,7 +156,7 @@ def test_request_without_a_schema_is_refused_with_its_header(api_key: int, versi
 
 def test_the_refusal_can_be_copied_and_pickled() -> None:
     error = UnsupportedRequestError(RequestHeader(1, 2, 3, "c"))
-    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - ours
+    for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - pickled here
         assert same.header == error.header
         assert str(same) == str(error)
 

@@ -1,4 +1,4 @@
-"""Metadata decoded by hand equals the schema decoder's result in each version, and is bounded."""
+"""The hand-written Metadata reader agrees with the schema's decoder, and its input is bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Everything(Container[str]):
 
 
 def answer(version: int, *, topics: int = 2, partitions: int = 3, brokers: int = 2) -> bytes:
-    """Make an answer without its length prefix; the topics are t0, t1, ..."""
+    """Return a Metadata answer without its length prefix; its topics are t0, t1 and so on."""
     schema: Any = response_type(3, version)
     module = __import__(schema.__module__, fromlist=["MetadataResponseTopic"])
     parts = tuple(
@@ -93,7 +93,7 @@ def test_topics_nobody_asked_for_are_walked_over(version: int) -> None:
 
 
 def test_topics_partitions_and_brokers_together_have_one_bound() -> None:
-    """One limit holds for all topics, partitions and brokers together, wanted or not."""
+    """One limit of items holds for all topics, partitions and brokers together, wanted or not."""
     count = MAX_ITEMS // 3
     part = bytes(14) + b"\1\1\1\0"
     topic = b"\0\0" + b"\2t" + bytes(17) + _uvarint(count + 1) + part * count + bytes(5)

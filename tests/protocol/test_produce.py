@@ -1,4 +1,4 @@
-"""Produce requests have kio's bytes in every version; answers give the engine the same facts."""
+"""Our Produce requests have kio's bytes in every version, and answers are decoded completely."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_version_that_does_not_exist_is_refused(version: int) -> None:
 
 
 def answer(version: int, **partition: Any) -> Any:
-    """Make a response for one partition, with every field that the version has."""
+    """Return an answer for one partition, with every field that the version requires."""
     kinds = schemas(version, "response")
     fields = {"index": 3, "error_code": ErrorCode.none, "base_offset": 42} | partition
     if version >= 8:
@@ -301,7 +301,7 @@ def outcome(read: Any, version: int, raw: bytes) -> Any:
 
 @st.composite
 def nearly_plain(draw: st.DrawFn) -> tuple[int, bytes]:
-    """Generate a healthy broker's answer from v9 on, possibly with one byte changed."""
+    """Generate an answer without errors (v9 to v14), sometimes with a byte changed or cut off."""
     version = draw(st.sampled_from([v for v in VERSIONS if v >= 9]))
     kinds = schemas(version, "response")
     small, wide = st.integers(-2, 3), st.integers(-(2**63), 2**63 - 1)
@@ -385,7 +385,7 @@ def v14(of_partition: int | None = None, of_topic: int | None = None) -> Any:
 def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
     of_partition: int | None, of_topic: int | None, seen: int | None
 ) -> None:
-    """The window is read from either struct, and the partition's wins (KIP-1269)."""
+    """The window is read from the topic's field unless the partition has one (KIP-1269)."""
     assert only_partition(14, v14(of_partition, of_topic)).retained == seen
 
 
@@ -400,7 +400,7 @@ def test_a_v14_answer_is_a_v13_answer_with_one_tag_more() -> None:
 
 
 def test_a_v13_answer_never_tells_a_window() -> None:
-    # To a reader of v13 the field is an unknown tag.
+    # A reader of v13 takes KIP-1269's field for an unknown tagged field.
     raw = payload(encode_response(v14(20, 20), 1))
     assert decode_produce_response(13, raw)[1].partitions[0].retained is None
 
@@ -443,7 +443,7 @@ def test_our_v14_reads_back_what_kio_writes_of_it() -> None:
 
 
 def test_a_v14_request_is_a_v13_request() -> None:
-    """Produce v14 has the bytes of v13 but for the version in the header."""
+    """A Produce v14 request has the bytes of v13 except for the version in its header."""
     arguments: dict[str, Any] = {
         "correlation_id": 7,
         "client_id": "c",
@@ -453,6 +453,6 @@ def test_a_v14_request_is_a_v13_request() -> None:
         "topics": [("t", UUID(int=5), [(0, build_batch([ReadRecord(0, 1, None, b"v", ())]).data)])],
     }
     old, new = encode_produce_request(13, **arguments), encode_produce_request(14, **arguments)
-    # Length (4), API key (2), version (2).
+    # The version is in bytes 6 and 7, after the length (4 bytes) and the API key (2 bytes).
     assert (old[6:8], new[6:8]) == (b"\x00\x0d", b"\x00\x0e")
     assert old[:6] + old[8:] == new[:6] + new[8:]

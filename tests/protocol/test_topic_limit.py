@@ -1,4 +1,4 @@
-"""DescribeConfigs tells how large a batch of a topic may be."""
+"""DescribeConfigs names the limit of a topic's batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioidem._protocol.topic_limit import topic_limit
 
 
 def described(configs: dict[str, str | None], code: int = 0) -> Fields:
-    """Make a broker's answer about one topic."""
+    """Return a broker's DescribeConfigs answer about one topic."""
     values = [Fields(name=name, value=value) for name, value in configs.items()]
     return Fields(results=[Fields(error_code=code, configs=values)])
 
@@ -40,7 +40,7 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
         ("gzip", "gzip", 700),
         ("uncompressed", "none", 700),
         (None, "gzip", 700),
-        # Compressing incompressible records can enlarge them a little.
+        # Compression can enlarge records that cannot be compressed.
         ("snappy", "none", 600),
         ("uncompressed", "gzip", None),
         ("lz4", "zstd", None),
@@ -49,13 +49,13 @@ def test_the_smaller_of_two_limits_holds(configs: dict[str, str | None], most: i
 def test_a_topic_that_compresses_anew_has_no_limit_on_the_wire(
     stored: str | None, sent: str, most: int | None
 ) -> None:
-    """If the broker compresses a batch again, its size on the wire has no known limit."""
+    """The limit on the wire is unknown if the broker compresses the batches of a topic anew."""
     configs = {"max.message.bytes": "700", "compression.type": stored}
     assert topic_limit(described(configs), sent) == most
 
 
 def test_a_refusal_tells_nothing() -> None:
-    """A value next to an error code is ignored."""
+    """A config in an answer with an error code is ignored."""
     assert (
         topic_limit(
             described({"max.message.bytes": "700"}, code=ErrorCode.topic_authorization_failed),

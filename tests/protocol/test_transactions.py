@@ -1,4 +1,4 @@
-"""Transactional requests and answers keep their fields in every version, by kio's schemas."""
+"""Requests and answers of transactions keep their fields in every version, by kio's schemas."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def spoken(api_key: int) -> range:
 
 
 def sent(request: Any) -> Any:
-    """Decode a request as the broker does."""
+    """Encode a request, and decode it as a broker does."""
     return decode_request(encode_request(request, correlation_id=1, client_id="c")[4:])[1]
 
 
 def answered(api_key: int, version: int, values: dict[str, Any]) -> Any:
-    """Decode an answer as the client does."""
+    """Encode an answer, and decode it as the client does."""
     response = respond(api_key, version, {"throttle_time": THROTTLE, **values})
     return decode_response(type(response), encode_response(response, 1)[4:])[1]
 
@@ -204,7 +204,7 @@ def test_a_version_nobody_has_is_our_own_fault(ask: Any) -> None:
         ask()
 
 
-# -- which protocol --------------------------------------------------------------------------------
+# -- which protocol a broker offers ----------------------------------------------------------------
 
 MODERN = {0: (0, 13), 26: (0, 5), 28: (0, 5)}
 

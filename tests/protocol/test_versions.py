@@ -1,4 +1,4 @@
-"""The version of each API follows from both sides' offers, and the negotiation always ends."""
+"""The version of each API is chosen from both sides' offers, and the negotiation always ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def response(
     error: Any = ErrorCode.none,
     features: dict[str, int] | None = None,
 ) -> Any:
-    """Make an ApiVersions response that offers (api key, lowest, highest)."""
+    """Return an ApiVersions response that offers these (API key, lowest, highest version)."""
     kind: Any = response_type(18, version)
     module = __import__(kind.__module__, fromlist=["ApiVersion"])
     keys = tuple(

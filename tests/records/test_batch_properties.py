@@ -1,7 +1,7 @@
-"""Batches of arbitrary records survive a round trip, also to and from aiokafka.
+"""Batches of arbitrary records survive a round trip, within aioidem and to and from aiokafka.
 
-aiokafka has two implementations, in Python and in Cython. Both are used, so that a bug of one does
-not count as agreement.
+aiokafka has two implementations, in Python and in Cython. The tests use both, so that agreement
+does not depend on a bug of one of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOW = 1_795_250_000_000
 PEER_READERS = [peer._DefaultRecordBatchPy, peer._DefaultRecordBatchCython]  # noqa: SLF001
 PEER_WRITERS = [peer._DefaultRecordBatchBuilderPy, peer._DefaultRecordBatchBuilderCython]  # noqa: SLF001
 
-# Lengths around each size of a varint that fits into a test, and one that is beyond the tables.
+# Lengths around each size of a varint that fits into a test, and one beyond the loops' tables.
 lengths = st.sampled_from([0, 1, 63, 64, 65, 4095, 4096, 8191, 8192, 8193, 70_000])
 contents = st.binary(max_size=40) | st.builds(lambda size: b"x" * size, lengths)
 nullable = st.none() | contents
@@ -84,7 +84,7 @@ codecs = st.sampled_from(Codec)
 
 
 def facts(batch: Any) -> list[tuple[Any, ...]]:
-    """Return what aiokafka's reader says of each record, in the field order of ReadRecord."""
+    """Return aiokafka's view of each record, in the field order of ReadRecord."""
     return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
 
 

@@ -1,4 +1,4 @@
-"""Codecs use Kafka's framing and names of options, and their libraries are loaded on first use."""
+"""Codecs use Kafka's framing and option names, and load their libraries on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REAL = [codec for codec in Codec if codec]
 payloads = st.binary(max_size=2000) | st.builds(
     lambda piece, times: piece * times, st.binary(max_size=40), st.integers(0, 5000)
 )
-# aiokafka rejects xerial's header without a block, which no real batch has.
+# aiokafka rejects a xerial header without a block, which no real batch has.
 filled = payloads.filter(bool)
 PEER = {
     Codec.GZIP: (peer.gzip_encode, peer.gzip_decode),

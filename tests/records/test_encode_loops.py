@@ -1,4 +1,4 @@
-"""The hot loops are correct, also at the edges of their tables, and one of them is chosen."""
+"""The hot loops are correct, also at the limits of their tables, and the right ones are chosen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDGES = sorted({edge + i for bits in range(65) for edge in (2**bits,) for i in (
 
 
 def reference_varint(number: int) -> bytes:
-    """Encode zigzag and base 128 as protocol buffers define them, one bit at a time."""
+    """Encode zigzag and base 128 as protocol buffers define them, by strings of bits."""
     zigzag = abs(number) * 2 - (number < 0)
     bits = f"{zigzag:b}"
     groups = [bits[max(i - 7, 0) : i] for i in range(len(bits), 0, -7)]
@@ -133,7 +133,7 @@ def test_compiled_loops_are_chosen_when_both_are_there_and_not_refused(
     present: list[str], refused: str, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, loop in (("_encode", encode_loop), ("_decode", decode_loop)):
-        # None makes the import fail, so compiled modules that are installed here are not used.
+        # None makes the import fail, so that compiled modules installed here are not used.
         found = loop if name in present else None
         monkeypatch.setitem(sys.modules, f"aioidem._records.{name}_compiled", found)
     monkeypatch.setenv("AIOIDEM_NO_EXTENSIONS", refused)

@@ -1,4 +1,4 @@
-"""The compression-ratio estimator changes its estimates as Java's does."""
+"""The estimator of compression ratios changes its estimates as Java's does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Our batches equal Kafka's own, which golden/regenerate.py made with the Java classes themselves.
+"""Our batches equal Kafka's own, which golden/regenerate.py made with Kafka's Java classes.
 
-Uncompressed batches are compared byte by byte. Compressed bytes differ between versions of a
-compressor, so there the decompressed records and the rest of the header are compared.
+Uncompressed batches are compared byte for byte. The output of a compressor differs between its
+versions, so of compressed batches the decompressed records and the header are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ READ_ONLY = {
     for name, case in CASES.items()
     if "kind" in case or "deltas" in case or case.get("magic", 2) != 2
 }
-# Of the largest batches only the hash is kept, which differs between versions of a compressor.
+# Of the largest batches only a hash is kept, which depends on the version of the compressor.
 COMPRESSED = [
     name
     for name, case in CASES.items()

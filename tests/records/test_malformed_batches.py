@@ -1,4 +1,4 @@
-"""Malformed batches raise ProtocolError only, and memory stays within the limits."""
+"""Malformed batches raise ProtocolError only, and the memory for them stays within the limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCHES = {codec: build_batch(RECORDS, codec=codec).data for codec in Codec}
 
 
 def batch_of(section: bytes, count: int, codec: Codec = Codec.NONE, last_delta: int = -1) -> bytes:
-    """Make a batch with a correct header and ``section`` as its records."""
+    """Return a batch with a correct header and ``section`` as its records."""
     last_delta = max(count - 1, 0) if last_delta < 0 else last_delta
     tail = struct.pack(">hiqqqhii", codec, last_delta, NOW, NOW, -1, -1, -1, count)
     crc = crc32c(section, crc32c(tail))
@@ -57,7 +57,7 @@ def refuses(data: bytes) -> None:
 
 
 def unsigned(number: int) -> bytes:
-    """Encode a varint without zigzag, so that a length or count can have any bits."""
+    """Encode a varint without zigzag, so that a length or a count can have any bits."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -183,7 +183,8 @@ def test_records_under_another_codecs_name_are_refused(true: Codec, claimed: Cod
         refuses(with_field(BATCHES[true], ATTRIBUTES_AT, ">h", claimed))
 
 
-# Attributes, timestamp delta 0, offset delta 0; then key and value null, no headers.
+# Attributes 0, timestamp delta 0, offset delta 0. In WHOLE, a null key, a null value and no headers
+# follow.
 START = b"\x00\x00\x00"
 WHOLE = START + b"\x01\x01\x00"
 MANY = 2**31 - 1
@@ -236,7 +237,7 @@ def test_the_record_that_the_malformed_ones_are_made_from_is_right() -> None:
 )
 def test_a_malformed_record_is_refused(section: tuple[str, bytes]) -> None:
     refuses(batch_of(section[1], 1))
-    # Further records after it, which it could run into, make no difference.
+    # The record is refused even if further records follow, into which its length could reach.
     refuses(batch_of(section[1] + record_of(WHOLE) * 40, 1))
 
 

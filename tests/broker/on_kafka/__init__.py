@@ -1,1 +1,1 @@
-"""The embedded broker and Apache Kafka, asked the same."""
+"""Tests that send the same requests to the embedded broker and to Apache Kafka."""

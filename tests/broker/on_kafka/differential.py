@@ -1,21 +1,21 @@
-"""One request, two brokers: the same bytes to Kafka and to the embedded cluster, and two answers.
+"""Send the same requests to Apache Kafka and to the embedded cluster, and compare the answers.
 
-A `Step` is a request; what differs by cluster (topic ids, allocated producer ids) stands in it as a
-placeholder. `Pair.do` sends steps to both and compares what comes back, field by field, in terms
-that do not differ by cluster. A difference is either listed as `Allowed`, with its reason, or the
+A `Step` is a request. What differs between two clusters (topic ids, producer ids, member ids) is a
+placeholder in it. `Pair.do` sends steps to both brokers and compares the answers field by field,
+with names in place of such ids. A difference is either listed as `Allowed`, with its reason, or the
 test fails.
 
 Invariants
-    Steps of one `do` are pipelined on one connection, so they are served in order.
-    A step that may end the connection (``alone``, and every acks=0) is followed by a probe: that
-    the broker hangs up is part of its answer.
-    Compared is everything but words (only whether there are any), addresses, throttle times and
-    the order of topics and partitions. Times within minutes of now are "now": the records' own
-    stamps are chosen away from it.
+    The steps of one `do` are pipelined on one connection, so a broker serves them in order.
+    A step that may end the connection (``alone``, and every Produce with acks=0) is followed by a
+    probe, because whether the broker closes the connection is a part of its answer.
+    Everything is compared except the wording of messages (only whether there is one), addresses,
+    throttle times and the order of topics and partitions. A time within minutes of the present
+    counts as "now"; the records' own timestamps are chosen outside of that range.
 
 Rejected
-    Comparing with recorded answers: a recording is of one version, and nobody looks at it again.
-    Asking through a client library: it would not send most of what is sent here.
+    Comparing with recorded answers: a recording is of one version, and is not kept up to date.
+    Sending through a client library: it would refuse to send most of these requests.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ _MAX_ANSWER_BYTES: Final = 100 << 20
 _ANSWER_SECONDS: Final = 10.0
 _ENDS: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 _PIPELINED: Final = 64
-# Answers that name topic ids or producer ids; requests of these may hold what is allocated.
+# APIs whose answers name topic ids or producer ids, and whose requests may contain such ids.
 _NAMING: Final = (3, 19, 22)
-# Requests that may hold members' ids: commits, those of groups.
+# APIs whose requests may contain member ids.
 _OF_MEMBERS: Final = (8, 9, 11, 12, 13, 14, 28)
 _NOW_MS: Final = 240_000
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -88,10 +88,10 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LOG_APPEND: Final = 0x08
 _CONTROL: Final = 0x20
 
-# What differs by cluster or by machine and says nothing.
+# Fields that are not compared: they differ between clusters or machines for good reason.
 _LEFT_OUT: Final = frozenset({"throttle_time", "host", "port", "documentation"})
 _WORDS: Final = frozenset({"error_message", "batch_index_error_message", "cluster_id"})
-# Lists whose order is nobody's promise, and by what their members are told apart.
+# Fields by which the items of a list are matched where the protocol promises no order.
 _KEYS: Final = (
     ("api_key",),
     ("name", "topic_id"),
@@ -118,7 +118,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """In a step: the id of a topic, of the n-th of that name (the last one if -1)."""
+    """A placeholder in a step: the id of the n-th topic of that name (-1: of the last one)."""
 
     name: str
     made: int = -1
@@ -126,23 +126,26 @@ class TopicId:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """In a step: the n-th producer id that the cluster gave out to us."""
+    """A placeholder in a step: the n-th producer id that the cluster gave out."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """In a step: the id that a member of a group was given, under the name that we gave it."""
+    """A placeholder in a step: the member id that the cluster gave to the member of that name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A request. ``body``: its fields, or the bytes behind the header.
+    """A request to both brokers.
 
-    ``gives``: what the member id in the answer is called from then on.
+    `body` has the fields of the request, with placeholders. `answered` is False for a request
+    without an answer. `alone` says that the request may end the connection. `seconds` is how long
+    to wait for the answer, `label` names the step in differences, and `gives` is the name under
+    which the member id in the answer is kept.
     """
 
     api: int
@@ -157,7 +160,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Real Kafka said one thing, the embedded broker another."""
+    """A field in which the answer of Kafka differs from that of the embedded broker."""
 
     step: Step
     path: str
@@ -171,7 +174,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that shall be, why, and against which worlds it is seen."""
+    """A difference that is intended, with its reason and the worlds in which it must be seen."""
 
     name: str
     reason: str
@@ -180,14 +183,14 @@ class Allowed:
 
 
 class Side:
-    """One of the two clusters: a connection to its broker, and what is called what there."""
+    """One of the two clusters: a connection to its broker, and names for ids that it gave out."""
 
     def __init__(
         self,
         name: str,
         address: Callable[[], tuple[str, int]],
     ) -> None:
-        """``address`` is asked at each connect: a broker may move when it restarts."""
+        """Set the name and the address, a function because a restarted broker may have moved."""
         self.name = name
         self._address = address
         self._members: dict[str, str] = {}
@@ -200,7 +203,7 @@ class Side:
         self._allocated: list[int] = []
 
     def encode(self, step: Step) -> bytes:
-        """Return the request as a frame, with correlation id 0."""
+        """Return the request as a frame with correlation id 0."""
         schema = request_type(step.api, min(step.version, _newest(step.api)))
         assert schema is not None
         return encode_request(
@@ -211,7 +214,7 @@ class Side:
         )
 
     async def run(self, steps: Sequence[Step], frames: Sequence[bytes] = ()) -> list[Answer]:
-        """Run the steps and return the answers, `CLOSED` and `SILENCE` among them."""
+        """Run the steps and return the answers, or `CLOSED`, `SILENCE` or `HANGING` for one."""
         frames = frames or [self.encode(step) for step in steps]
         answers: list[Answer] = []
         waiting: list[tuple[Step, bytes]] = []
@@ -227,16 +230,16 @@ class Side:
         return answers + await self._together(waiting)
 
     def share(self, other: Side) -> None:
-        """Call everything as the other connection to the same cluster does."""
+        """Use the same names for ids as another connection to the same cluster."""
         self._topics, self._ids = other._topics, other._ids
         self._allocated, self._members = other._allocated, other._members
 
     async def begin(self, step: Step) -> None:
-        """Send a step and do not wait for its answer, which `end` takes."""
+        """Send a step without waiting for its answer, which `end` returns."""
         await self._send([self.encode(step)])
 
     async def end(self, step: Step) -> Answer:
-        """Return the answer to the one step that was begun."""
+        """Return the answer to the one step that `begin` sent."""
         try:
             return self._taken(step, await self._receive(step.seconds), self._correlation - 1)
         except TimeoutError:
@@ -247,14 +250,14 @@ class Side:
             return CLOSED
 
     async def hang_up(self) -> None:
-        """Close the connection; the next step opens another."""
+        """Close the connection; the next step opens a new one."""
         stream, self._stream = self._stream, None
         self._splitter, self._frames = FrameSplitter(_MAX_ANSWER_BYTES), []
         if stream is not None:
             await stream.aclose()
 
     def given(self, answer: Answer) -> int:
-        """Return the producer id in an answer to InitProducerId, -1 if it has none."""
+        """Return the producer id in an answer to InitProducerId, or -1 if it has none."""
         if not isinstance(answer, bytes):
             return -1
         schema = response_type(_INIT_PRODUCER_ID, 5)
@@ -267,11 +270,11 @@ class Side:
         return self._allocated[number]
 
     def forget_allocated(self) -> None:
-        """Count the producer ids that are given out from here on."""
+        """Forget the producer ids that were given out until now; the next one has number 0."""
         self._allocated.clear()
 
     async def _together(self, steps: Sequence[tuple[Step, bytes]]) -> list[Answer]:
-        """Pipelined; behind a step that ends the connection, on another one."""
+        """Run pipelined steps; after one that ends the connection, go on with a new connection."""
         answers: list[Answer] = []
         while len(answers) < len(steps):
             rest = steps[len(answers) :]
@@ -289,7 +292,7 @@ class Side:
         return answers
 
     async def _probed(self, step: Step, frame: bytes) -> Answer:
-        """Return a step that may end the connection, and whether it does."""
+        """Run a step that may end the connection, and a probe that shows whether it did."""
         probe = Step(_API_VERSIONS, 0, {})
         first = self._correlation
         try:
@@ -332,19 +335,19 @@ class Side:
     def _decoded(self, step: Step, frame: bytes) -> Any:
         version = step.version
         if step.api == _API_VERSIONS and _first_code(frame) == ErrorCode.unsupported_version:
-            version = 0  # the answer to a version too new
+            version = 0  # a version that is too new is answered in version 0
         schema = response_type(step.api, version)
         assert schema is not None
         return decode_response(schema, frame)[1]
 
-    # -- what is called what -----------------------------------------------------------------------
+    # -- names for ids -----------------------------------------------------------------------------
 
     def plain(self, step: Step, answer: Answer) -> Plain:
-        """Return an answer in terms that do not differ between clusters."""
+        """Return an answer in terms that do not differ between clusters, with names for ids."""
         return self._plain(self._decoded(step, answer), "") if isinstance(answer, bytes) else answer
 
     def translated(self, frame: bytes, other: Side) -> bytes:
-        """Bytes of ours with the other cluster's topic ids in them."""
+        """Return a frame with this cluster's topic ids replaced by the other cluster's."""
         for name, ids in self._ids.items():
             for mine, theirs in zip(ids, other._ids.get(name, ()), strict=False):
                 frame = frame.replace(mine.bytes, theirs.bytes)
@@ -412,7 +415,7 @@ class Side:
 
 @dataclass
 class Pair:
-    """Real Kafka and the embedded cluster, asked the same."""
+    """Real Kafka and the embedded cluster, to which the same steps are sent."""
 
     world: str
     real: Side
@@ -424,16 +427,16 @@ class Pair:
     unexpected: list[Difference] = field(default_factory=list)
 
     def start_over(self) -> None:
-        """Count from here on: tests that share two brokers share nothing else, in any order.
+        """Reset the counts, so that tests that share two brokers do not depend on their order.
 
-        What differed and was not reported yet, as while the brokers were made ready, stays.
+        Differences that were not reported yet, such as those of preparing the brokers, are kept.
         """
         self.steps = 0
         self.seen.clear()
         self.codes.clear()
 
     async def play(self, scripts: Iterable[Callable[[T], Awaitable[None]]], made: T) -> str:
-        """Run scripts on both, from here on; return what differed, under the scripts' names."""
+        """Run scripts on both brokers after `start_over`; return the differences, by script."""
         self.start_over()
         wrong = []
         for script in scripts:
@@ -444,7 +447,7 @@ class Pair:
         return "\n".join(wrong)
 
     async def do(self, *steps: Step) -> list[Answer]:
-        """Send them to both, compare, and return what Kafka answered."""
+        """Send steps to both brokers, compare the answers, and return Kafka's."""
         real, ours = self.real, self.ours
         theirs = [real.encode(step) for step in steps]
         mine = [
@@ -466,14 +469,15 @@ class Pair:
         return answers[real.name]
 
     async def ask(self, step: Step) -> Plain:
-        """Run one step on both brokers and return Kafka's answer in plain terms."""
+        """Run one step on both brokers, and return Kafka's answer in plain terms."""
         [answer] = await self.do(step)
         return self.real.plain(step, answer)
 
     async def until(self, step: Step, holds: Callable[[Plain], bool], seconds: float = 20) -> None:
-        """Ask both until ``holds`` of the answers of both; what they say meanwhile is not compared.
+        """Repeat a step on each broker until ``holds`` is true of its answer; compare nothing.
 
-        :raises TimeoutError: it does not come to that.
+        Raises:
+            TimeoutError: a broker did not give such an answer within ``seconds``.
         """
         with anyio.fail_after(seconds):
             for side in (self.real, self.ours):
@@ -481,22 +485,22 @@ class Pair:
                     pass
 
     async def hang_up(self) -> None:
-        """Close both connections."""
+        """Close the connections to both brokers."""
         for side in (self.real, self.ours):
             await side.hang_up()
 
     def report(self) -> str:
-        """All that should not differ, and does."""
+        """Return all differences that are not allowed, one per line."""
         return "\n".join(map(str, self.unexpected))
 
     def found(self) -> str:
-        """Return the differences as far as they can be shown; they are not shown again."""
+        """Return the first `_SHOWN` differences that are not allowed, and forget all of them."""
         lines = [str(each) for each in self.unexpected]
         self.unexpected.clear()
         return "\n".join([*lines[:_SHOWN], *([f"... {len(lines)} in all"] * (len(lines) > _SHOWN))])
 
     def unused(self) -> list[str]:
-        """Return the allowed differences of this world that were not seen."""
+        """Return the names of the differences allowed in this world that were not seen."""
         return [
             each.name
             for each in self.allowed
@@ -504,12 +508,13 @@ class Pair:
         ]
 
     def compare(self, step: Step, real: Answer, ours: Answer) -> None:
-        """Note what differs, and Kafka's error codes; `do` has done so."""
+        """Note the differences between two answers, and Kafka's error codes; `do` calls this."""
         self.steps += 1
         theirs = self.real.plain(step, real)
         self.codes |= codes_of(theirs)
         if isinstance(real, bytes) and isinstance(ours, bytes):
-            # Most are the same to the byte, and ours need not be taken apart.
+            # Most answers are equal byte for byte, so that the embedded broker's need not be
+            # decoded.
             translated = self.real.translated(real, self.ours)
             if translated[4:] == ours[4:]:
                 return
@@ -616,7 +621,7 @@ def _varint(value: int) -> bytes:
 
 
 def _batches(data: bytes) -> Iterable[bytes]:
-    """Return the whole batches: Kafka may cut the last one off at the limit."""
+    """Yield the complete batches; Kafka may cut the last one off at the size limit."""
     at = 0
     while len(data) - at >= _HEADER.size:
         end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
@@ -635,14 +640,14 @@ def _plain_batch(data: bytes) -> Plain:
     return [*head, data[_HEADER.size :].hex()]
 
 
-# -- comparing -------------------------------------------------------------------------------------
+# -- comparison ------------------------------------------------------------------------------------
 
 
 def codes_of(plain: Plain) -> set[str]:
-    """All error codes in an answer."""
+    """Return the names of all error codes in an answer."""
     match plain:
         case dict():
-            # In CreateTopics there is one that is a number, of a topic's configs.
+            # A topic's error code for its configs in CreateTopics is a number, and is left out.
             codes = (each for name, each in plain.items() if name.endswith("error_code"))
             here = {each for each in codes if isinstance(each, str)}
             return here.union(*(codes_of(each) for each in plain.values()))
@@ -667,7 +672,7 @@ def _differences(step: Step, path: str, real: Plain, ours: Plain) -> Iterable[Di
 
 
 def _keyed(items: list[Plain]) -> Plain:
-    """Return a list as a dict, where its members have a key."""
+    """Return a list as a dict if its items have a key in `_KEYS`, so that order is ignored."""
     if not items or not isinstance(items[0], dict):
         return items
     for key in _KEYS:

@@ -1,7 +1,8 @@
-"""Where the embedded broker is not as Apache Kafka is, on purpose: the whole list, with reasons.
+"""All intended differences between the embedded broker and Apache Kafka, with their reasons.
 
-Each entry must be seen in the worlds it names, by the scripts: what does not differ any more is
-struck off. The last ones are where Kafka 3.9.1 is not as 4.3.1, which the embedded broker is like.
+The scripts must meet each entry in the worlds that it names, so that an entry which does not differ
+any more has to be removed. The last entries are differences between Kafka 3.9.1 and 4.3.1; the
+embedded broker behaves like 4.3.1.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _INSIDE: Final = (
 def _at(
     *apis: int, path: str = "", label: str | Iterable[str] = ""
 ) -> Callable[[Difference], bool]:
-    """Allow a difference in a field of these APIs' answers, after a step with this label."""
+    """Return a matcher of differences by API, part of the field's path and part of the label."""
     labels = (label,) if isinstance(label, str) else tuple(label)
 
     def matches(found: Difference) -> bool:
@@ -52,7 +53,7 @@ def _at(
 
 
 def _only_kafka(*apis: int, path: str) -> Callable[[Difference], bool]:
-    """Allow a field that Kafka's answer has and ours lacks."""
+    """Return a matcher of fields that Kafka's answer has and the embedded broker's lacks."""
     there = _at(*apis, path=path)
     return lambda found: found.ours == "nothing" and there(found)
 

@@ -1,8 +1,8 @@
-"""Groups of the classic protocol, asked of both brokers: rounds, sessions, fencing, what is told.
+"""The classic group protocol on both brokers: rebalances, sessions, fencing and descriptions.
 
-Each member has a connection of its own to both, as a member whose JoinGroup waits is not read from.
-What must have happened before the next request is waited for by DescribeGroups, whose answers are
-compared once they are as expected on both.
+Each member has a connection of its own to each broker, because a broker does not read from a member
+whose JoinGroup waits. Before a request that depends on the effect of an earlier one, a script
+repeats DescribeGroups until both brokers show the effect, and then compares the descriptions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["GROUP_WORLDS", "OF_GROUPS", "SCRIPTS", "Groups", "group_bench", "gro
 
 Script: TypeAlias = Callable[["Groups"], Awaitable[None]]
 
-# The coordinator of 3.9.1 is another program, which Kafka has given up.
+# The group coordinator of 3.9.1 is another implementation, which later versions lack.
 GROUP_WORLDS: Final = (World("4.3.1", "4.3.1", None, 13, 18, 13, 11, 5, 6),)
 OF_GROUPS: Final = SETTINGS | {
     "group.initial.rebalance.delay.ms": "0",
@@ -42,7 +42,7 @@ _numbers = count(1)
 
 
 def subscription(*topics: str) -> bytes:
-    """Return a consumer's subscription for its leader: a ConsumerProtocolSubscription, v0."""
+    """Return the metadata of a consumer for its leader: a ConsumerProtocolSubscription, v0."""
     names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
@@ -51,7 +51,7 @@ RANGE: Final = {"range": subscription("read")}
 
 
 class Groups:
-    """Both brokers, and steps that belong to no member."""
+    """Both brokers, and the steps that belong to no single member of a group."""
 
     def __init__(self, bench: Bench, connect: Callable[[], Pair]) -> None:
         self.b = bench
@@ -59,23 +59,23 @@ class Groups:
         self.opened: list[Pair] = []
 
     def member(self, group: str, name: str, **options: Any) -> Someone:
-        """Make a new member of that group, with connections of its own."""
+        """Make a new member of a group, with connections of its own to both brokers."""
         pair = self._connect()
         self.opened.append(pair)
         return Someone(self, pair, group, f"{group} {name}", **options)
 
     @property
     def steps(self) -> int:
-        """That were asked of both, on all connections."""
+        """Return the number of steps that were sent to both brokers, on all connections."""
         return sum(pair.steps for pair in (self.b.pair, *self.opened))
 
     async def ask(self, step: Step) -> Plain:
-        """Ask both; returns Kafka's answer."""
+        """Send a step to both brokers, compare, and return Kafka's answer."""
         return await self.b.pair.ask(step)
 
     @staticmethod
     def group() -> str:
-        """Make up a name that no group has had."""
+        """Return a name that no group has had yet."""
         return f"group-{next(_numbers)}"
 
     @staticmethod
@@ -105,7 +105,7 @@ class Groups:
         return Step(9, 9, body, label=f"committed in {group}")
 
     async def until(self, group: str, state: str, members: int) -> None:
-        """Wait until both say so of it; then compare what they say."""
+        """Wait until both brokers describe the group with this state and size, then compare."""
 
         def holds(answer: Plain) -> bool:
             [told] = answer["groups"].values()
@@ -115,7 +115,7 @@ class Groups:
         await self.ask(self.describe(group))
 
     async def coordinated(self) -> None:
-        """Wait until both coordinate groups."""
+        """Wait until both brokers coordinate groups."""
         body = {"key_type": 0, "coordinator_keys": ["any"]}
         for step in (
             Step(10, 4, body),
@@ -125,7 +125,7 @@ class Groups:
 
 
 class Someone:
-    """A member, or who would like to be one; its requests are sent to both brokers."""
+    """A client of both brokers that is a member of a group, or tries to become one."""
 
     def __init__(
         self,
@@ -206,21 +206,21 @@ class Someone:
         }
         return Step(8, version, body, label=f"{self.name} commits v{version}")
 
-    # -- what it does ------------------------------------------------------------------------------
+    # -- what the member does ----------------------------------------------------------------------
 
     async def ask(self, step: Step) -> Plain:
-        """Ask both; returns Kafka's answer, of which the place in the group is taken."""
+        """Send a step to both brokers, note the id and generation, and return Kafka's answer."""
         [answer] = await self.pair.do(step)
         return self._taken(step, self.pair.real.plain(step, answer))
 
     async def begin(self, step: Step) -> None:
-        """Send it; `end` has the answer."""
+        """Send a step to both brokers without waiting; `end` returns the answer."""
         self._begun = step
         for side in (self.pair.real, self.pair.ours):
             await side.begin(step)
 
     async def end(self) -> Plain:
-        """Compare the answers to what was begun."""
+        """Compare the answers to the step that `begin` sent, and return Kafka's."""
         assert self._begun is not None
         step, self._begun = self._begun, None
         real, ours = [await side.end(step) for side in (self.pair.real, self.pair.ours)]
@@ -228,18 +228,18 @@ class Someone:
         return self._taken(step, self.pair.real.plain(step, real))
 
     async def identify(self, version: int = 9) -> None:
-        """Get an id to join with, if that is how it is done."""
+        """Get a member id with a first JoinGroup, if the member needs one (KIP-394)."""
         if self.instance is None and version >= 4:
             await self.ask(self.joining(version))
 
     async def come(self, version: int = 9) -> None:
-        """Send a JoinGroup that has to wait."""
+        """Send a JoinGroup, after `identify`, without waiting for the answer."""
         await self.identify(version)
         await self.begin(self.joining(version))
 
     def _taken(self, step: Step, answer: Plain) -> Plain:
         if not isinstance(answer, dict):
-            return answer  # there was none, which was compared
+            return answer  # there is no answer, as was compared
         if step.api == 11 and step.gives and answer["member_id"]:
             self.id = Member(self.name)
         if step.api == 11 and answer["error_code"] == "none":
@@ -248,7 +248,7 @@ class Someone:
 
 
 async def formed(g: Groups, *members: Someone) -> None:
-    """Make a stable group of them, the first of which leads."""
+    """Make a stable group of the members, the first of which is its leader."""
     group = members[0].group
     for number, each in enumerate(members):
         await each.come()
@@ -261,7 +261,7 @@ async def formed(g: Groups, *members: Someone) -> None:
 
 
 async def assigned(g: Groups, leader: Someone, *others: Someone) -> None:
-    """Sync all of a generation: the others first, who wait."""
+    """Sync all members of a generation: the others first, as they wait for the leader."""
     for each in others:
         await each.begin(each.syncing())
     await leader.begin(leader.syncing(leader, *others))
@@ -274,7 +274,7 @@ async def assigned(g: Groups, leader: Someone, *others: Someone) -> None:
 
 
 async def versions(g: Groups) -> None:
-    """Live a whole life in every version of every request."""
+    """Use every version of every request of the group protocol."""
     for version in range(10):
         group = g.group()
         one = g.member(group, "one", instance="static" if version % 2 else None)
@@ -299,13 +299,13 @@ async def versions(g: Groups) -> None:
 
 
 async def rebalances(g: Groups) -> None:
-    """Members come, stay, and leave."""
+    """Let members join, stay and leave."""
     group = g.group()
     one, two, three = (g.member(group, name) for name in ("one", "two", "three"))
     await formed(g, one, two)
     for each in (one, two):
         await each.ask(each.beating())
-    await two.ask(two.joining())  # has not changed: told the same again
+    await two.ask(two.joining())  # its subscription has not changed, so the answer is the same
     await two.ask(two.syncing())
     await three.come()
     await g.until(group, "PreparingRebalance", 3)
@@ -321,9 +321,9 @@ async def rebalances(g: Groups) -> None:
         await each.ask(each.committing())
         await each.ask(each.beating())
     await g.ask(g.describe(group))
-    await two.ask(two.joining())  # told the same again, while all wait for the leader
+    await two.ask(two.joining())  # the same answer again, while all wait for the leader
     await assigned(g, one, two, three)
-    await one.begin(one.joining())  # the leader wants all to be assigned anew
+    await one.begin(one.joining())  # the leader joins again, which starts a rebalance
     await g.until(group, "PreparingRebalance", 3)
     await two.ask(two.leaving())
     await three.begin(three.joining())
@@ -335,7 +335,7 @@ async def rebalances(g: Groups) -> None:
     await g.until(group, "CompletingRebalance", 2)
     await three_again.come()
     await g.until(group, "PreparingRebalance", 3)
-    await three.end()  # told to join again
+    await three.end()  # answered REBALANCE_IN_PROGRESS
     await one.begin(one.joining())
     await three.begin(three.joining())
     for each in (one, three, three_again):
@@ -355,10 +355,10 @@ async def rebalances(g: Groups) -> None:
 
 
 async def changes(g: Groups) -> None:
-    """Members with other protocols than before.
+    """Let members join with other protocols and metadata than before.
 
-    All say what consumers say: what cannot be read makes Kafka answer UNKNOWN_SERVER_ERROR, or not,
-    by which member it looks at first.
+    The metadata in groups with leaders are readable subscriptions: for others Kafka answers
+    UNKNOWN_SERVER_ERROR or not, depending on the member that it reads first.
     """
     group = g.group()
     both = {"range": subscription("r"), "sticky": subscription("s")}
@@ -374,10 +374,10 @@ async def changes(g: Groups) -> None:
     await two.begin(two.joining())
     for each in (one, two, three):
         await each.end()
-    one.protocols = two.protocols = dict(reversed(list(both.items())))  # sticky is what it is now
+    one.protocols = two.protocols = dict(reversed(list(both.items())))  # sticky is in use
     await g.ask(g.describe(group))
     one.protocols = two.protocols = {"sticky": subscription("s")}
-    await one.begin(one.joining())  # other metadata than before, while all wait for the leader
+    await one.begin(one.joining())  # with other metadata than before, while all wait for the leader
     await g.until(group, "PreparingRebalance", 3)
     for each in (two, three):
         await each.begin(each.joining())
@@ -407,7 +407,7 @@ async def changes(g: Groups) -> None:
 
 
 async def crowds(g: Groups) -> None:
-    """No more than three members."""
+    """Let a fourth member try to join groups of at most three."""
     group = g.group()
     one, two, three, four = (g.member(group, name) for name in ("one", "two", "three", "four"))
     await formed(g, one, two, three)
@@ -416,7 +416,7 @@ async def crowds(g: Groups) -> None:
     await three.ask(three.beating())
     await one.begin(one.joining())
     await g.until(group, "PreparingRebalance", 3)
-    await four.ask(four.joining())  # there is room as long as fewer than three wait
+    await four.ask(four.joining())  # there is room while fewer than three members wait
     await two.begin(two.joining())
     await three.begin(three.joining())
     await g.until(group, "PreparingRebalance", 3)
@@ -426,11 +426,11 @@ async def crowds(g: Groups) -> None:
 
 
 async def sessions(g: Groups) -> None:
-    """Who is not heard of, or comes too late."""
+    """Let sessions end and rebalance timeouts pass."""
     group = g.group()
     one, two = g.member(group, "one"), g.member(group, "two", session=_SHORT)
     await formed(g, one, two)
-    await g.until(group, "PreparingRebalance", 1)  # two's session has ended
+    await g.until(group, "PreparingRebalance", 1)  # the session of `two` has ended
     await one.ask(one.beating())
     await two.ask(two.beating())
     await two.ask(two.syncing())
@@ -439,7 +439,8 @@ async def sessions(g: Groups) -> None:
     await two.ask(two.joining())
     await one.ask(one.joining())
     await one.ask(one.syncing(one))
-    # Who does not join again in time is out: here one, although it has more time.
+    # A member that does not join again within the rebalance timeout is removed, here `one`,
+    # although its session goes on.
     group = g.group()
     one = g.member(group, "one", rebalance=_SHORT)
     two = g.member(group, "two", rebalance=_SHORT)
@@ -447,7 +448,7 @@ async def sessions(g: Groups) -> None:
     await two.begin(two.joining(protocols=[{"name": "range", "metadata": b"other"}]))
     await two.end()
     await one.ask(one.beating())
-    # Who does not ask for its assignment is out.
+    # A member that does not send SyncGroup within the rebalance timeout is removed.
     await two.ask(two.syncing(two))
     three = g.member(group, "three", rebalance=_SHORT)
     await three.come()
@@ -459,7 +460,7 @@ async def sessions(g: Groups) -> None:
     await g.until(group, "PreparingRebalance", 1)
     await three.ask(three.syncing())
     await two.ask(two.joining())
-    # Who was given an id and does not come back is waited for until its session ends.
+    # A member that was given an id and does not join is waited for until its session ends.
     group = g.group()
     other = g.member(group, "other")
     await formed(g, other)
@@ -471,7 +472,7 @@ async def sessions(g: Groups) -> None:
 
 
 async def statics(g: Groups) -> None:
-    """Members that are started again, and who is fenced (KIP-345)."""
+    """Start static members again, and fence the members that they replace (KIP-345)."""
     group = g.group()
     one = g.member(group, "one", instance="a")
     two = g.member(group, "two", instance="b")
@@ -485,21 +486,22 @@ async def statics(g: Groups) -> None:
     await again.ask(again.beating(group_instance_id=None))
     await again.ask(again.beating(group_instance_id="a"))
     await again.ask(again.committing(group_instance_id="c"))
-    # The leader comes back: told that it leads and need not assign, or not told that it leads.
+    # The leader returns: v9 answers that it leads and need not assign, older ones that it does not
+    # lead.
     for version in (9, 8, 5):
         leader = g.member(group, f"leader v{version}", instance="a")
         await leader.ask(leader.joining(version))
         await leader.ask(leader.syncing(version=min(version - 2, 5)))
         await one.ask(one.beating())
         one = leader
-    # It comes back with other metadata, and then with another protocol.
+    # A static member returns with other metadata.
     changed = g.member(
         group, "changed", instance="b", protocols={"range": subscription("read", "u")}
     )
     await changed.ask(changed.joining())
     await g.ask(g.describe(group))
     await changed.ask(changed.syncing())
-    # It comes back while all wait for the leader.
+    # The static member returns while all wait for the leader's assignment.
     await one.begin(one.joining())
     await g.until(group, "PreparingRebalance", 2)
     await changed.begin(changed.joining())
@@ -512,7 +514,7 @@ async def statics(g: Groups) -> None:
     await changed.end()
     await g.until(group, "PreparingRebalance", 2)
     await changed.ask(changed.beating())
-    # It comes back while all are waited for, and takes the place of who waits.
+    # It returns while the rebalance waits for members, and replaces the one that waits.
     more = g.member(group, "more", instance="b")
     await more.begin(more.joining())
     await back.end()
@@ -520,7 +522,7 @@ async def statics(g: Groups) -> None:
     await one.end()
     await more.end()
     await assigned(g, one, more)
-    # Removed by its name.
+    # LeaveGroup removes a static member by its group instance id.
     await one.ask(one.leaving(member_id="", group_instance_id="none"))
     await one.ask(one.leaving(member_id="", group_instance_id=None))
     await one.ask(one.leaving(group_instance_id="b"))
@@ -542,7 +544,7 @@ async def statics(g: Groups) -> None:
 
 
 async def refusals(g: Groups) -> None:
-    """Everything that is not so, of a group in every state."""
+    """Send all kinds of invalid requests to a group in each of its states."""
     group = g.group()
     one, two = g.member(group, "one"), g.member(group, "two")
     asked = g.member(group, "asked")
@@ -631,10 +633,10 @@ Address: TypeAlias = Callable[[], tuple[str, int]]
 async def groups_on(
     world: World, kafka: KafkaCluster | None, embedded: EmbeddedCluster, real: Address
 ) -> AsyncIterator[Groups]:
-    """Ask the embedded cluster and another one, which is at ``real``."""
+    """Yield `Groups` on the embedded cluster and on another broker, which is at ``real``."""
 
     def connect(main: Pair | None = None) -> Pair:
-        """Connect to each broker; names and differences are noted in one place."""
+        """Connect to each broker; all connections share the names and differences of the first."""
         pair = Pair(
             world.name,
             Side("real", real),
@@ -654,7 +656,7 @@ async def groups_on(
         for topic in ("read", "unread"):
             await groups.b.topic(topic, 2)
         await groups.coordinated()
-        # How topics are made is another test's matter.
+        # Differences in creating topics are the subject of another test.
         main.unexpected.clear()
         yield groups
     finally:
@@ -664,7 +666,7 @@ async def groups_on(
 
 @asynccontextmanager
 async def group_bench(world: World) -> AsyncIterator[Groups]:
-    """Start both brokers of a world."""
+    """Start both brokers of a world, and yield `Groups` on them."""
     properties = OF_GROUPS | KAFKAS | _OFFSETS
     async with (
         KafkaCluster(world.kafka, properties=properties) as kafka,

@@ -1,11 +1,11 @@
-"""Random requests: what a client might send that does well, and what none should, from one seed.
+"""Random requests from one seed: what a correct client might send, and what none should send.
 
-`Chaos` keeps a guess of what the brokers remember of each producer, so that most batches are the
-next ones, or near misses; DescribeProducers corrects the guess now and then. The same seed makes
-the same steps, as far as the answers that correct it are the same.
+`Chaos` keeps a guess of what the brokers remember of each producer, so that most batches have the
+next sequence, or one near it. DescribeProducers corrects the guess now and then. The same seed
+makes the same steps as long as the answers to it are the same.
 
-Left to the scripts: stamps that make a broker forget their producer at its next check (when that
-is, is the broker's), and batches that are not what their headers say.
+The scripts, and not this module, send timestamps that make a broker expire their producer (each
+broker has its own time for that check), and batches whose records contradict their headers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Guess:
 
 
 class Chaos:
-    """Steps for one bench from one seed."""
+    """The random steps on one bench, from one seed."""
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench = bench
@@ -75,12 +75,12 @@ class Chaos:
         self._guesses: dict[tuple[str, int, int], Guess] = {}
 
     async def begin(self) -> None:
-        """Create the topics."""
+        """Create the topics of the random steps."""
         for name, configs in TOPICS.items():
             await self.bench.topic(name, PARTITIONS, configs)
 
     async def run(self, steps: int) -> None:
-        """So many steps, in chunks that are pipelined."""
+        """Run this many steps, pipelined in chunks, with DescribeProducers after each chunk."""
         for first in range(0, steps, CHUNK):
             chunk = [
                 self._step(f"step {first + number}") for number in range(min(CHUNK, steps - first))
@@ -124,7 +124,7 @@ class Chaos:
         kinds = []
         topics: dict[Any, list[tuple[int, bytes | None]]] = {}
         last = b""
-        # No partition twice: Kafka appends one of its batches and answers for another.
+        # No partition is named twice: Kafka appends one of its batches and answers for another.
         places = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
         for topic, partition in self.random.sample(places, self.random.randint(2, 5)):
             kind, data = self._batch(topic, partition)
@@ -143,7 +143,7 @@ class Chaos:
         )
 
     def _batch(self, topic: str, partition: int) -> tuple[str, bytes]:
-        """Return a kind of batch and its bytes."""
+        """Return a description of a random batch, and its bytes."""
         draw = self.random
         pid = self._one_of((94, draw.choice(PRODUCERS)), (6, -1))
         if pid < 0:
@@ -219,7 +219,7 @@ class Chaos:
         chosen: int = self._one_of((8, newest), (2, self.random.randint(3, newest)))
         return chosen
 
-    # -- the others --------------------------------------------------------------------------------
+    # -- other requests ----------------------------------------------------------------------------
 
     def _fetch(self, name: str) -> Step:
         topic, partition = self._place()
@@ -239,7 +239,7 @@ class Chaos:
             (3, self.random.randint(-8, 0)),
             (2, self.bench.start_ms + self.random.randint(-1500, 1500)),
         )
-        # Of a cut log Kafka may name a record that is gone: see the table.
+        # Not -3: on a truncated log Kafka may answer with a deleted record (see `ALLOWED`).
         stamp = -1 if stamp == -3 else stamp
         return self.bench.list_offsets(
             topic,

@@ -1,4 +1,4 @@
-"""What is asked of both brokers, one script for each part of what a client can meet."""
+"""The scripts: sequences of requests that are sent to both brokers, one script per subject."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _producers = count(1_000_000)
 
 
 class Writer:
-    """One producer id writing to one topic; each call is a step."""
+    """One producer id that writes to one topic; calling it makes a Produce step."""
 
     def __init__(self, bench: Bench, topic: str, pid: int | None = None) -> None:
         self.bench = bench
@@ -42,13 +42,13 @@ class Writer:
         self.pid = next(_producers) if pid is None else pid
 
     def batch(self, sequence: int, records: int = 1, epoch: int = 0, **options: Any) -> bytes:
-        """Return the bytes of a batch."""
+        """Return the bytes of a batch of this producer."""
         values = options.pop("values", [b"v%d" % number for number in range(records)])
         stamps = options.pop("stamps", [self.bench.start_ms])
         return raw_batch((self.pid, epoch, sequence), values, stamps=stamps, **options)
 
     def __call__(self, sequence: int, records: int = 1, epoch: int = 0, **options: Any) -> Any:
-        """Produce it."""
+        """Make a step that produces a batch."""
         names = ("partition", "acks", "version", "label", "transactional_id")
         how = {name: options.pop(name) for name in names if name in options}
         how.setdefault("label", f"{self.topic}: epoch {epoch} sequence {sequence} +{records}")
@@ -58,12 +58,12 @@ class Writer:
 
 
 def called(label: str, *steps: Step) -> list[Step]:
-    """Give the steps the label by which differences are reported and allowed."""
+    """Return the steps with a label, by which differences are reported and allowed."""
     return [dataclasses.replace(step, label=label) for step in steps]
 
 
 async def sequences(b: Bench) -> None:
-    """Duplicates in and out of the cache, gaps, epochs, the wrap, strangers."""
+    """Produce duplicates, gaps, other epochs, wrapped sequences, and as unknown producers."""
     await b.topic("seq", 4)
     w = Writer(b, "seq")
     remembered = b.world.retain or 5
@@ -123,7 +123,7 @@ async def sequences(b: Bench) -> None:
 
 
 async def plain_records(b: Bench) -> None:
-    """Without idempotence, and in between."""
+    """Produce batches without a producer id, and between them those of an idempotent producer."""
     await b.topic("plain", 1)
     none = raw_batch(values=[b"a", b"b"], stamps=[b.start_ms])
     w = Writer(b, "plain")
@@ -145,7 +145,7 @@ async def plain_records(b: Bench) -> None:
 
 
 async def malformed(b: Bench) -> None:
-    """Batches no client should send, with a producer id and without, each to its own partition."""
+    """Produce malformed batches, with a producer id and without, each to its own partition."""
     at = b.start_ms
     await b.topic("bad", 1)
     nothing = b.produce("bad", None, label="bad: no records")
@@ -248,7 +248,7 @@ async def malformed(b: Bench) -> None:
 
 
 async def codecs(b: Bench) -> None:
-    """Each codec in each Produce version."""
+    """Produce batches of each codec in each Produce version."""
     await b.topic("codecs")
     for version in range(3, b.world.produce + 1):
         for codec, compress in CODECS.items():
@@ -265,7 +265,7 @@ async def codecs(b: Bench) -> None:
 
 
 async def sizes(b: Bench) -> None:
-    """max.message.bytes to the byte."""
+    """Produce batches whose sizes are near ``max.message.bytes``."""
     await b.topic("sizes", configs={"max.message.bytes": "200"})
     w = Writer(b, "sizes")
 
@@ -290,7 +290,7 @@ async def sizes(b: Bench) -> None:
 
 
 async def timestamps(b: Bench) -> None:
-    """Stamps of all kinds, with and without limits, and the broker's own."""
+    """Produce all kinds of timestamps to topics with limits, without, and with LogAppendTime."""
     await b.topic("free", configs={"message.timestamp.after.max.ms": str(HOUR_MS)})
     await b.topic(
         "limited",
@@ -371,7 +371,7 @@ async def compacted(b: Bench) -> None:
 
 
 async def addresses(b: Bench) -> None:
-    """Topics and partitions that are not, several at once, partial failure, acks that are none."""
+    """Produce to unknown topics and partitions, to several at once, and with invalid acks."""
     await b.topic("here", 3)
     w = Writer(b, "here")
     for version in sorted(
@@ -438,7 +438,7 @@ async def addresses(b: Bench) -> None:
 
 
 async def metadata(b: Bench) -> None:
-    """By name, by id, all, none, unknown, created on the way."""
+    """Request metadata by name, by id, of all topics, of unknown ones and of ones to be created."""
     await b.topic("m1", 2)
     await b.topic("m2")
     for version in range(b.world.metadata + 1):
@@ -475,7 +475,7 @@ async def metadata(b: Bench) -> None:
 
 
 async def administration(b: Bench) -> None:
-    """CreateTopics, DeleteTopics, a name used again."""
+    """Create and delete topics, and create one again under its old name."""
     for version in range(2, 8):
         name = f"admin{version}"
         await b.do(
@@ -578,7 +578,7 @@ async def administration(b: Bench) -> None:
 
 
 async def offsets(b: Bench) -> None:
-    """ListOffsets and Fetch where there is something, and where not."""
+    """Send ListOffsets and Fetch for offsets and times that a log has, and for others."""
     await b.topic("read", 2)
     at = b.start_ms
     w = Writer(b, "read")
@@ -623,7 +623,7 @@ async def offsets(b: Bench) -> None:
 
 
 async def deleted_records(b: Bench) -> None:
-    """DeleteRecords: where the log starts, and what is remembered of who wrote what is gone."""
+    """Delete records, and compare where the log starts and which producers are remembered."""
     await b.topic("cut", 2)
     w, v = Writer(b, "cut"), Writer(b, "cut")
     await b.do(v(0), v(1), w(0, 3), w(3, 3), w(6, 3))
@@ -667,7 +667,7 @@ async def deleted_records(b: Bench) -> None:
 
 
 async def producer_ids(b: Bench) -> None:
-    """InitProducerId without and with a transactional id."""
+    """Send InitProducerId without a transactional id and with an empty one."""
     for version in range(b.world.init_producer_id + 1):
         await b.do(
             b.init_producer_id(version=version),
@@ -686,7 +686,7 @@ async def producer_ids(b: Bench) -> None:
 
 
 async def versions(b: Bench) -> None:
-    """ApiVersions in every version and none, and requests in versions nobody speaks."""
+    """Send ApiVersions in every version, in unknown versions, and with malformed client names."""
     for version in range(b.world.api_versions + 1):
         await b.do(b.api_versions(version))
     for name in ("", " ", "a b", "-a", "a-", "a.b-c", "a_b", "é", "a\n"):
@@ -695,7 +695,7 @@ async def versions(b: Bench) -> None:
 
 
 async def configs(b: Bench) -> None:
-    """DescribeConfigs and IncrementalAlterConfigs of what both brokers know."""
+    """Describe and change configs, above all those that both brokers know."""
     await b.topic("conf", configs={"max.message.bytes": "1000", "cleanup.policy": "delete"})
     names = [
         "max.message.bytes",
@@ -806,9 +806,10 @@ async def restarts(b: Bench) -> None:
 
 
 async def expiry(b: Bench) -> None:
-    """Let a producer whose last batch is a day old be forgotten, however new the former was.
+    """Let a producer whose last batch is two days old expire, however new its other batches are.
 
-    The moment depends on each broker's next check: what is compared is the same before and after.
+    Each broker expires producers at its own next check, so the answers are compared before and
+    after that, not during it.
     """
     await b.topic("old")
     w, v, x = Writer(b, "old"), Writer(b, "old"), Writer(b, "old")
@@ -826,7 +827,7 @@ async def expiry(b: Bench) -> None:
 
 
 async def too_few_replicas(b: Bench) -> None:
-    """More replicas are wanted in sync than there are."""
+    """Produce to a topic whose ``min.insync.replicas`` is above its number of replicas."""
     await b.topic("few", configs={"min.insync.replicas": "2"})
     w = Writer(b, "few")
     await b.do(w(0), w(0, acks=1), w(0), w(1, crc=3), w(1, acks=0), w(2, acks=1), b.fetch("few", 0))
@@ -835,7 +836,7 @@ async def too_few_replicas(b: Bench) -> None:
 
 
 async def others(b: Bench) -> None:
-    """FindCoordinator, OffsetForLeaderEpoch, DescribeCluster, DescribeProducers' refusals."""
+    """Send DescribeProducers for a topic and a partition that do not exist."""
     await b.do(b.producers("nowhere"))
     await b.topic("others")
     w = Writer(b, "others")
@@ -843,7 +844,7 @@ async def others(b: Bench) -> None:
 
 
 SCRIPTS: Final[Sequence[Script]] = (
-    restarts,  # first: the fewer partitions there are, the sooner a killed broker is back
+    restarts,  # first, because a killed broker is back sooner with fewer partitions
     sequences,
     plain_records,
     malformed,

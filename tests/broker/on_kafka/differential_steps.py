@@ -1,8 +1,9 @@
-"""What is asked of two brokers: requests as steps, and the worlds they are asked in.
+"""Requests as steps for two brokers, and the worlds in which they are sent.
 
-A `Bench` is one real broker and one embedded one, with equal settings, and a `Pair` that speaks to
-both. Beyond requests it does to both what an operator would: create topics, change configs,
-restart, wait until all of it has taken effect.
+A `World` is a version of Kafka, stock or patched. A `Bench` is one real broker and one embedded
+one, with equal settings, and a `Pair` of connections to both. Besides sending requests it does to
+both brokers what an operator would: it creates topics, changes configs, restarts the brokers, and
+waits until a change has taken effect.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ KAFKAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A real broker, and the newest versions of the APIs that are asked of it."""
+    """A real broker, and the newest versions of the APIs that are sent to it."""
 
     name: str
     kafka: str
@@ -61,17 +62,17 @@ WORLDS: Final = (
 
 
 class Bench:
-    """One world's pair of brokers, and how to ask them."""
+    """The two brokers of one world, and the steps for them."""
 
     def __init__(
         self, world: World, pair: Pair, kafka: KafkaCluster | None, embedded: EmbeddedCluster
     ) -> None:
-        """``kafka``: None where neither broker is a real one, and nothing restarts."""
+        """Set the brokers; ``kafka`` is None if both are embedded, and cannot be restarted."""
         self.world = world
         self.pair = pair
         self.kafka = kafka
         self.embedded = embedded
-        # Ten minutes old: valid by every default, and never taken for "now".
+        # Ten minutes ago: valid within every default limit, and too old to count as "now".
         self.start_ms = int(time.time() * 1000) - 600_000
         self._barrier = 0
 
@@ -87,7 +88,7 @@ class Bench:
         transactional_id: str | None = None,
         label: str = "",
     ) -> Step:
-        """Write one batch to a partition; several batches are several entries for it."""
+        """Make a Produce request for one partition, with one entry per batch."""
         return self.produce_to(
             {topic: [(partition, each) for each in records]},
             acks=acks,
@@ -105,7 +106,7 @@ class Bench:
         transactional_id: str | None = None,
         label: str = "",
     ) -> Step:
-        """Batches to partitions of several topics, each named, or given by a `TopicId` or UUID."""
+        """Make a Produce request for several topics, each given by name, `TopicId` or UUID."""
         version = self.world.produce if version is None else version
         data = [
             {
@@ -141,7 +142,10 @@ class Bench:
         version: int | None = None,
         label: str = "",
     ) -> Step:
-        """By name, by id, or (``everything``) of all topics; with what one may do with them."""
+        """Make a Metadata request by name, by id or of ``everything``.
+
+        With ``operations``, it asks for the authorized operations (KIP-430).
+        """
         wanted = [
             {"name": each, "topic_id": None}
             if isinstance(each, str)
@@ -170,7 +174,7 @@ class Bench:
         isolation: int = 0,
         label: str = "",
     ) -> Step:
-        """Read without waiting."""
+        """Make a Fetch request that does not wait for records."""
         version = self.world.fetch if version is None else version
         by_id = version >= 13
         part = {
@@ -211,7 +215,7 @@ class Bench:
         isolation: int = 0,
         label: str = "",
     ) -> Step:
-        """Of one partition."""
+        """Make a ListOffsets request for one partition."""
         part = {
             "partition_index": partition,
             "current_leader_epoch": leader_epoch,
@@ -227,14 +231,14 @@ class Bench:
         return Step(2, version, body, label=label)
 
     def producers(self, topic: str, partition: int = 0, *, label: str = "") -> Step:
-        """DescribeProducers of one partition."""
+        """Make a DescribeProducers request for one partition."""
         body = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
         return Step(61, 0, body, label=label)
 
     def delete_records(
         self, topic: str, offset: int, partition: int = 0, *, version: int = 2, label: str = ""
     ) -> Step:
-        """Move a log's start."""
+        """Make a DeleteRecords request, which moves the start of one log."""
         part = {"partition_index": partition, "offset": offset}
         body = {"topics": [{"name": topic, "partitions": [part]}], "timeout": THIRTY}
         return Step(21, version, body, label=label)
@@ -247,7 +251,7 @@ class Bench:
         version: int | None = None,
         label: str = "",
     ) -> Step:
-        """Request a new producer id, or the next epoch of the one that is given."""
+        """Make an InitProducerId request for a new producer id, or for the next epoch of one."""
         body = {
             "transactional_id": transactional_id,
             "transaction_timeout": THIRTY,
@@ -258,14 +262,18 @@ class Bench:
         return Step(22, version, body, label=label)
 
     def api_versions(self, version: int, name: str = "differential", software: str = "1.0") -> Step:
-        """Ask which APIs and versions the broker speaks."""
+        """Make an ApiVersions request."""
         body = {"client_software_name": name, "client_software_version": software}
         return Step(18, version, body, alone=True)
 
     def create_topics(
         self, *topics: Mapping[str, Any], validate_only: bool = False, version: int = 7
     ) -> Step:
-        """Of ``name`` and, optionally, partitions, replication, configs, assignments."""
+        """Make a CreateTopics request.
+
+        Each topic has a ``name`` and, optionally, ``partitions``, ``replication``, ``configs`` and
+        ``assignments``.
+        """
         wanted = [
             {
                 "name": each["name"],
@@ -286,7 +294,7 @@ class Bench:
         return Step(19, version, body)
 
     def delete_topics(self, *topics: Any, version: int = 6) -> Step:
-        """By name or id."""
+        """Make a DeleteTopics request by names or by ids."""
         if version < 6:
             return Step(20, version, {"topic_names": list(topics), "timeout": THIRTY})
         wanted = [
@@ -306,7 +314,7 @@ class Bench:
         synonyms: bool = True,
         version: int = 4,
     ) -> Step:
-        """Of one topic (2) or broker (4)."""
+        """Make a DescribeConfigs request for one topic (kind 2) or broker (kind 4)."""
         resource = {
             "resource_type": kind,
             "resource_name": name,
@@ -327,7 +335,11 @@ class Bench:
         validate_only: bool = False,
         version: int = 1,
     ) -> Step:
-        """(config, operation, value): 0 set, 1 delete, 2 append, 3 subtract."""
+        """Make an IncrementalAlterConfigs request for one topic or broker.
+
+        Each change is (config, operation, value), with the operations 0 set, 1 delete, 2 append and
+        3 subtract.
+        """
         configs = [
             {"name": config, "config_operation": operation, "value": value}
             for config, operation, value in changes
@@ -339,13 +351,13 @@ class Bench:
     # -- what an operator does ---------------------------------------------------------------------
 
     async def do(self, *steps: Step) -> None:
-        """See `Pair.do`."""
+        """Send steps to both brokers and compare the answers, as `Pair.do` does."""
         await self.pair.do(*steps)
 
     async def topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create it on both, and wait until it can be used."""
+        """Create a topic on both brokers, and wait until it can be used."""
         await self.do(
             self.create_topics({"name": name, "partitions": partitions, "configs": configs or {}})
         )
@@ -358,7 +370,7 @@ class Bench:
         await self._until_producer_ids()
 
     async def known(self, name: str) -> None:
-        """Wait until a topic that was just created has its leaders."""
+        """Wait until both brokers show the leaders of a topic that was just created."""
         await self.pair.until(
             self.metadata(name),
             lambda answer: all(
@@ -368,7 +380,7 @@ class Bench:
         await self.settled()
 
     async def gone(self, name: str) -> None:
-        """Wait until a deleted topic is unknown."""
+        """Wait until both brokers no longer know a deleted topic."""
         await self.pair.until(
             self.metadata(name),
             lambda answer: all(
@@ -378,16 +390,17 @@ class Bench:
         await self.settled()
 
     async def configure(self, topic: str, name: str, value: str) -> None:
-        """Set a topic's config on both, and wait until it holds."""
+        """Set a topic's config on both brokers, and wait until it has taken effect."""
         await self.do(self.alter_configs(TOPIC_RESOURCE, topic, (name, 0, value)))
         await self._shows(topic, name, value)
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until what a broker shows of its metadata is also what it goes by.
+        """Wait until each broker has carried out the changes that it already shows.
 
-        A change can be seen before it is carried out; but changes are carried out in turn, so the
-        earlier one is when a later one, asked for after the earlier was seen, can be seen.
+        A broker can show a change before it carries it out, but it carries changes out in order. So
+        a change has been carried out once a later change, requested after the first one was shown,
+        is shown.
         """
         self._barrier += 1
         value = str(1_000_000 + self._barrier)
@@ -395,7 +408,7 @@ class Bench:
         await self._shows("barrier", "retention.ms", value)
 
     async def checkpointed(self, topic: str, starts: Mapping[int, int]) -> None:
-        """Wait until Kafka has written down where the logs start: a kill forgets it otherwise."""
+        """Wait until Kafka has written these log start offsets to disk; a kill loses others."""
         assert self.kafka is not None
         written = self.kafka.brokers[0].folder / "log-start-offset-checkpoint"
         wanted = {f"{topic} {partition} {start}" for partition, start in starts.items()}
@@ -404,7 +417,7 @@ class Bench:
                 await self.pair.real.run([self.producers(topic)])
 
     async def restart(self, *, clean: bool) -> None:
-        """Stop (or kill) both brokers and start them again."""
+        """Stop or kill both brokers, and start them again."""
         assert self.kafka is not None
         await self.pair.hang_up()
         await self.kafka.restart(clean=clean)
@@ -436,7 +449,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(world: World, allowed: Sequence[Allowed]) -> AsyncIterator[Bench]:
-    """Start both brokers of a world."""
+    """Start both brokers of a world, and yield a bench of them."""
     async with (
         KafkaCluster(world.kafka, retain=world.retain, properties=SETTINGS | KAFKAS) as kafka,
         EmbeddedCluster(
@@ -445,7 +458,7 @@ async def bench(world: World, allowed: Sequence[Allowed]) -> AsyncIterator[Bench
     ):
 
         def real_address() -> tuple[str, int]:
-            # Stock brokers are asked past the proxy, which has nothing to add there.
+            # The proxy is needed only for a patched broker, whose answers it changes.
             port = kafka.brokers[0].inner_port if world.retain is None else kafka.proxy.port
             return HOST, port
 

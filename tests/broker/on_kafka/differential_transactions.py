@@ -1,8 +1,8 @@
-"""Transactions, asked of both brokers: v1 and v2, in and out of turn.
+"""Transactions on both brokers: protocols v1 and v2, requests in order and out of order.
 
-Producer ids are brought to the same number on both sides first, so that batches and requests are
-the same bytes. What takes a real coordinator its time (markers, a coordinator that loads) is asked
-again until it does not say so any more; only then are the answers compared.
+Both brokers are first made to give out the same producer id, so that batches and requests have the
+same bytes. A real coordinator needs time to write markers or to load; a request that it answers as
+busy is repeated until it gives another answer, and only then are the answers compared.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _BUSY: Final = frozenset(
         "not_coordinator",
     }
 )
-# What is busy for ever is asked for by `Transactions.stay_busy`: here a slow machine has its time.
+# Enough for a slow machine. A request that is busy for ever is sent by `stay_busy` instead.
 _PATIENCE: Final = 60.0
 _FOR_EVER: Final = frozenset({"concurrent_transactions"})
 _FOR_A_WHILE: Final = 3.0
 _TIMEOUT: Final = timedelta(seconds=60)
-# What takes part in Kafka is not a group, but the partition with its offsets; the random sequences
-# have two groups, which then have a partition each.
+# In Kafka not the group takes part in a transaction, but the partition with its offsets. The random
+# requests have two groups, so that each has a partition of its own.
 _OFFSETS: Final = {"offsets.topic.num.partitions": "2"}
 _SOON: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
 class TransactionalWorld:
-    """A real broker, the level of its feature, and the versions that clients of it speak."""
+    """A real broker, its level of ``transaction.version``, and its clients' newest versions."""
 
     def __init__(
         self, world: World, features: Mapping[str, int], level: int, newest_end: int = 5
@@ -54,7 +54,7 @@ class TransactionalWorld:
         self.world = world
         self.features = features
         self.level = level
-        # Of EndTxn and of TxnOffsetCommit.
+        # The newest version of EndTxn and of TxnOffsetCommit.
         self.newest_end = newest_end
 
 
@@ -68,19 +68,19 @@ TRANSACTIONAL_WORLDS: Final = (
 
 
 class Transactions:
-    """Steps of transactions on a bench, and a producer's own counting."""
+    """The steps of transactions on a bench, in the versions of one protocol."""
 
     def __init__(self, bench: Bench, asked: TransactionalWorld) -> None:
         self.b = bench
         self.modern = asked.level >= 2
         self.newest_end = asked.newest_end
-        # The versions of a client of the world's protocol.
+        # The versions that a client of the world's protocol uses.
         self.produce_version = bench.world.produce if self.modern else min(11, bench.world.produce)
         self.end_version = 5 if self.modern else 4
         self.commit_version = 5 if self.modern else 4
 
     async def ask(self, step: Step) -> Plain:
-        """Ask both until neither is busy, compare, and return Kafka's answer."""
+        """Send a step to both brokers until neither is busy, compare, and return Kafka's answer."""
         pair = self.b.pair
         real, ours = await self._both(step, self._unbusy)
         for side, answer in ((pair.real, real), (pair.ours, ours)):
@@ -90,7 +90,7 @@ class Transactions:
         return pair.real.plain(step, real)
 
     async def stay_busy(self, step: Step) -> None:
-        """Ask both for a while what is to be answered CONCURRENT_TRANSACTIONS for ever."""
+        """Check that both brokers answer a step CONCURRENT_TRANSACTIONS for several seconds."""
         pair = self.b.pair
         real, ours = await self._both(step, self._kept_busy)
         for side, answer in ((pair.real, real), (pair.ours, ours)):
@@ -122,7 +122,7 @@ class Transactions:
 
     @staticmethod
     async def _kept_busy(side: Side, step: Step) -> Answer:
-        # Longer than markers take; a coordinator that only loads says so, and is asked on.
+        # This is longer than markers take, and a coordinator that loads gives another code.
         deadline = anyio.current_time() + _FOR_A_WHILE
         while True:
             [answer] = await side.run([step])
@@ -131,18 +131,18 @@ class Transactions:
                 return answer
 
     async def decided(self, topic: str, partition: int = 0) -> None:
-        """Wait until no transaction is open there."""
+        """Wait until both brokers have no open transaction in a partition."""
         await self.b.pair.until(
             self.b.producers(topic, partition),
             lambda answer: not re.search(r"'current_txn_start_offset': \d", str(answer)),
         )
 
     async def all(self, *steps: Step) -> list[Plain]:
-        """One after the other."""
+        """Run steps one after the other, and return Kafka's answers."""
         return [await self.ask(step) for step in steps]
 
     async def start(self, name: str, **options: Any) -> tuple[int, int]:
-        """Begin with a new transactional id: the same producer id and epoch on both sides."""
+        """Initialise a new transactional id, with one producer id and epoch on both brokers."""
         await self._align()
         answer = await self.ask(self.init(name, **options))
         assert answer["error_code"] == "none"
@@ -170,7 +170,7 @@ class Transactions:
         timeout: timedelta = _TIMEOUT,
         label: str = "",
     ) -> Step:
-        """InitProducerId."""
+        """Make an InitProducerId request for a transactional id."""
         body = {
             "transactional_id": name,
             "transaction_timeout": timeout,
@@ -192,7 +192,7 @@ class Transactions:
         acks: int = -1,
         label: str = "",
     ) -> Step:
-        """Produce one record."""
+        """Make a Produce request with one record."""
         data = raw_batch(
             (*producer, sequence),
             [b"v%d" % sequence],
@@ -217,7 +217,7 @@ class Transactions:
         partitions: Mapping[str, Sequence[int]],
         version: int = 3,
     ) -> Step:
-        """AddPartitionsToTxn."""
+        """Make an AddPartitionsToTxn request."""
         body = {
             "v3_and_below_transactional_id": name,
             "v3_and_below_producer_id": producer[0],
@@ -230,7 +230,7 @@ class Transactions:
         return Step(24, version, body, label=f"add {name} {producer} {partitions} v{version}")
 
     def add_group(self, name: str, producer: tuple[int, int], group: str, version: int = 4) -> Step:
-        """AddOffsetsToTxn."""
+        """Make an AddOffsetsToTxn request."""
         body = {**_who(name, producer), "group_id": group}
         return Step(25, version, body, label=f"add group {name} {producer} {group} v{version}")
 
@@ -246,7 +246,7 @@ class Transactions:
         version: int | None = None,
         **member: Any,
     ) -> Step:
-        """TxnOffsetCommit."""
+        """Make a TxnOffsetCommit request for one partition."""
         part = {
             "partition_index": partition,
             "committed_offset": offset,
@@ -267,7 +267,7 @@ class Transactions:
         return Step(28, version, body, label=label)
 
     def offsets(self, group: str, topic: str, *, stable: bool, version: int = 8) -> Step:
-        """OffsetFetch."""
+        """Make an OffsetFetch request for one partition."""
         wanted = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
         body = {**wanted, "groups": [wanted], "require_stable": stable}
         return Step(9, version, body, label=f"offsets of {group}, stable {stable} v{version}")
@@ -280,7 +280,7 @@ class Transactions:
         commit: bool,
         version: int | None = None,
     ) -> Step:
-        """EndTxn."""
+        """Make an EndTxn request."""
         version = self.end_version if version is None else version
         body = {**_who(name, producer), "committed": commit}
         return Step(26, version, body, label=f"end {name} {producer} {commit} v{version}")
@@ -288,24 +288,24 @@ class Transactions:
     def listed(
         self, producer: tuple[int, int], *states: str, version: int = 0, **filters: Any
     ) -> Step:
-        """ListTransactions, of this producer id alone: others know other transactional ids."""
+        """Make a ListTransactions request for one producer id: the brokers know others, too."""
         wanted = {"state_filters": list(states), "producer_id_filters": [producer[0]]}
         label = f"list {producer[0]} {states} {filters} v{version}"
         return Step(66, version, wanted | filters, label=label)
 
     def after(self, producer: tuple[int, int]) -> tuple[int, int]:
-        """Return what a producer has after an end that was answered without an error."""
+        """Return a producer's id and epoch after an EndTxn that was answered without an error."""
         return (producer[0], producer[1] + 1) if self.modern else producer
 
     async def join(self, name: str, producer: tuple[int, int], topic: str) -> None:
-        """Add partition 0, where a client has to."""
+        """Add partition 0 to the transaction, if the protocol requires that."""
         if not self.modern:
             await self.ask(self.add(name, producer, {topic: [0]}))
 
     async def look(
         self, topic: str, *, partition: int = 0, offset: int = 0, when: str = ""
     ) -> None:
-        """All that readers and DescribeProducers see."""
+        """Compare what readers and DescribeProducers see of a partition."""
         await self.all(
             self.b.producers(topic, partition, label=f"{when}producers of {topic}"),
             *(
@@ -343,7 +343,7 @@ def _who(name: str, producer: tuple[int, int]) -> dict[str, Any]:
 
 
 async def commits_and_aborts(t: Transactions) -> None:
-    """Transactions that end, one after the other, and what readers see."""
+    """Commit and abort transactions one after the other, and compare what readers see."""
     await t.b.topic("ends", 1)
     p = await t.start("ends")
     sequence = 0
@@ -402,7 +402,7 @@ async def ends_in_and_out_of_turn(t: Transactions) -> None:
 
 
 async def identities(t: Transactions) -> None:
-    """InitProducerId: anew, with what one has, with what one had, with what nobody had."""
+    """Send InitProducerId without an identity, and with a current, an older and an unknown one."""
     p = await t.start("ids")
     for version in (0, 2, 3, 4, 5):
         await t.ask(t.init("ids", version=version))
@@ -410,7 +410,7 @@ async def identities(t: Transactions) -> None:
     for claim in ((p[0], 5), (p[0], 5), (p[0], 4), (p[0], 6), (p[0], 9), (p[0] + 1, 6), (p[0], 0)):
         for version in (3, 4):
             await t.ask(t.init("ids", claim, version=version))
-    # The end of a transaction was not heard of.
+    # The producer missed the answer to EndTxn.
     q = await t.start("deaf")
     await t.ask(t.add("deaf", q, {"ends": [0]}))
     await t.ask(t.end("deaf", q, commit=True))
@@ -428,7 +428,7 @@ async def identities(t: Transactions) -> None:
 
 
 async def fencing(t: Transactions) -> None:
-    """Somebody else takes the id while a transaction is open."""
+    """Let a second producer initialise the transactional id while a transaction is open."""
     await t.b.topic("fence", 2)
     p = await t.start("fence")
     await t.join("fence", p, "fence")
@@ -451,7 +451,7 @@ async def fencing(t: Transactions) -> None:
 
 
 async def other_epochs_within(t: Transactions) -> None:
-    """Write with another epoch than that of the transaction that is open there."""
+    """Write with another epoch than that of the transaction that is open in the partition."""
     await t.b.topic("within", 1)
     await t.start("within")
     answer = await t.ask(t.init("within"))
@@ -463,7 +463,7 @@ async def other_epochs_within(t: Transactions) -> None:
         for version in (9, 11):
             label = f"write of {called} v{version}"
             await t.ask(t.write("within", who, 5, topic="within", version=version, label=label))
-    # Refused, they hold up nothing: also not the one that is older and begins where it may.
+    # Refused batches do not delay later ones, not even one of an older epoch with sequence 0.
     await t.ask(t.write("within", older, 0, topic="within", label="write of an older epoch at 0"))
     await t.ask(t.write("within", p, 1, topic="within"))
     await t.ask(t.end("within", p, commit=True))
@@ -472,10 +472,10 @@ async def other_epochs_within(t: Transactions) -> None:
 
 
 async def aborted_behind_an_open_one(t: Transactions) -> None:
-    """Abort a transaction behind an open one: the stable offset stays before both."""
+    """Abort a transaction behind an open one: the last stable offset stays before both."""
     await t.b.topic("behind", 1)
     p = await t.start("open")
-    # Something has to be stable: of an empty answer Kafka names nothing either.
+    # Some record must be stable, because in an empty answer Kafka lists no aborted transactions.
     await t.join("open", p, "behind")
     await t.ask(t.write("open", p, 0, topic="behind"))
     await t.ask(t.end("open", p, commit=True))
@@ -495,7 +495,7 @@ async def aborted_behind_an_open_one(t: Transactions) -> None:
 
 
 async def partitions(t: Transactions) -> None:
-    """Add partitions that exist, that do not exist, and some that are not added."""
+    """Add partitions that exist and that do not, and write to partitions that were not added."""
     await t.b.topic("parts", 3)
     p = await t.start("parts")
     await t.all(
@@ -525,7 +525,7 @@ async def partitions(t: Transactions) -> None:
     await t.decided("parts", 1)
     for version in (10, 11, 12, 13):
         if version <= t.produce_version:
-            # Without a transaction, with the old epoch and the new one.
+            # No transaction is open here: write with the old epoch and the new one.
             for who in (p, after):
                 await t.ask(t.write("parts", who, 0, topic="parts", version=version))
                 await t.ask(t.write("parts", who, 2, topic="parts", version=version))
@@ -534,7 +534,7 @@ async def partitions(t: Transactions) -> None:
 
 
 async def without_state(t: Transactions) -> None:
-    """Write a first sequence where nothing is known of the producer."""
+    """Write different first sequences to partitions that do not know the producer."""
     await t.b.topic("first", 3)
     p = await t.start("first")
     await t.ask(t.add("first", p, {"first": [0]}))
@@ -548,7 +548,7 @@ async def without_state(t: Transactions) -> None:
 
 
 async def offsets(t: Transactions) -> None:
-    """Offsets within transactions, and who may commit them."""
+    """Commit offsets within transactions, also with members and producers that may not."""
     await t.b.topic("offs", 1)
     p = await t.start("offs")
     for version in (0, 2, 3, 4):
@@ -576,14 +576,15 @@ async def offsets(t: Transactions) -> None:
         await t.ask(t.end("offs", p, commit=False))
         p = t.after(p)
     await t.ask(t.commit_offset("nobody", p, "go", 10, topic="offs"))
-    # Not within the transaction: 3.9.1 takes it then, and can never end the transaction.
+    # This is sent after the transaction: within one, 3.9.1 accepts it and can never end the
+    # transaction.
     await t.ask(t.commit_offset("offs", (p[0], p[1] + 1), "go", 10, topic="offs"))
     await t.ask(t.add_group("nobody", p, "go"))
     await t.ask(t.add_group("", p, "go"))
 
 
 async def timeouts(t: Transactions) -> None:
-    """Let the coordinator abort a transaction, and compare what its producer is told."""
+    """Let the coordinator abort a transaction, and compare the answers that its producer gets."""
     await t.b.topic("late", 1)
     p = await t.start("late", timeout=timedelta(milliseconds=500))
     await t.join("late", p, "late")
@@ -602,7 +603,7 @@ async def timeouts(t: Transactions) -> None:
 
 
 async def listing(t: Transactions) -> None:
-    """List the transactional ids that a coordinator knows, by each filter."""
+    """List the transactional ids of a coordinator, by each filter."""
     await t.b.topic("listed", 1)
     p = await t.start("listed")
     await t.ask(t.listed(p))
@@ -635,7 +636,7 @@ async def lowest_sequence(t: Transactions) -> None:
 
 
 async def the_wrong_generation(t: Transactions) -> None:
-    """Who speaks v2 to a cluster of v1 cannot use the id again."""
+    """Use requests of protocol v2 at a cluster of v1, which makes the transactional id unusable."""
     if t.b.world.name != "4.3.1-v1":
         return
     await t.b.topic("wrong", 1)
@@ -672,7 +673,7 @@ SCRIPTS: Final[Sequence[Script]] = (
 async def transactional_bench(
     asked: TransactionalWorld, allowed: Sequence[Allowed]
 ) -> AsyncIterator[Transactions]:
-    """Start both brokers of a world."""
+    """Start both brokers of a world, and yield `Transactions` on them."""
     world = asked.world
     async with (
         KafkaCluster(
@@ -693,7 +694,7 @@ async def transactional_bench(
         made = Bench(world, pair, kafka, embedded)
         try:
             await made.get_ready()
-            # Kafka makes the coordinators' topics when somebody looks for a coordinator.
+            # Kafka creates the coordinators' topics at the first FindCoordinator.
             for kind in (0, 1):
                 body = {"key_type": kind, "coordinator_keys": ["any"]}
                 await pair.until(Step(10, 4, body), lambda answer: "'none'" in str(answer))

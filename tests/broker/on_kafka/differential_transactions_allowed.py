@@ -1,4 +1,4 @@
-"""Where the embedded transaction coordinator is not as Apache Kafka's, on purpose."""
+"""All intended differences between the embedded transaction coordinator and Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ALLOWED"]
 
 _WORLDS: Final = frozenset(each.world.name for each in TRANSACTIONAL_WORLDS)
 _NEW: Final = _WORLDS - {"3.9.1"}
-# What the scripts meet by the way: topics are created, and logs are read.
+# Differences of topics and logs, which these scripts also create and read.
 _BY_THE_WAY: Final = {
     "configs": _WORLDS,
     "retention.bytes": _WORLDS,
@@ -24,7 +24,7 @@ _BY_THE_WAY: Final = {
 
 
 def _log_was_asked(found: Difference) -> bool:
-    """Of a write with another epoch, where the script says so or the random sequences may."""
+    """Match answers to writes with another epoch, or with the name of another transactional id."""
     label, produce = found.step.label, found.step.api == 0
     if found.ours == "invalid_producer_epoch" and found.real == "invalid_producer_id_mapping":
         return produce and ("misnamed" in label or "somebody else" in label)
@@ -35,7 +35,10 @@ def _log_was_asked(found: Difference) -> bool:
 
 
 def _aborted_behind(found: Difference) -> bool:
-    """Kafka names more than we do, while a transaction is open: see what is read "all ended"."""
+    """Match a Fetch in which Kafka lists more aborted transactions while one is still open.
+
+    The answers to steps labelled "all ended" must be the same.
+    """
     return (
         found.step.api == 1
         and ".aborted_transactions" in found.path
@@ -45,7 +48,7 @@ def _aborted_behind(found: Difference) -> bool:
 
 
 def _named(aborted: Plain) -> set[str]:
-    """Return the members of a list, or of a list as a dict, or one of them."""
+    """Return the aborted transactions in one side of a difference, whatever its form."""
     match aborted:
         case {"first_offset": _}:
             return {str(aborted)}

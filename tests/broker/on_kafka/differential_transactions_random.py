@@ -1,14 +1,16 @@
-"""Random requests of a few transactional ids: mostly what a client does, often what none should.
+"""Random requests of a few transactional ids: mostly correct ones, often incorrect ones.
 
-`TransactionalChaos` keeps a guess of each transactional id: who it is now and was before, what
-takes part, which sequence follows where. One request is asked at a time, and after each that ends
-a transaction its markers are waited for: what happens meanwhile is a matter of time, and says
-nothing. The same seed makes the same steps, as far as Kafka's answers are the same.
+`TransactionalChaos` keeps a guess of each transactional id: its identity now and before, the
+partitions and groups in its transaction, and the next sequence in each partition. It sends one
+request at a time, and waits for the markers after each that ends a transaction, because the answers
+in between depend on timing. The same seed makes the same steps as long as Kafka's answers are the
+same.
 
-In the end all that was written is read, committed and uncommitted, with transactions open and
-without.
+At the end everything that was written is read, in both isolation levels, first with open
+transactions and then without.
 
-Left to the scripts: timeouts, members of groups, and who speaks v2 to a cluster of v1.
+The scripts, and not this module, have timeouts, members of groups, and clients of protocol v2 at a
+cluster of v1.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TOPIC: Final = "chaos"
 PARTITIONS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b")
 NAMES: Final = ("red", "green", "blue")
-# Longer than a run: when a transaction times out is the coordinators'.
+# Longer than a run, because each coordinator checks for timeouts at its own times.
 _TIMEOUT: Final = timedelta(minutes=15)
 _TRANSACTIONAL: Final = 0x10
 _REMEMBERED: Final = 12
@@ -53,7 +55,7 @@ class Guess:
     sent: list[tuple[int, bytes]] = field(default_factory=list)
 
     def become(self, who: Who) -> None:
-        """Change the identity from here on; nothing takes part in a transaction any more."""
+        """Set a new identity, with which no transaction is open."""
         self.lost = False
         if who != self.who:
             self.past.append(self.who)
@@ -62,27 +64,27 @@ class Guess:
         self.over()
 
     def over(self) -> None:
-        """Nothing takes part any more."""
+        """Forget the partitions and groups of the transaction, which has ended."""
         self.partitions.clear()
         self.groups.clear()
 
 
 class TransactionalChaos:
-    """Steps for one bench from one seed."""
+    """The random steps on one bench, from one seed."""
 
     def __init__(self, transactions: Transactions, seed: int) -> None:
         self.t = transactions
         self.random = random.Random(seed)
         self._guesses: list[Guess] = []
-        # 3.9.1 takes a write with a later epoch into a transaction that is open, and can then
-        # never end it: the marker has an older epoch than what it ends. Of an older epoch it
-        # remembers the sequence, which then holds up what is not transactional.
+        # 3.9.1 accepts a write of a later epoch into an open transaction, and can then never end
+        # the transaction, because the marker has an older epoch than the write. For an older epoch
+        # it keeps the sequence, and then refuses batches that are not transactional.
         self._later = transactions.b.world.kafka != "3.9.1"
 
     async def begin(self) -> None:
         """Create the topic, and an identity for each transactional id.
 
-        The last one's client speaks v1, also where the cluster speaks v2.
+        The client of the last id speaks protocol v1, even if the cluster speaks v2.
         """
         await self.t.b.topic(TOPIC, PARTITIONS)
         for name in NAMES:
@@ -90,10 +92,10 @@ class TransactionalChaos:
             self._guesses.append(Guess(name, who, self.t.modern and name != NAMES[-1]))
 
     async def run(self, steps: int) -> None:
-        """So many steps, and then all that can be read."""
+        """Run this many steps, and then read all that can be read."""
         for number in range(steps):
             guess = self.random.choice(self._guesses)
-            # Who speaks v1 has to say first what takes part.
+            # A client of protocol v1 has to add partitions and groups before it writes to them.
             chosen = self._one_of(
                 (48, self._produce),
                 (3 if guess.modern else 10 if guess.partitions else 60, self._add),
@@ -113,7 +115,7 @@ class TransactionalChaos:
         for group in GROUPS:
             await self._offsets(group)
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     async def _produce(self, guess: Guess, name: str) -> None:
         kind = self._one_of(
@@ -255,7 +257,7 @@ class TransactionalChaos:
 
     async def _offsets(self, group: str) -> None:
         step = self.t.offsets(group, TOPIC, stable=True)
-        # 3.9.1 tells a group of a marker after the coordinator has heard that it is written.
+        # In 3.9.1 a group learns of a marker only after the coordinator has noted it as written.
         await self.t.b.pair.until(
             step, lambda answer: "unstable_offset_commit" not in str(answer), _SECONDS
         )
@@ -264,7 +266,7 @@ class TransactionalChaos:
     # -- helpers -----------------------------------------------------------------------------------
 
     async def _ask(self, guess: Guess, step: Step, name: str) -> Plain:
-        """Ask, and see from the answer whether the guess is any good."""
+        """Send a step, and note in the guess if the answer says that its identity is outdated."""
         step = dataclasses.replace(step, label=f"{name}: {step.label}" if step.label else name)
         answer = await self.t.ask(step)
         if str(guess.who) in step.label and codes_of(answer) & {
@@ -276,7 +278,7 @@ class TransactionalChaos:
         return answer
 
     async def _settled(self, guess: Guess) -> None:
-        """Wait until all markers are written."""
+        """Wait until all markers of the transactional id are written."""
         await self.t.b.pair.until(
             self.t.listed(guess.who), lambda answer: "'Prepare" not in str(answer), _SECONDS
         )
@@ -288,7 +290,7 @@ class TransactionalChaos:
         return producer, answer["producer_epoch"]
 
     def _modern(self, guess: Guess) -> bool:
-        """Whether to speak v2 this time."""
+        """Return whether to use protocol v2 for this request."""
         return guess.modern if self.random.random() < 0.95 else self.t.modern and not guess.modern
 
     def _partition(self, guess: Guess, kind: str) -> int:
@@ -302,7 +304,7 @@ class TransactionalChaos:
         return who
 
     def _somebody(self, guess: Guess, *, later: bool = True) -> Who:
-        """Who the guess is not, or not any more; ``later``: or not yet."""
+        """Return another identity than the guess's; a later epoch only if ``later`` is true."""
         producer, epoch = guess.who
         other = self.random.choice(self._guesses).who
         who: Who = self._one_of(

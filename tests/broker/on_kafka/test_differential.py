@@ -1,9 +1,11 @@
-"""The embedded broker is held against Apache Kafka: the same requests, the same answers.
+"""The embedded broker gives the same answers as Apache Kafka to the same requests.
 
-Scripts ask what was thought of, random sequences what was not. Every difference is a defect of the
-embedded broker, or it is in the table of `differential_allowed` and must then be seen.
+Scripts send the requests that somebody thought of, random sequences send others. Every difference
+is a defect of the embedded broker, unless the table in `differential_allowed` has it. Every entry
+of the table must be seen.
 
-More of it by hand: ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=100000`` before pytest and this file.
+For longer random sequences, set ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=100000`` before running
+pytest on this file.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "3000"))
-# What Kafka says at any seed, if there are as many steps as by default.
+# The error codes that Kafka answers with any seed, if there are at least the default steps.
 _ALWAYS = {
     "corrupt_message",
     "invalid_producer_epoch",
@@ -50,7 +52,7 @@ def world(request: pytest.FixtureRequest) -> World:
 @pytest.fixture(scope="module")
 async def brokers(
     world: World,
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - the cluster needs the module's event loop
 ) -> AsyncIterator[Bench]:
     async with bench(world, ALLOWED) as running:
         yield running
@@ -58,17 +60,17 @@ async def brokers(
 
 @bounded(280)
 async def test_both_answer_the_scripts_alike(brokers: Bench) -> None:
-    """Both brokers give the same answers to the scripts."""
+    """Kafka and the embedded broker answer the scripts alike, but for allowed differences."""
     pair = brokers.pair
     wrong = await pair.play(SCRIPTS, brokers)
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
     assert not wrong, wrong
-    assert pair.unused() == [], "these do not differ any more: strike them off the table"
+    assert pair.unused() == [], "these allowed differences were not seen: remove them"
 
 
 @bounded(280)
 async def test_both_answer_anything_alike(brokers: Bench) -> None:
-    """Both brokers give the same answers to random requests."""
+    """Kafka and the embedded broker answer random requests alike, but for allowed differences."""
     print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
     pair = brokers.pair
     pair.start_over()
@@ -82,7 +84,7 @@ async def test_both_answer_anything_alike(brokers: Bench) -> None:
 
 
 async def any_sequences(made: Bench) -> None:
-    """Random ones."""
+    """Send random requests."""
     chaos = Chaos(made, SEED)
     await chaos.begin()
     await chaos.run(1000)
@@ -94,7 +96,7 @@ async def any_sequences(made: Bench) -> None:
 async def test_a_planted_difference_is_found(
     retains: int, alike: bool, asked: Callable[[Bench], Awaitable[None]]
 ) -> None:
-    """Two embedded clusters, one of which may remember a batch more."""
+    """The comparison finds that one of two embedded clusters remembers one batch more."""
     async with (
         EmbeddedCluster(produce_versions=14) as one,
         EmbeddedCluster(produce_versions=14, retain=retains) as other,
@@ -110,7 +112,8 @@ async def test_a_planted_difference_is_found(
         await asked(made)
         codes = [each for each in pair.unexpected if each.path.endswith("error_code")]
         assert [bool(codes), bool(pair.unexpected)] == [not alike, not alike]
-        # The random ones go on where the brokers have parted already.
+        # Random requests go on after the first difference, where the brokers' states differ
+        # already.
         first = codes[:1] if asked is any_sequences else codes
         assert all(each.real == "out_of_order_sequence_number" for each in first)
         await pair.hang_up()

@@ -1,4 +1,4 @@
-"""The embedded group coordinator is held against Apache Kafka's: the classic protocol."""
+"""The embedded group coordinator gives Apache Kafka's answers, in the classic protocol."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def world(request: pytest.FixtureRequest) -> World:
 @pytest.fixture(scope="module")
 async def groups(
     world: World,
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - the cluster needs the module's event loop
 ) -> AsyncIterator[Groups]:
     async with group_bench(world) as running:
         yield running
@@ -57,7 +57,7 @@ async def groups(
 
 @bounded(120)
 async def test_both_answer_groups_alike(groups: Groups) -> None:
-    """Both coordinators give the same answers to the scripts of groups."""
+    """Kafka's group coordinator and the embedded one give the same answers to the scripts."""
     pair = groups.b.pair
     wrong = await pair.play(SCRIPTS, groups)
     print(f"{pair.world}: {groups.steps} steps")  # noqa: T201
@@ -68,7 +68,7 @@ async def test_both_answer_groups_alike(groups: Groups) -> None:
 
 @bounded(60)
 async def test_a_planted_difference_is_found() -> None:
-    """Two embedded clusters, one of which takes shorter sessions."""
+    """The comparison finds that one of two embedded clusters accepts shorter sessions."""
     async with (
         EmbeddedCluster(configs=OF_GROUPS) as one,
         EmbeddedCluster(configs=OF_GROUPS | {"group.min.session.timeout.ms": "50"}) as other,

@@ -1,7 +1,7 @@
-"""The embedded transaction coordinator is held against Apache Kafka's, in both protocols.
+"""The embedded transaction coordinator gives Apache Kafka's answers, in both protocols.
 
-More of the random ones by hand: ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=5000`` before pytest and
-this file.
+For longer random sequences, set ``DIFFERENTIAL_SEED=7 DIFFERENTIAL_STEPS=5000`` before running
+pytest on this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .differential_transactions_random import TransactionalChaos
 
 SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 STEPS = int(os.environ.get("DIFFERENTIAL_STEPS", "500"))
-# What Kafka says at any seed, if there are as many steps as by default.
+# The error codes that Kafka answers with any seed, if there are at least the default steps.
 _ALWAYS = {
     "invalid_producer_epoch",
     "invalid_producer_id_mapping",
@@ -75,7 +75,7 @@ def world(request: pytest.FixtureRequest) -> TransactionalWorld:
 @pytest.fixture(scope="module")
 async def transactions(
     world: TransactionalWorld,
-    anyio_backend: object,  # noqa: ARG001 - a cluster lives in one loop
+    anyio_backend: object,  # noqa: ARG001 - the cluster needs the module's event loop
 ) -> AsyncIterator[Transactions]:
     async with transactional_bench(world, ALLOWED) as running:
         yield running
@@ -83,19 +83,19 @@ async def transactions(
 
 @bounded(280)
 async def test_both_answer_transactions_alike(transactions: Transactions) -> None:
-    """Both coordinators give the same answers to the scripts of transactions."""
+    """Both transaction coordinators answer the scripts alike, but for allowed differences."""
     pair = transactions.b.pair
     wrong = await pair.play(SCRIPTS, transactions)
     print(f"{pair.world}: {pair.steps} steps, allowed: {pair.seen}")  # noqa: T201
     print(f"Kafka's codes: {sorted(pair.codes)}")  # noqa: T201
     assert not wrong, wrong
-    assert pair.unused() == [], "these do not differ any more: strike them off the table"
+    assert pair.unused() == [], "these allowed differences were not seen: remove them"
     assert (_BY_SCRIPTS | _BY_SCRIPTS_IN[pair.world]) - pair.codes == set()
 
 
 @bounded(280)
 async def test_both_answer_any_transactions_alike(transactions: Transactions) -> None:
-    """Both coordinators give the same answers to random requests."""
+    """Both transaction coordinators answer random requests alike, but for allowed differences."""
     print(f"DIFFERENTIAL_SEED={SEED} DIFFERENTIAL_STEPS={STEPS}")  # noqa: T201
     pair = transactions.b.pair
     pair.start_over()
@@ -108,7 +108,7 @@ async def test_both_answer_any_transactions_alike(transactions: Transactions) ->
 
 
 class Careless(TransactionCoordinator):
-    """Commits what is to be aborted: no answer tells, readers do."""
+    """A coordinator that commits instead of aborting, which only readers can see."""
 
     __slots__ = ()
 
@@ -121,7 +121,7 @@ class Careless(TransactionCoordinator):
 
 
 class Trusting(TransactionCoordinator):
-    """Does not look whether a partition takes part."""
+    """A coordinator that does not check whether a partition takes part in the transaction."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ class Trusting(TransactionCoordinator):
 async def test_a_planted_difference_is_found_by_random_transactions(
     asked: TransactionalWorld, planted: type[TransactionCoordinator]
 ) -> None:
-    """Two embedded clusters, one of which has another coordinator."""
+    """Random requests find that one of two embedded clusters has a defective coordinator."""
     level: Literal[0, 2] = 2 if asked.level == 2 else 0
     produce = asked.world.produce
     async with (
@@ -165,7 +165,7 @@ async def test_a_planted_difference_is_found_by_random_transactions(
 async def test_javas_producer_and_consumer_speak_transactions_with_it(
     transactions: Transactions,
 ) -> None:
-    """Java's producer and consumer use transactions on the embedded cluster."""
+    """Java's transactional producer and consumer work with the embedded cluster."""
     kafka, embedded = transactions.b.kafka, transactions.b.embedded
     assert kafka is not None
     embedded.create_topic("java")

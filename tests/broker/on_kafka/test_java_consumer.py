@@ -1,6 +1,6 @@
 """Java's consumer subscribes to the embedded cluster: it joins, rebalances, commits and resumes.
 
-It is Kafka's own VerifiableConsumer, which says on its output what it is assigned and what it read,
+The consumer is Kafka's VerifiableConsumer, which prints its assigned partitions and what it read,
 and commits after each poll.
 """
 
@@ -25,7 +25,7 @@ BOUND = 60.0
 
 
 class JavaMember:
-    """What one process has said so far."""
+    """The process of one VerifiableConsumer, with what it has printed so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -36,7 +36,7 @@ class JavaMember:
         self._reader.start()
 
     def until(self, holds: Callable[[JavaMember], bool]) -> None:
-        """Wait until what it said is so."""
+        """Wait until a condition on what the consumer printed is true."""
         with self._news:
             assert self._news.wait_for(lambda: holds(self), BOUND), (self.owns, self.count)
 
@@ -57,7 +57,7 @@ class JavaMember:
 
 @contextmanager
 def java_member(servers: str) -> Iterator[JavaMember]:
-    """One process, which leaves the group when it is terminated."""
+    """Run one consumer, which is terminated at the end and then leaves the group."""
     install = install_kafka("4.3.1")
     command = [
         str(install.java),
@@ -87,7 +87,7 @@ async def produce(servers: str, values: Iterable[int]) -> None:
 
 @pytest.mark.timeout(200)
 def test_javas_consumer_subscribes_rebalances_commits_and_resumes() -> None:
-    """Java's consumer joins, rebalances, commits and resumes."""
+    """Java's consumer joins a group, rebalances, commits and resumes."""
     with EmbeddedCluster.in_thread(brokers=2) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         servers = cluster.bootstrap_servers

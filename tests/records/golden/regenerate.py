@@ -1,15 +1,15 @@
-"""Write golden.json: record batches made by Kafka's own Java classes, with the records in them.
+"""Write golden.json: record batches that Kafka's own Java classes made, and their records.
 
-Run it by hand after adding a case: ``python tests/records/golden/regenerate.py``, with Java 17 or
-newer and Maven on PATH. It also has Java read the batches that aioidem builds from every case, with
-every codec, and fails on any difference.
+Run this script by hand after adding a case: ``python tests/records/golden/regenerate.py``, with
+Java 17 or newer and Maven on PATH. The script also has Java read the batches that aioidem builds
+from every case with every codec, and fails on any difference.
 
-Invariants: the output is deterministic up to the versions of Java's codecs. Bytes in the file are
-hex; ``hh*n`` is n times one byte; ``repeat`` stands for the records repeated; a batch above
-`_LARGEST` is kept as size and SHA-256 only.
+Invariants: the output is deterministic except for the versions of Java's codecs. Bytes in the file
+are hex; ``hh*n`` is n times one byte; ``repeat`` says how often the records are repeated; of a
+batch larger than `_LARGEST` bytes only the size and the SHA-256 are kept.
 
-Rejected: golden bytes from aiokafka (it writes neither log-append time nor control batches; the
-property tests compare with it in both directions instead).
+Rejected: golden batches from aiokafka (it writes neither log-append time nor control batches; the
+property tests compare with aiokafka in both directions instead).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def text(string: str) -> str:
 
 
 def plain_cases() -> list[Case]:
-    """Return the uncompressed cases, which must be equal byte for byte."""
+    """Return the uncompressed cases, in which our batch must equal Java's byte for byte."""
     one = [row(_NOW, text("key"), text("value"))]
     three = [row(_NOW + i, text(f"k{i}"), text(f"v{i}")) for i in range(3)]
     sizes = (0, 1, 62, 63, 64, 65, 8191, 8192, 8193)
@@ -148,7 +148,7 @@ def plain_cases() -> list[Case]:
 
 
 def reading_cases() -> list[Case]:
-    """Return batches that only brokers write or that must be refused, to be read only."""
+    """Return the cases that are only read: batches that only brokers write, or that are refused."""
     three = [row(_NOW + i, text(f"k{i}"), text(f"v{i}")) for i in range(3)]
     marker = {"producer_id": 77, "producer_epoch": 4, "base_offset": 10, "leader_epoch": 2}
     return [
@@ -172,7 +172,7 @@ def reading_cases() -> list[Case]:
 
 
 def codec_cases() -> list[Case]:
-    """Return the compressed cases: what Java compressed must decompress to our bytes."""
+    """Return the compressed cases: Java's batch, decompressed, must equal our uncompressed one."""
     rng = random.Random(1)
     repetitive = [
         row(_NOW + i, text(f"key-{i}"), text(f'{{"field": "value", "number": {i * i}}}'))
@@ -259,7 +259,7 @@ def built_by_java(cases: list[Case]) -> list[bytes]:
     lines: list[str] = []
     for case in cases:
         plain = {key: value for key, value in case.items() if key != "log_append_time"}
-        # Java returns the records' own timestamps even if the batch has an append time.
+        # Java returns the records' own timestamps even if the batch has a log-append time.
         lines += [batch_line(case), *record_lines(plain), "end"]
     return [bytes.fromhex(line) for line in java("build", lines)]
 
