@@ -28,7 +28,7 @@ class Assigning:
         self._topics: deque[TopicState] = deque()
 
     def __bool__(self) -> bool:
-        return any(topic.unassigned.due for topic in self._topics)
+        return bool(self._topics) and any(topic.unassigned.due for topic in self._topics)
 
     def add(self, topic: TopicState) -> None:
         """Make the records of a topic due: metadata has named its partitions."""

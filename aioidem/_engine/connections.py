@@ -200,15 +200,16 @@ class Connections:
 
     def overdue(self, now: float) -> list[Leaving]:
         """Links to close because their oldest request has timed out."""
-        timeout = self._config.request_timeout
-        reason = f"no answer within request_timeout ({timeout:g} s)"
-        longest = self._config.delivery_timeout
-        due = [(link, link.timeout_at(timeout, longest)) for link in self.links.values()]
-        return [
-            Leaving(link, reason, errors.KafkaConnectionError(reason))
-            for link, at in due
-            if at is not None and now >= at
+        timeout, longest = self._config.request_timeout, self._config.delivery_timeout
+        due = [
+            link
+            for link in self.links.values()
+            if (at := link.timeout_at(timeout, longest)) is not None and now >= at
         ]
+        if not due:
+            return []
+        reason = f"no answer within request_timeout ({timeout:g} s)"
+        return [Leaving(link, reason, errors.KafkaConnectionError(reason)) for link in due]
 
     def spare(self, now: float) -> list[Leaving]:
         """Links to close: bootstrap ones once a broker proper is connected, and idle ones."""

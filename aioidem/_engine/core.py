@@ -190,7 +190,7 @@ class ProducerCore:
         self._doubt.read_on(now)
         for state in active:
             self._doubt.prepare(state, now)
-            if self.config.enable_idempotence and self.identity.current is not None:
+            if self.identity.current is not None:
                 state.adopt(self.identity.current)
         self._metadata_requests.ask(now)
         self._metadata_requests.ask_clusters(now)

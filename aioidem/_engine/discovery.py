@@ -112,7 +112,6 @@ DISCOVERY_TRANSITIONS: dict[tuple[DiscoveryState, DiscoveryEvent], DiscoveryStat
     (_S.SPEAKING, _E.ANSWERED): _S.HEARD,
     (_S.SPEAKING, _E.REFUSED): _S.HELD_BACK,
     (_S.SPEAKING, _E.LOST): _S.APART,
-    (_S.HEARD, _E.ANSWERED): _S.HEARD,
     (_S.HEARD, _E.REFUSED): _S.HELD_BACK,
     (_S.HEARD, _E.LOST): _S.APART,
     (_S.ABSENT, _E.LOST): _S.APART,
@@ -280,6 +279,8 @@ class Discovery:
 
     def answered(self) -> None:
         """Note that a request in v14 was answered in v14."""
+        if self.state is DiscoveryState.HEARD:
+            return  # the first answer on this connection has said it all
         self._proven = True
         self._unanswered = 0
         self._hold.reset()

@@ -123,6 +123,8 @@ class DoubtResolution:
 
     def read_on(self, now: float) -> None:
         """Ask for the pages that follow those which were read since the last poll."""
+        if not self._next_pages:
+            return
         pages, self._next_pages = self._next_pages, []
         for state, link, offset in pages:
             if not link.closed:

@@ -12,7 +12,6 @@ from aioidem._engine.accusations import Accusation, Accusations
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.outcomes import Outcomes
-from aioidem._engine.record import Settlement
 from aioidem._engine.retention import Disproof
 from aioidem._engine.route import Route
 from aioidem._engine.transactions import Transactions
@@ -38,6 +37,7 @@ class Effects:
         "_outcomes",
         "_transactions",
         "fatal_error",
+        "settle",
     )
 
     def __init__(
@@ -48,6 +48,8 @@ class Effects:
         transactions: Transactions,
         accusations: Accusations,
     ) -> None:
+        # Reports the outcome of records.
+        self.settle = outcomes.settle
         self._outcomes = outcomes
         self._metadata = metadata
         self._identity = identity
@@ -55,10 +57,6 @@ class Effects:
         self._accusations = accusations
         # Why no later send can succeed; None while one may.
         self.fatal_error: errors.KafkaError | None = None
-
-    def settle(self, settlement: Settlement) -> None:
-        """Report the outcome of records."""
-        self._outcomes.settle(settlement)
 
     def refresh_metadata(self) -> None:
         """Ask for metadata at the next chance: the view of the cluster is stale."""

@@ -30,6 +30,11 @@ class NoTransactions(Transactions):
         return True
 
     @property
+    def awaits(self) -> float | None:
+        """Await nothing of a coordinator."""
+        return None
+
+    @property
     def gated(self) -> bool:
         """Have a first-ack gate: a leader without our state takes any sequence."""
         return True

@@ -162,12 +162,16 @@ class Outcomes:
 
     def take_events(self) -> list[str]:
         """Return what an operator should read: data loss, bumps, recreated topics."""
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return _taken(self._events)
 
     def take_notes(self) -> list[str]:
         """Return what an operator may want to know: how windows are found."""
-        notes = list(self._notes)
-        self._notes.clear()
-        return notes
+        return _taken(self._notes)
+
+
+def _taken(texts: deque[str]) -> list[str]:
+    if not texts:
+        return []
+    taken = list(texts)
+    texts.clear()
+    return taken

@@ -155,6 +155,11 @@ class PartitionState:
         return bool(self.queue.records or self.unresolved or self.outstanding)
 
     @property
+    def waits(self) -> bool:
+        """Whether a record or a batch of it waits to be sent."""
+        return bool(self.queue.records) or any(batch.due for batch in self.unresolved)
+
+    @property
     def where(self) -> str:
         """Its name in messages: topic, dash, number."""
         return f"{self.topic}-{self.partition}"
@@ -217,6 +222,8 @@ class PartitionState:
             # What is being read may show that what was refused before it has been overtaken.
             return None
         match self.recovery.rung:
+            case Rung.CLEAR:
+                return self._next_in_order()
             case Rung.REFUSED | Rung.ASKING:
                 return None
             case Rung.PROBING:
@@ -226,8 +233,6 @@ class PartitionState:
             case Rung.SALVAGE:
                 blocked = self.outstanding or self.must_not_resend
                 return None if blocked else self.recovery.next_salvage()
-            case Rung.CLEAR:
-                return self._next_in_order()
 
     def _next_in_order(self) -> Batch | None:
         for position, batch in enumerate(self.unresolved):
@@ -715,7 +720,7 @@ class PartitionState:
         """
         if self.disowned is not None:
             self.disown(self.disowned, out)  # what has come to be in doubt since
-        if self.outstanding:
+        if self.outstanding or self.recovery.rung is Rung.CLEAR:
             return
         doubt = any(_keeps_numbers(batch) for batch in self.unresolved)
         match self.recovery.rung:

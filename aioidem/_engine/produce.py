@@ -140,6 +140,8 @@ class ProduceRequests:
             if not chosen:
                 return
             self._write(link, chosen, now)
+            if not any(state.waits for state in states):
+                return
             turn = len(chosen) if len(chosen) == MOST_BATCHES else 1
             states = [*states[turn:], *states[:turn]] if len(states) > 1 else states
 

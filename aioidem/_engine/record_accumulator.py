@@ -285,9 +285,9 @@ class RecordAccumulator:
         config = self._config
         for state in states:
             queue = state.queue
-            if not queue.blocked and queue.ready(
-                now, linger=config.linger, batch_size=config.batch_size
-            ):
+            if not queue.records or queue.blocked:
+                continue
+            if queue.ready(now, linger=config.linger, batch_size=config.batch_size):
                 queue.hold_back()
 
     def without(self, batch: Batch, culprits: Collection[int]) -> Batch | None:

@@ -57,8 +57,10 @@ class Sealer:
 
     def limit(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> int:
         """Return the most bytes, header included, of a partition's next batch on the wire."""
+        return self._limit(state, link, self.most(topic, link, now))
+
+    def _limit(self, state: PartitionState, link: Link, ceiling: int) -> int:
         config = self._config
-        ceiling = self.most(topic, link, now)
         base = min(config.batch_size, ceiling)
         rate = link.goodput.rate
         if not config.late_sealing or not state.queue.blocked or rate is None:
@@ -73,7 +75,8 @@ class Sealer:
 
         It has at most `room` bytes, if it has more than one record.
         """
-        limit = min(self.limit(state, topic, link, now), room)
+        most = self.most(topic, link, now)
+        limit = min(self._limit(state, link, most), room)
         if self._codec is not Codec.NONE:
             ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
             limit = int(limit / ratio)
@@ -83,7 +86,6 @@ class Sealer:
         base = state.ledger.next if identity is not None else 0
         built = self._build(records, identity, base)
         self._observe(topic.name, built)
-        most = self.most(topic, link, now)
         while len(built.data) > most and built.count > 1:
             keep = min(int(built.count * most / len(built.data)), built.count - 1) or 1
             state.queue.put_back(records[keep:], flushing=flushing)

@@ -186,7 +186,8 @@ class Sender:
         # One long answer at a time, whoever sends it: this bounds what they take of the machine.
         self._reading: anyio.CapacityLimiter | None = None
         self.ended = False
-        # The loop's own, once there is a loop: finding it out anew costs a tenth of a request.
+        # The loop's own, once there is a loop: finding it out anew costs a tenth of a request. The
+        # simulation has a clock of its own, without a loop.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)
@@ -209,24 +210,20 @@ class Sender:
             self.ended = True  # before the last outcomes, so that whoever waits looks again
             self.shut()
 
-    def _now(self) -> float:
-        # The simulation drives these methods on a clock of its own, without a loop.
-        return self.clock()
-
     async def _catch_up(self) -> None:
         """Let what the sockets have ready be read before anything is called overdue.
 
         It matters after a stall of the loop: a blocking call, a suspended process.
         """
         wake_at = None if self.settled.pending else self._core.wake_at
-        if wake_at is not None and self._now() - wake_at > _STALL:
+        if wake_at is not None and self.clock() - wake_at > _STALL:
             for _ in range(_CATCH_UP_ROUNDS):
                 await anyio.lowlevel.checkpoint()
 
     def _turn(self) -> None:
         if not self._begin_turn():
             return
-        for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
+        for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
             self._perform(step)
         self._alarm.set(self._core.wake_at)
         self.deliver()
@@ -239,8 +236,9 @@ class Sender:
             False if outcomes are still left: then the engine is not polled in this turn.
         """
         self.settled.begin_turn()
-        if self.settled.pending:
-            self.deliver()
+        if not self.settled.pending:
+            return True
+        self.deliver()
         return not self.settled.pending
 
     def deliver(self) -> None:
@@ -255,7 +253,7 @@ class Sender:
             self.wakeup.set()
             return
         if self.unseen.due_at is not None and not self._accumulator.assigning:
-            self.unseen.report(self._now())
+            self.unseen.report(self.clock())
         for event in self._outcomes.take_events():
             logger.warning("%s: %s", self._config.client_id, event)
         for note in self._outcomes.take_notes():
@@ -265,7 +263,7 @@ class Sender:
 
     def _announce(self, settlement: Settlement) -> None:
         if self._observer is not None:
-            self._observer.on_settled(settlement, self._now())
+            self._observer.on_settled(settlement, self.clock())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the engine's state holds, and all its outcomes are delivered.
@@ -291,7 +289,7 @@ class Sender:
         It is a plain function, so that it cannot be cancelled.
         """
         self.settled.all_at_once()
-        for step in self._core.close(self._now()):
+        for step in self._core.close(self.clock()):
             self._perform(step)
         for channel in self._channels.values():
             channel.connection.close_soon("the producer is closing")
@@ -386,7 +384,7 @@ class Sender:
                 asked.api_key, at_least=asked.at_least, at_most=asked.at_most
             )
         except errors.IncompatibleBrokerVersion as error:
-            self._core.on_unsupported(step, error, self._now())
+            self._core.on_unsupported(step, error, self.clock())
             self.wakeup.set()
             return
         correlation_id = channel.connection.next_correlation_id()
@@ -446,7 +444,7 @@ class Sender:
             return
         channel = _Channel(step.link_id, connection)
         self._channels[step.link_id] = channel
-        self._core.on_link_open(step.link_id, version, self._now(), transaction_version)
+        self._core.on_link_open(step.link_id, version, self.clock(), transaction_version)
         self.wakeup.set()
         cause: Exception | None = None
         try:
@@ -498,7 +496,7 @@ class Sender:
         Raises:
             ProtocolError: it is none to this request; the connection is to be closed.
         """
-        odd = self._core.on_answer(asked.step, answer, self._now(), merge)
+        odd = self._core.on_answer(asked.step, answer, self.clock(), merge)
         if odd is not None:
             raise odd
         self.deliver()
@@ -506,10 +504,10 @@ class Sender:
 
     def _undecodable(self, channel: _Channel, asked: _Asked, error: errors.ProtocolError) -> None:
         if isinstance(asked.step, steps.SendProduce):
-            self._core.on_undecodable(channel.link_id, asked.step.version, error, self._now())
+            self._core.on_undecodable(channel.link_id, asked.step.version, error, self.clock())
 
     def _on_progress(self, channel: _Channel) -> None:
-        now = self._now()
+        now = self.clock()
         self._core.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
             _, token = channel.unanswered.popleft()
@@ -526,7 +524,7 @@ class Sender:
             )
             level = logging.WARNING if refused else logging.INFO
             logger.log(level, "%s: connection %d: %s", self._config.client_id, link_id, error)
-        self._core.on_link_lost(link_id, error, self._now(), unwritten)
+        self._core.on_link_lost(link_id, error, self.clock(), unwritten)
         self.wakeup.set()
 
     def _close(self, link_id: int, reason: str) -> None:

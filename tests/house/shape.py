@@ -36,7 +36,7 @@ record_accumulator: drain, _next_batch; sealing: seal; partition_queue: cut; ide
 builder: build_batch; partition: enlist, send; produce: _write;
 producer/sender: _perform, _send_produce; connection: write;
 producer/sender: _on_frame, _answered; core: on_answer; produce: on_answer, _on_partition;
-partition: on_ack, _settle_ack; effects: settle; outcomes: settle;
+partition: on_ack, _settle_ack; outcomes: settle;
 producer/sender: deliver; producer/settled_records: tell; queued: settle
 """
 _WAY_BEFORE = """

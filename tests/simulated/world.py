@@ -407,13 +407,11 @@ class SimSender(Sender):
 
     def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
+        self.clock = lambda: world.now
         self.settled.at_once = world.schedule.at_once[0]
         self.wakeup: _Raised = _Raised()
         self._world = world
         self._cancelled: set[int] = set()
-
-    def _now(self) -> float:
-        return self._world.now
 
     def turn(self) -> None:
         """Turns of its loop, until it would wait."""
@@ -427,7 +425,7 @@ class SimSender(Sender):
     def _one_turn(self) -> None:
         if not self._begin_turn():
             return
-        for step in self._core.poll(self._now(), self._wall_clock() * 1000.0):
+        for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
             # The outcomes of this poll are in; what comes now may rely on them.
             self.deliver()
             self._world.trace_step(step)
@@ -472,7 +470,7 @@ class SimSender(Sender):
         stand_in: Any = connection
         self._channels[link_id] = _Channel(link_id, stand_in)
         version = connection.versions.choose(ApiKey.PRODUCE)
-        self._core.on_link_open(link_id, version, self._now())
+        self._core.on_link_open(link_id, version, self.clock())
 
     def link_ended(self, link_id: int, cause: Exception | None) -> None:
         """A connection is gone: what `_serve` does last."""
@@ -491,7 +489,7 @@ class SimSender(Sender):
             return None
         try:
             correlation_id = correlation_id_of(payload)
-            self._core.on_progress(link_id, self._now())
+            self._core.on_progress(link_id, self.clock())
             if channel.asked and correlation_id != next(iter(channel.asked)):
                 return errors.ProtocolError("an answer out of turn")
             self._on_frame(channel, correlation_id, payload)
