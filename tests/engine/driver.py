@@ -1,19 +1,19 @@
-"""A hand-driven world for `ProducerCore`: the steps it asks for, and answers said by the test.
+"""Drive `ProducerCore` by hand: its steps are performed, and the test gives the answers.
 
-`Rig` performs the engine's steps without a socket. Connections, Metadata, InitProducerId,
-DescribeConfigs and the calls to coordinators are answered at once (each can be taken over by the
-test: `hold`); Produce requests pile up in `Rig.requests` until the test acknowledges, refuses or
-loses them. Time is `Rig.now` and moves only when the test says so. A test moves leaders with
-`Rig.move_leader`, loses connections with `Rig.lose`, and with a transactional id calls `Rig.begin`
-before it sends.
+`Rig` performs the engine's steps without a socket. It answers connections, Metadata,
+InitProducerId, DescribeConfigs and the calls to coordinators at once; a test that names a type of
+step in `hold` answers those steps itself. Produce requests pile up in `Rig.requests` until the test
+acknowledges, refuses or loses them. Time is `Rig.now` and moves only when the test moves it. A test
+moves leaders with `Rig.move_leader`, loses connections with `Rig.lose`, and with a transactional id
+calls `Rig.begin` before it sends.
 
-Whatever a test is about, the rig checks on every request what must always hold: a retry is
-byte-identical, the span of first sends stays within the limit, a connection never has more
-requests outstanding than allowed, no epoch overtakes an older one of its partition, and a record
-is settled exactly once. With a transactional id also: one call to a coordinator at a time, EndTxn
-only when no batch is outstanding, EndTxn(commit) only when each record is acknowledged, and a batch
-only in an open transaction, in a Produce version of its protocol, and in v1 only to a partition
-that was added.
+Whatever a test is about, the rig checks these rules on every request: a retry is byte-identical,
+the span of first sends stays within the limit, a connection never has more requests outstanding
+than allowed, no epoch is followed by an older one in its partition, and a record is settled exactly
+once. With a transactional id it also checks that there is one call to a coordinator at a time, that
+EndTxn is sent only when no batch is outstanding and EndTxn(commit) only when every record is
+acknowledged, and that a batch is sent only in an open transaction, in a Produce version of its
+protocol, and in v1 only to a partition that was added.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ _NAMESPACE = UUID(int=0xA101DE)
 
 
 def topic_id(name: str, generation: int = 0) -> UUID:
-    """Return the id of a topic by name; another generation is the topic made anew."""
+    """Return the id of a topic by name; a recreated topic is one generation further."""
     return uuid5(_NAMESPACE, f"{name}/{generation}")
 
 
 class Outcome:
-    """The sink of one record: what became of it, exactly once."""
+    """The sink of one record, which keeps the record's outcome and fails if it is settled twice."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -128,12 +128,12 @@ class Outcome:
 
 
 class Sent:
-    """One batch inside a Produce request, read from its bytes."""
+    """One batch of a Produce request, decoded from the bytes that the engine built."""
 
     def __init__(self, topic: steps.TopicData, partition: int, data: bytes) -> None:
         self.topic = topic.name
         self.partition = partition
-        # Another topic id is another log.
+        # A recreated topic has another id and another log, so the id is part of the key.
         self.where = (topic.name, partition, topic.topic_id)
         self.data = data
         (self.batch,) = read_batches(data)
@@ -160,7 +160,7 @@ class Sent:
 
 
 class Request:
-    """A Produce request on its way."""
+    """A Produce request that the engine has sent, with its connection and the time."""
 
     def __init__(self, step: steps.SendProduce, link: LinkEnd, sent_at: float) -> None:
         self.step = step
@@ -205,13 +205,17 @@ class LinkEnd:
 
 
 class Rig:
-    """A `ProducerCore` and the world around it.
+    """A `ProducerCore` and the simulated cluster around it.
 
-    `brokers`: how many; their ids count from 1 and partition 0 of `T` is led by 1.
-    `version`: the highest Produce version they offer.
-    `transaction_version`: what they have finalised; `coordinator` keeps every transactional id and
-    every group.
-    Other options are `ProducerConfig`'s.
+    Args:
+        brokers: how many brokers there are; their ids count from 1, and broker 1 leads every
+            partition of `T`.
+        partitions: how many partitions topic `T` has.
+        version: the highest Produce version that the brokers offer.
+        seed: the seed of the engine's random source.
+        transaction_version: the transaction version that the brokers have finalised.
+        coordinator: the id of the broker that coordinates every transactional id and every group.
+        options: options of `ProducerConfig`.
     """
 
     def __init__(
@@ -236,10 +240,11 @@ class Rig:
             (T, index): (1, 0) for index in range(partitions)
         }
         self.ids: dict[str, UUID | None] = {}
-        # The cluster's id, and hosts that lead to another one.
+        # The id of the cluster, and by host the ids of other clusters that hosts lead to.
         self.cluster_id: str | None = "cluster"
         self.leads_to: dict[str, str | None] = {}
-        # Connections that still lead where they led when they were opened.
+        # By link id, the cluster that a connection leads to although its host leads elsewhere by
+        # now.
         self.kept: dict[int, str] = {}
         self.topic_errors: dict[str, int] = {}
         self.next_pid = 4000
@@ -249,23 +254,23 @@ class Rig:
         self.outcomes: list[Outcome] = []
         self.events: list[str] = []
         self.asked: list[steps.Step] = []
-        # Kinds of steps that the test answers itself: they go to `held`.
+        # Steps of these types are put into `held` for the test to answer.
         self.hold: tuple[type[Any], ...] = ()
         self.held: list[Any] = []
         self.names_config = True
         self.config_error = NONE
-        # What DescribeConfigs tells of `max.message.bytes`; None: nothing.
+        # The `max.message.bytes` that DescribeConfigs answers; None if its answer lacks the config.
         self.topic_limit: int | None = None
         self.facts = BrokerFacts()
         self.next_offset = 0
-        # READ is not granted, unless the test says what DescribeProducers tells.
+        # The answer to DescribeProducers; by default the producer has no READ permission.
         self.producers = ProducersAnswer(TOPIC_AUTHORIZATION_FAILED, {})
         self.down: set[int] = set()
         self._bytes: dict[tuple[Log, Identity, int], bytes] = {}
         self._highest: dict[Log, Identity] = {}
         self._rewritable: set[tuple[Log, Identity, int]] = set()
-        # First sends of each partition and identity in order, and how many of them are resolved
-        # from the oldest on: an own count of the span.
+        # By partition and identity: the sequences of first sends in order, and those that are
+        # acknowledged. From them the rig counts the span by itself.
         self._first_sends: dict[tuple[Log, Identity], list[int]] = {}
         self._proved: dict[tuple[Log, Identity], set[int]] = {}
         self.max_span = 0
@@ -273,7 +278,7 @@ class Rig:
         self.polls = 0
         self.transaction_version = transaction_version
         self.coordinator = coordinator
-        # The call to a coordinator that is not answered, and what is added to the transaction (v1).
+        # The unanswered call to a coordinator, and the partitions added to the transaction (v1).
         self.calling: Any = None
         self.added: set[tuple[str, int]] = set()
 
@@ -290,7 +295,7 @@ class Rig:
         poll: bool = True,
         block_until: float | None = None,
     ) -> list[Outcome]:
-        """Append records of about `size` bytes, and let the engine act.
+        """Append records of about `size` bytes, and poll the engine unless `poll` is False.
 
         One record fills a batch at the rig's batch_size of 200.
         """
@@ -317,7 +322,7 @@ class Rig:
         return 1_700_000_000_000
 
     def start(self) -> Rig:
-        """Bring it up: connected, with metadata of `T` and a producer id."""
+        """Bring the engine up: connected, with metadata of topic `T` and a producer id."""
         self.core.accumulator.topic(T)
         self.poll()
         self.tick(1.0)
@@ -326,9 +331,9 @@ class Rig:
     # -- time
 
     def tick(self, seconds: float) -> None:
-        """Let time pass, waking when the engine asked to be woken, and only then.
+        """Let time pass, and poll the engine only at the times at which it asked to be woken.
 
-        Polls once before: whoever feeds an event polls after it.
+        It is polled once at the beginning too, because every event is followed by a poll.
         """
         self.poll()
         until = self.now + seconds
@@ -344,7 +349,7 @@ class Rig:
         self.now = max(self.now, until)
 
     def poll(self) -> None:
-        """Poll until there is nothing more to do now."""
+        """Poll the engine and perform its steps until it has nothing more to do at this time."""
         for _ in range(1000):
             self.polls += 1
             todo = self.core.poll(self.now)
@@ -357,7 +362,7 @@ class Rig:
         raise AssertionError("the engine never comes to rest")
 
     def collect(self) -> None:
-        """Deliver outcomes and events."""
+        """Take settlements and events from the engine, and hand outcomes to the records' sinks."""
         for settlement in self.core.outcomes.take_settled():
             for index, record in enumerate(settlement.records):
                 sink = record.sink
@@ -410,7 +415,7 @@ class Rig:
                 self.answer_call(step, poll=False)
 
     def described(self) -> TopicConfig:
-        """Return what brokers say of a topic's configs."""
+        """Return the brokers' answer to DescribeConfigs of a topic."""
         return TopicConfig(self.config_error, self.names_config and not self.config_error)
 
     def _open(self, step: steps.OpenLink) -> None:
@@ -423,7 +428,7 @@ class Rig:
             self.opened(step)
 
     def opened(self, step: steps.OpenLink, version: int | None = None) -> None:
-        """Report that the connection of a (held) OpenLink is up."""
+        """Report to the engine that the connection of an OpenLink step is open."""
         end = self.links.setdefault(step.link_id, LinkEnd(step))
         end.open = True
         self.core.on_link_open(
@@ -434,7 +439,7 @@ class Rig:
         )
 
     def metadata(self, topics: Iterable[str]) -> MetadataUpdate:
-        """Return what the cluster says of these topics now."""
+        """Return the Metadata answer that the cluster gives for these topics at this time."""
         updates = []
         for name in topics:
             led = {i: leader for (topic, i), leader in self.leaders.items() if topic == name}
@@ -451,7 +456,7 @@ class Rig:
         self.core.on_answer(step, update, self.now)
 
     def leads(self, link_id: int, usual: str | None) -> str | None:
-        """Which cluster a connection leads to."""
+        """Return the id of the cluster that a connection leads to."""
         return self.kept.get(link_id, self.leads_to.get(self.links[link_id].host, usual))
 
     def grant(self, step: steps.InitProducerId, producer_id: int, epoch: int) -> None:
@@ -466,7 +471,7 @@ class Rig:
     def move_leader(
         self, leader: int, epoch: int, *, partition: int = 0, seconds: float = 3.0
     ) -> None:
-        """Elect another leader, and let the engine hear of it within a few seconds."""
+        """Elect another leader, and let the engine fetch metadata within `seconds`."""
         self.leaders[T, partition] = (leader, epoch)
         self.refresh(seconds)
 
@@ -538,7 +543,7 @@ class Rig:
             self._proved[line].update(sends[: sends.index(part.sequence) + 1])
 
     def outstanding(self) -> list[Request]:
-        """Produce requests nobody has answered, oldest first."""
+        """Return the Produce requests that are not answered yet, oldest first."""
         return [request for request in self.requests if not request.done]
 
     def _forget_done(self) -> None:
@@ -558,7 +563,7 @@ class Rig:
         leaders: tuple[LeaderNode, ...] = (),
         poll: bool = True,
     ) -> Exception | None:
-        """Answer with these entries, whatever they are."""
+        """Answer a Produce request with these entries, which need not match what it carried."""
         self.finish(request)
         entries = tuple(entries)
         for entry in entries:
@@ -584,7 +589,7 @@ class Rig:
     def entry(
         self, request: Request, part: Sent, code: int = NONE, offset: int = -1, **more: Any
     ) -> PartitionAnswer:
-        """One entry of an answer, named as the request's version names topics."""
+        """Build an entry of an answer; from v13 on it names the topic by id, before by name."""
         by_id = request.version >= 13
         identity = next(t.topic_id for t in request.step.topics if t.name == part.topic)
         return PartitionAnswer(
@@ -599,7 +604,7 @@ class Rig:
     def ack(
         self, request: Request, offset: int | None = None, *, poll: bool = True, **more: Any
     ) -> None:
-        """Error NONE for everything in it, at consecutive offsets unless one is given."""
+        """Answer every batch with error NONE, at consecutive offsets or at the given one."""
         entries = []
         for part in request.parts:
             at = self.next_offset if offset is None else offset
@@ -610,7 +615,7 @@ class Rig:
     def fail(
         self, request: Request, code: int, offset: int = -1, *, poll: bool = True, **more: Any
     ) -> None:
-        """Answer everything in a request with the same error."""
+        """Answer every batch of a request with the same error code."""
         if code in {MESSAGE_TOO_LARGE, ErrorCode.record_list_too_large}:
             self._split = True
             for part in request.parts:
@@ -622,7 +627,7 @@ class Rig:
         )
 
     def ack_all(self) -> None:
-        """Acknowledge what is outstanding and what follows, until nothing more comes."""
+        """Acknowledge outstanding requests, and those sent meanwhile, until none is left."""
         self.poll()
         for _ in range(10_000):
             if not self.outstanding():
@@ -631,7 +636,7 @@ class Rig:
         raise AssertionError("requests never end")
 
     def settle_down(self, seconds: float = 30.0) -> None:
-        """Acknowledge everything for a while, timers included."""
+        """Acknowledge every request for `seconds`, while time passes and timers fire."""
         until = self.now + seconds
         while self.now < until:
             self.ack_all()
@@ -646,9 +651,9 @@ class Rig:
         unwritten: Iterable[Any] = (),
         poll: bool = True,
     ) -> None:
-        """Lose a connection with what it owed; by default the one that Produce goes to.
+        """Lose a connection and its unanswered requests; by default the one that Produce goes to.
 
-        `unwritten`: Produce requests and steps of which no byte left.
+        Of the requests and steps in `unwritten` no byte had been written to the socket.
         """
         if end is None:
             end = self.produce_link()
@@ -672,7 +677,7 @@ class Rig:
         return [end for end in self.links.values() if end.open and not end.closed][-1]
 
     def jump(self, sequence: int, *, partition: int = 0) -> None:
-        """As if the partition had been written up to that (unbounded) sequence long ago."""
+        """Set the partition's next sequence, as if lower unbounded sequences had been written."""
         state = self.state(T, partition)
         assert not state.unresolved
         state.ledger.next = sequence
@@ -690,12 +695,12 @@ class Rig:
 
     @property
     def txn(self) -> TransactionState:
-        """The state of the transaction."""
+        """The state of the producer's transaction."""
         return self.transactions.state
 
     @property
     def identity(self) -> Identity:
-        """What the coordinator granted last."""
+        """The producer id and the epoch that the engine holds."""
         identity = self.core.identity.current
         assert identity is not None
         return identity.producer_id, identity.epoch
@@ -717,14 +722,14 @@ class Rig:
         return outcome
 
     def offsets(self, offset: int = 1, *, group: str = "g", partitions: int = 1) -> OffsetCommit:
-        """Let a group's offsets be part of the transaction."""
+        """Add a consumer group's offsets to the transaction."""
         wanted = {("in", index): TxnOffset(offset) for index in range(partitions)}
         commit = self.transactions.commit_offsets(OffsetCommit(GroupMember(group), wanted))
         self.poll()
         return commit
 
     def called(self, kind: type[Any]) -> Any:
-        """Return the held call, which must be of that kind; the test answers or loses it."""
+        """Return the held call to a coordinator, after checking its type."""
         assert isinstance(self.calling, kind), f"{self.calling} is no {kind.__name__}"
         assert self.calling in self.held
         return self.calling
@@ -732,7 +737,8 @@ class Rig:
     def answer_call(self, step: Any, code: int = NONE, *, poll: bool = True, **more: Any) -> None:
         """Answer a call to a coordinator.
 
-        The same code for all it names, or a success that `more` changes.
+        `code` is the answer for every partition or offset that the call names; `more` sets further
+        fields of the answer.
         """
         answer: Any
         identity = self.core.identity.current
@@ -768,14 +774,14 @@ class Rig:
             self.poll()
 
     def forget_call(self, link_id: int) -> None:
-        """Forget the call that is not answered: it was answered, or its connection is lost."""
+        """Forget a connection's held call, because it was answered or the connection is lost."""
         if self.calling is not None and self.calling.link_id == link_id:
             if self.calling in self.held:
                 self.held.remove(self.calling)
             self.calling = None
 
     def lose_call(self, *, written: bool = True, poll: bool = True) -> None:
-        """Lose the connection that the held call went to."""
+        """Lose the connection that carries the held call."""
         call = self.calling
         assert call in self.held
         self.lose(self.links[call.link_id], unwritten=() if written else (call,), poll=poll)
@@ -806,7 +812,7 @@ class Rig:
 
     @property
     def sequences(self) -> list[int]:
-        """Base sequences of what is outstanding, in the order of sending."""
+        """The base sequences of all outstanding batches, in the order of sending."""
         return [part.sequence for request in self.outstanding() for part in request.parts]
 
     @property
@@ -814,7 +820,7 @@ class Rig:
         return [outcome.status for outcome in self.outcomes]
 
     def assert_drained(self) -> None:
-        """Assert that every record has its outcome and every counter is back at nothing."""
+        """Assert that each record has its outcome and that no memory or request is left over."""
         core = self.core
         assert core.unsettled == 0
         assert core.budget.used == 0
@@ -836,14 +842,14 @@ class Rig:
 
 
 def made_link() -> Link:
-    """Make a link to broker 1 that nothing has happened to."""
+    """Make a new link to broker 1."""
     config = ProducerConfig.build("b1:9092")
     chance = random.Random(1).random
     return Link(1, 1, 5, 0.0, Discovery("broker 1", config, chance), BrokerMemory(chance))
 
 
 def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:
-    """Make a rig whose gate is open, with `batches` one-record batches in flight.
+    """Make a rig whose first-ack gate is open, with `batches` batches of one record in flight.
 
     Record 0 is acknowledged; the batches have sequences 1 to `batches`.
     """
@@ -856,7 +862,7 @@ def pipelined(batches: int = 5, **options: Any) -> tuple[Rig, list[Request]]:
 
 
 def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) -> None:
-    """Let time pass until something holds."""
+    """Let time pass until the condition holds, for at most `seconds`."""
     until = rig.now + seconds
     while not condition():
         assert rig.now < until, "it never came"
@@ -866,7 +872,7 @@ def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) 
 
 
 def refuse_until(rig: Rig, condition: Callable[[], bool], code: int, seconds: float = 60.0) -> None:
-    """Answer every request with this error in the instant it is sent, until something holds."""
+    """Answer every request at once with this error code, until the condition holds."""
     until = rig.now + seconds
     while not condition():
         assert rig.now < until, "it never came"

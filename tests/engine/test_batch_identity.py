@@ -34,7 +34,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 
 def identities(rig: Rig, value: bytes | None) -> set[tuple[int, int, int]]:
-    """Every (producer id, epoch, first sequence) under which a record was ever written."""
+    """Return every (producer id, epoch, base sequence) under which a record was ever sent."""
     return {
         (*part.identity, part.sequence)
         for request in rig.everything
@@ -51,7 +51,10 @@ def value_of(request: Request) -> bytes | None:
 def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_zero(
     idle: float,
 ) -> None:
-    """A broker may answer so after ten minutes of nothing (Redpanda #22670)."""
+    """OUT_OF_ORDER for a batch that was never in doubt bumps the epoch and restarts at 0.
+
+    A broker may answer so after ten minutes without records (Redpanda #22670).
+    """
     rig, (only,) = pipelined(1)
     rig.ack(only)
     rig.tick(idle)
@@ -73,9 +76,10 @@ def test_out_of_order_for_a_batch_that_was_never_in_doubt_bumps_and_restarts_at_
 
 
 def test_out_of_order_for_a_batch_in_doubt_never_gets_it_another_identity() -> None:
-    """Redpanda #3039, librdkafka #4953, kafka-python #2841 and #2843.
+    """A batch in doubt that is answered OUT_OF_ORDER never gets another identity.
 
-    OUT_OF_ORDER where a duplicate should have been told.
+    Some brokers answered OUT_OF_ORDER where they should have reported a duplicate (Redpanda #3039,
+    librdkafka #4953, kafka-python #2841 and #2843).
     """
     rig, requests = pipelined(5)
     values = [value_of(request) for request in requests]
@@ -116,7 +120,10 @@ def test_only_under_resend_a_batch_in_doubt_ever_gets_another_identity(in_doubt:
 def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next_epoch(
     code: int,
 ) -> None:
-    """Nothing of it is in doubt (KAFKA-14920, KAFKA-9144, platformatic #309)."""
+    """A record that a leader without our state refused is delivered under the next epoch.
+
+    Nothing of the record is in doubt (KAFKA-14920, KAFKA-9144, platformatic #309).
+    """
     rig, (only,) = pipelined(1)
     rig.fail(only, code)
     for _ in range(100):
@@ -132,10 +139,10 @@ def test_a_record_refused_by_a_leader_that_lost_our_state_arrives_under_the_next
 
 
 def test_an_expiry_after_request_timed_out_renumbers_no_later_batch_in_flight() -> None:
-    """An expiry renumbers no batch in doubt behind it (KAFKA-14397).
+    """A batch that expires changes no numbers of the batches in flight behind it (KAFKA-14397).
 
-    b1 is answered REQUEST_TIMED_OUT until it expires; b2 and b3 were in flight. Java reset their
-    sequences, and they were written twice.
+    b1 is answered REQUEST_TIMED_OUT until it expires; b2 and b3 were in flight. Java's producer
+    reset the sequences of b2 and b3, and they were written twice.
     """
     rig = Rig(**SHORT).start()
     rig.send()
@@ -159,14 +166,17 @@ def test_an_expiry_after_request_timed_out_renumbers_no_later_batch_in_flight() 
 
 @given(st.lists(st.sampled_from([NONE, INVALID_RECORD, OUT_OF_ORDER]), min_size=2, max_size=5))
 def test_renumbering_keeps_the_order(codes: list[int]) -> None:
-    """Renumbered batches keep their order; Java took that of a heap (KAFKA-8483, KAFKA-8484)."""
+    """Renumbered batches keep their order (KAFKA-8483, KAFKA-8484).
+
+    Java's producer took them in the order of a heap.
+    """
     rig, requests = pipelined(len(codes))
     refused = False
     for request, code in zip(requests, codes, strict=True):
         if not refused and code == NONE:
             rig.ack(request, poll=False)
         else:
-            # Behind a refused batch the broker cannot append.
+            # The broker cannot append a batch that follows a refused one.
             rig.fail(request, code or OUT_OF_ORDER, poll=False)
             refused = True
     rig.settle_down(30.0)
@@ -181,9 +191,9 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
 
 
 def test_a_late_answer_settles_its_own_batch_and_not_one_of_the_same_number() -> None:
-    """An answer settles the batch of its request (KAFKA-13794).
+    """A late answer settles the batch of its request, not one of the same number (KAFKA-13794).
 
-    Java kept batches in flight in a set ordered by sequence, and removed another one.
+    Java's producer kept batches in flight in a set ordered by sequence, and removed the wrong one.
     """
     rig = Rig(**SHORT).start()
     (first,) = rig.send()
@@ -210,7 +220,10 @@ def test_a_late_answer_settles_its_own_batch_and_not_one_of_the_same_number() ->
 
 
 def test_a_leader_that_moves_while_the_epoch_is_bumped_gets_each_record_once() -> None:
-    """Dekaf #3385: batches in doubt at the old leader came to the new one under the new epoch."""
+    """Batches in doubt whose leader moves during an epoch bump keep their epoch (Dekaf #3385).
+
+    Dekaf sent them to the new leader under the new epoch.
+    """
     rig = Rig(brokers=2, partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)

@@ -1,4 +1,4 @@
-"""How large a batch a topic is known to take: when that is asked, what the answer changes."""
+"""How large a batch a topic takes: when the engine asks for it, and what the answer changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def size(request: Request) -> int:
 
 
 def growing(told: int | None = LARGE, **options: object) -> Rig:
-    """Make a rig whose window is full, with much more waiting, and goodput measured."""
+    """Make a rig with five batches in flight, many records waiting, and a measured goodput."""
     rig = Rig(batch_size=BATCH_SIZE, late_sealing=True, **options)  # type: ignore[arg-type]
     rig.topic_limit = told
     rig.start()
@@ -143,7 +143,10 @@ def test_a_question_that_ends_a_connection_is_left_out_on_the_next() -> None:
 
 
 def test_what_was_refused_for_another_reason_keeps_its_bytes() -> None:
-    """The rig holds every retry to them."""
+    """A batch that was refused for another reason than its size is resent with the same bytes.
+
+    The rig compares the bytes of every retry with those of the first attempt.
+    """
     rig = growing()
     rig.now += 0.01
     rig.ack(rig.outstanding()[0])

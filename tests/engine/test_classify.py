@@ -1,4 +1,4 @@
-"""The table of error codes: every code, twice-faced ones both ways, unknown ones in doubt."""
+"""The table of error codes: what each code makes the engine do, and whether it leaves doubt."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_each_code_has_its_action(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(set(_TABLE) - {ErrorCode.none}))
 def test_each_code_precedes_the_append_or_leaves_doubt(code: int) -> None:
-    """Every code precedes the append or leaves doubt; a base offset decides for some."""
+    """An error code without a base offset precedes the append, unless it always leaves doubt."""
     assert classify(code, -1).precedes_append is (code not in ALWAYS_IN_DOUBT)
 
 
@@ -105,7 +105,10 @@ def test_a_base_offset_beside_an_error_always_means_doubt(code: int) -> None:
 
 @pytest.mark.parametrize("code", sorted(TWO_FACED))
 def test_two_faced_codes_are_decided_by_the_base_offset(code: int) -> None:
-    """NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID: ran both ways."""
+    """NOT_LEADER and both codes for unknown topics leave doubt only beside a base offset.
+
+    With `trust_base_offset=False` they leave doubt without a base offset too.
+    """
     assert classify(code, -1).precedes_append is True
     assert classify(code, 10).precedes_append is False
     assert classify(code, -1, trust_base_offset=False).precedes_append is False
@@ -118,7 +121,11 @@ def test_distrust_of_base_offsets_touches_only_the_two_faced(code: int) -> None:
 
 @given(st.integers(-(2**15), 2**15 - 1).filter(lambda code: code not in _TABLE), st.booleans())
 def test_an_unknown_code_leaves_doubt_and_is_retried_if_it_may_pass(code: int, trust: bool) -> None:
-    """Documented as retriable, or called so by the broker; see `test_unlisted_codes.py`."""
+    """A code that the table lacks leaves doubt, and is retried only if it may pass.
+
+    It may pass if it is documented as retriable or if the broker's message calls it so; see
+    `test_unlisted_codes.py`.
+    """
     for message in (None, "retriable"):
         found = classify(code, -1, trust_base_offset=trust, message=message)
         action = Action.RETRY if may_pass(code, message) else Action.FAIL

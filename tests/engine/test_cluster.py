@@ -62,7 +62,7 @@ def test_a_leader_epoch_only_ever_grows(heard: list[tuple[int, int]]) -> None:
 
 
 def test_without_epochs_the_last_word_counts() -> None:
-    """Metadata before v7."""
+    """Without leader epochs (Metadata before v7) the latest answer names the leader."""
     cluster, _ = view(update((0, 1, -1)), update((0, 2, -1)))
     assert leader(cluster) == PartitionView(2, -1)
 
@@ -76,7 +76,7 @@ def test_a_partition_without_a_leader_is_reported() -> None:
 
 
 def test_a_topic_that_vanishes_keeps_its_view() -> None:
-    """A topic that one answer lacks keeps its view and sequences (librdkafka #3672)."""
+    """A topic that a Metadata answer lacks keeps its view (librdkafka #3672)."""
     gone = MetadataUpdate("c", BROKERS, ())
     cluster, _ = view(update((0, 1, 5)), gone)
     assert leader(cluster) == PartitionView(1, 5)
@@ -99,7 +99,7 @@ def test_an_unknown_topic_is_not_a_topic_without_partitions() -> None:
 
 
 def test_another_topic_id_replaces_the_view() -> None:
-    """Another topic id means another topic: its view replaces the former."""
+    """A topic with another id is another topic, whose view replaces the former one."""
     cluster, result = view(update((0, 1, 50), (1, 1, 50)), update((0, 2, 0), topic_id=OTHER_ID))
     assert result.recreated == ["t"]
     assert leader(cluster) == PartitionView(2, 0)
@@ -107,7 +107,7 @@ def test_another_topic_id_replaces_the_view() -> None:
 
 
 def test_an_id_learned_late_is_not_a_recreation() -> None:
-    """The first answer came from a broker that knows no ids yet."""
+    """A topic id that appears in a later answer, or is missing there, is no recreation."""
     cluster, result = view(update((0, 1, 5), topic_id=None), update((0, 1, 5)))
     assert result.recreated == []
     assert cluster.topics["t"].topic_id == ID
@@ -116,7 +116,7 @@ def test_an_id_learned_late_is_not_a_recreation() -> None:
 
 
 def test_partitions_only_grow() -> None:
-    """A topic's partitions can be added, and none goes away."""
+    """A partition that a later Metadata answer lacks stays in the view."""
     cluster, _ = view(update((0, 1, 5), (1, 1, 5)), update((0, 1, 5)))
     partitions = cluster.partitions("t")
     assert partitions is not None
@@ -124,7 +124,7 @@ def test_partitions_only_grow() -> None:
 
 
 def test_an_answer_without_brokers_changes_no_address() -> None:
-    """aiokafka's zero brokers."""
+    """A Metadata answer that names no brokers leaves the known addresses as they are."""
     cluster, _ = view(update((0, 1, 5)), update((0, 1, 5), brokers=()))
     assert set(cluster.brokers) == {1, 2, 3}
 
@@ -135,7 +135,10 @@ def test_brokers_that_are_gone_are_forgotten() -> None:
 
 
 def test_a_leader_hint_counts_when_it_is_newer_and_known() -> None:
-    """A leader named in a Produce answer counts if its epoch is newer (KIP-951)."""
+    """A leader named in a Produce answer counts if its epoch is newer (KIP-951).
+
+    The topic, the partition and the leader's broker must be known.
+    """
     cluster, _ = view(update((0, 1, 5)))
     assert not cluster.hint("t", 0, 2, 5)
     assert not cluster.hint("t", 0, 2, 4)

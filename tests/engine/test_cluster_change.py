@@ -1,4 +1,4 @@
-"""A producer id is worth nothing in another cluster, and nothing once somebody else uses it."""
+"""What a producer does when its cluster changes, or when another producer uses its id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .driver import (
 
 
 def carried(rig: Rig) -> None:
-    """Every connection ends, and every address leads to another cluster."""
+    """Lose every connection, and let every address lead to another cluster."""
     rig.cluster_id = "another"
     rig.ids[T] = topic_id(T, 7)
     for end in [end for end in rig.links.values() if end.open and not end.closed]:
@@ -84,7 +84,10 @@ def test_under_fail_the_producer_ends() -> None:
 
 
 def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
-    """The address leads to the same cluster, but nobody can know before it says so."""
+    """Nothing that carries our identity is sent before a new connection has named its cluster.
+
+    The address leads to the same cluster here, so the producer keeps its id.
+    """
     rig, _ = pipelined(3)
     rig.producers = ProducersAnswer(0, {})
     rig.hold = (steps.AskCluster, steps.FetchMetadata)
@@ -105,7 +108,10 @@ def test_nothing_of_ours_goes_where_the_cluster_is_not_named_yet() -> None:
 
 
 def test_a_connection_that_leads_elsewhere_is_closed_and_nobody_moves() -> None:
-    """KIP-1242: an address was given to somebody else, while the cluster is there as ever."""
+    """A connection to another cluster is closed, and the producer stays, while its own is reached.
+
+    See KIP-1242: one address was given to somebody else. The address backs off meanwhile.
+    """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)
     rig.start()
@@ -147,7 +153,10 @@ def test_two_clusters_behind_one_name_are_no_reason_to_move_while_one_is_reached
 
 
 def test_a_bootstrap_connection_of_before_is_asked_again_where_its_name_leads() -> None:
-    """It is the only one left to the old cluster, and names brokers whose addresses moved."""
+    """The producer leaves its last connection to the old cluster once the addresses lead elsewhere.
+
+    That bootstrap connection still names the old cluster, whose brokers' addresses have moved.
+    """
     rig = Rig(brokers=2)
     rig.leaders[T, 0] = (2, 0)
     rig.hold = (steps.InitProducerId,)
@@ -181,7 +190,10 @@ def test_a_name_that_flaps_costs_one_move_for_each_time_that_all_connections_are
 
 
 def test_one_connection_that_comes_to_lead_elsewhere_is_left() -> None:
-    """A proxy that turns to another cluster in the middle of a connection: seen when it answers."""
+    """A connection that turns to another cluster is closed when an answer shows it.
+
+    A proxy can turn to another cluster in the middle of a connection.
+    """
     rig, requests = pipelined(3)
     rig.cluster_id = "another"
     rig.refresh()
@@ -219,7 +231,11 @@ def test_records_go_along_in_call_order_to_the_partitions_that_are_there() -> No
 
 
 def test_what_waited_for_its_partition_is_not_overtaken_by_what_goes_along() -> None:
-    """A record waits for partition 2; a later one has a partition, and is moved to 2 as well."""
+    """A record that waits for a partition is not overtaken by a later one moved to that partition.
+
+    The first record waits for partition 2 to appear; the later one has partition 1, and the change
+    of the cluster assigns it anew, to partition 2.
+    """
 
     def last(_key: bytes | None, everything: Sequence[int], _led: Sequence[int]) -> int:
         return max(everything)
@@ -268,7 +284,10 @@ def test_a_leader_epoch_of_the_next_cluster_may_be_lower() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transactional_producer_ends(version: int) -> None:
-    """Its transaction, its fencing and its groups' offsets are in the cluster that is gone."""
+    """A transactional producer ends when its cluster changes, and a pending commit is UNKNOWN.
+
+    Its transaction, its fencing and its groups' offsets are in the cluster that it lost.
+    """
     rig = Rig(transactional_id="tx", transaction_version=version).start()
     rig.begin()
     rig.send()
@@ -301,7 +320,7 @@ def test_a_fenced_producer_asks_for_another_id_and_never_raises_the_epoch() -> N
 def test_doubt_elsewhere_under_that_id_can_not_be_resolved() -> None:
     """No answer settles doubt under a producer id that another producer uses.
 
-    The other producer may have written our sequence, and the answer would be about that.
+    The other producer may have written our sequence, and the answer would be about its record.
     """
     rig = Rig(brokers=2, partitions=2)
     rig.leaders[T, 1] = (2, 0)
@@ -340,7 +359,11 @@ def test_doubt_that_comes_after_the_fencing_ends_unknown_as_well() -> None:
 
 
 def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
-    """One answer of the old id comes when the new one is in use: it says nothing of that."""
+    """INVALID_PRODUCER_EPOCH for the old producer id does not replace the new producer id again.
+
+    Two partitions are answered under the old id; the second answer comes after the new id was
+    granted.
+    """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -357,11 +380,14 @@ def test_a_partition_that_has_another_id_already_is_left_alone() -> None:
     assert rig.statuses == [ACKED] * 4
 
 
-# -- what a move forgets, and when there is none
+# -- what a move to another cluster forgets, and when the producer does not move
 
 
 def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster() -> None:
-    """It might be another cluster's, which would hand out an id that means nothing here."""
+    """No producer id is requested on a connection that has not named its cluster yet.
+
+    The connection may lead to another cluster, whose ids mean nothing in ours.
+    """
     rig = Rig(brokers=2)
     rig.leaders[T, 0] = (2, 0)
     rig.start()
@@ -377,7 +403,10 @@ def test_no_producer_id_is_asked_of_a_connection_that_has_not_named_its_cluster(
 
 
 def test_nobody_moves_while_a_connection_to_the_known_cluster_is_there() -> None:
-    """Both connections are heard before the next decision: the one at home counts."""
+    """The producer does not move if one of its new connections leads to the known cluster.
+
+    Both new connections name their clusters before the engine decides, the strange one first.
+    """
     both = 0
     for seed in range(12):
         rig = Rig(brokers=2, seed=seed)

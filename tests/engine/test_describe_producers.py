@@ -1,4 +1,4 @@
-"""What DescribeProducers says is a hint where to begin, and never a verdict (KIP-664)."""
+"""DescribeProducers says where to begin probing, and its answer settles no batch (KIP-664)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from .driver import (
 
 
 def asked(answer: ProducersAnswer, start: int = 1) -> Rig:
-    """Five in doubt, the oldest was answered OUT_OF_ORDER, and the leader tells this."""
+    """Make a rig with five batches in doubt, whose leader then gives this answer.
+
+    The oldest of the five was answered OUT_OF_ORDER, so the engine asks with DescribeProducers.
+    """
     rig = Rig().start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -42,7 +45,10 @@ def told(epoch: int, last: int, producer_id: int = 4001) -> ProducersAnswer:
 
 
 def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> None:
-    """DescribeProducers runs ahead of the high watermark."""
+    """The batch that DescribeProducers names is probed first and alone; only error NONE settles it.
+
+    The answer proves nothing, because it runs ahead of the high watermark.
+    """
     rig = asked(told(0, 3))
     assert rig.sequences == [3]
     assert rig.statuses[1:] == [PENDING] * 5
@@ -70,7 +76,7 @@ def test_a_hint_is_asked_first_and_alone_and_only_error_none_acknowledges() -> N
     ids=["newer epoch", "no epoch", "higher", "lower", "-1", "another", "none", "denied", "moved"],
 )
 def test_whatever_names_no_batch_of_ours_is_ignored(answer: ProducersAnswer) -> None:
-    """Ignore an answer that names none of the batches in doubt, and probe from the newest one."""
+    """An answer that names no batch in doubt is ignored, and probes begin at the newest batch."""
     rig = asked(answer)
     assert rig.state().recovery.rung is Rung.PROBING
     assert rig.sequences == [5, 4, 3, 2, 1]
@@ -78,7 +84,10 @@ def test_whatever_names_no_batch_of_ours_is_ignored(answer: ProducersAnswer) -> 
 
 
 def test_a_followers_lie_is_never_a_verdict() -> None:
-    """Any replica answers, also one that has what the leader does not: the probes decide."""
+    """A batch that DescribeProducers names but the leader refuses stays in doubt and is probed for.
+
+    Any replica answers DescribeProducers, even one that holds what the leader lacks.
+    """
     rig = asked(told(0, 5))
     assert rig.sequences == [5]
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
@@ -111,7 +120,10 @@ def test_a_denied_question_is_not_asked_again_on_that_connection() -> None:
 
 
 def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstanding() -> None:
-    """A connection is served in order, so nothing of ours comes after the question."""
+    """The leader is asked about producers on the connection that carries Produce, once it is idle.
+
+    A connection is served in order, so none of our batches arrives after the question.
+    """
     rig, requests = pipelined(5)
     rig.hold = (steps.AskProducers,)
     rig.lose()
@@ -126,7 +138,10 @@ def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstand
 
 
 def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
-    """What is on its way would be appended after the leader has answered."""
+    """The leader is not asked about producers while a Produce request is unanswered.
+
+    The batch of that request could be appended after the leader has answered.
+    """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
     rig.lose()
@@ -144,9 +159,9 @@ def test_the_leader_is_not_asked_while_an_answer_is_owed() -> None:
 
 
 def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> None:
-    """An answer larger than a frame may be is not requested for ever.
+    """A DescribeProducers answer that kills its connection is not requested again.
 
-    Probes need no permission, and go on without it.
+    The answer may be larger than the largest frame. Probes need no permission and go on.
     """
     rig, _ = pipelined(5)
     rig.hold = (steps.AskProducers,)
@@ -177,7 +192,7 @@ def test_an_answer_about_producers_that_kills_the_connection_is_no_answer() -> N
 def test_what_a_leader_tells_of_producers_is_where_to_begin_and_never_a_verdict(
     epoch: int, last: int, begins: list[int]
 ) -> None:
-    """DescribeProducers acknowledges nothing, and counts with the batch's own epoch only."""
+    """DescribeProducers acknowledges nothing, and is believed only about the batches' own epoch."""
     rig, _ = pipelined(5)
     rig.producers = ProducersAnswer(0, {rig.next_pid: (epoch, last)})
     rig.lose()

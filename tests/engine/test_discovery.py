@@ -34,7 +34,7 @@ FORTY = {"max_in_flight_requests_per_connection": 40}
 def test_v14_is_spoken_as_the_option_and_the_broker_allow(
     mode: str, offered: int, named: bool, version: int
 ) -> None:
-    """In "auto" a broker that offers v14 is asked for the topic config first."""
+    """With "auto", v14 is spoken only to a broker that offers it and names the topic config."""
     rig = Rig(version=offered, window_discovery=mode)
     rig.names_config = named
     rig.start()
@@ -60,7 +60,10 @@ def test_the_config_is_asked_about_once_per_connection() -> None:
 
 
 def test_the_first_batch_of_a_connection_waits_for_the_answer_about_the_config() -> None:
-    """Its own answer then names the window."""
+    """The first batch of a connection waits for the answer about the topic config.
+
+    The batch can then be sent in v14, and its own answer names the window.
+    """
     rig = Rig(version=14)
     rig.hold = (steps.DescribeTopicConfig,)
     rig.start()
@@ -86,9 +89,10 @@ def test_a_config_question_that_is_never_answered_holds_nothing_up_for_ever() ->
 
 
 def test_a_v14_request_refused_falls_back_to_v13_for_a_while() -> None:
-    """A batch refused in v14 is retried, although UNSUPPORTED_VERSION is permanent elsewhere.
+    """A batch that is refused in v14 with UNSUPPORTED_VERSION is retried in v13.
 
-    v14 is tried again after a second, on this connection or another, and ever less often.
+    In other versions that code is permanent. v14 is tried again after a second, on this connection
+    or another one, and ever less often.
     """
     rig = Rig(version=14, window_discovery="on").start()
     rig.send()
@@ -137,7 +141,7 @@ def test_a_v14_answer_that_cannot_be_decoded_falls_back_to_v13_for_a_while() -> 
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_a_broker_that_hangs_up_on_v14_is_spoken_to_in_v13(mode: str) -> None:
-    """A broker that closes every connection on v14 is not asked in v14 for ever."""
+    """A broker that closes its connection on v14 is spoken to in v13 after the second time."""
     rig = Rig(version=14, window_discovery=mode).start()
     rig.hold = (steps.DescribeTopicConfig,)
     rig.send(20)
@@ -162,7 +166,10 @@ def test_a_broker_that_hangs_up_on_v14_is_spoken_to_in_v13(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["on", "auto"])
 def test_a_broker_that_has_answered_v14_collects_no_strikes(mode: str) -> None:
-    """Five connections that end before their first answer, and the sixth speaks v14 at once."""
+    """A broker that has answered in v14 is spoken to in v14 however many connections end.
+
+    Here five connections end before their first answer.
+    """
     rig, _ = pipelined(20, version=14, window_discovery=mode, **FORTY)
     rig.ack_all()
     for _ in range(5):
@@ -177,7 +184,10 @@ def test_a_broker_that_has_answered_v14_collects_no_strikes(mode: str) -> None:
 
 
 def test_a_known_broker_whose_config_questions_are_lost_is_not_asked_a_third_time() -> None:
-    """A question that is never answered holds up every batch until the request timeout."""
+    """After two lost questions about the config, a broker known to speak v14 is not asked again.
+
+    Each question that is never answered would hold up every batch until the request timeout.
+    """
     rig = Rig(version=14, request_timeout=5.0).start()
     rig.send()
     rig.ack_all()
@@ -192,9 +202,9 @@ def test_a_known_broker_whose_config_questions_are_lost_is_not_asked_a_third_tim
 
 
 def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on() -> None:
-    """On the same connection, ever less often.
+    """A config that may not be read is asked for again on the same connection, ever less often.
 
-    The batches go out in v13 meanwhile and wait for no answer but the first.
+    Meanwhile batches are sent in v13; only the first one waited for an answer about the config.
     """
     rig = Rig(version=14)
     rig.config_error = TOPIC_AUTHORIZATION_FAILED
@@ -221,7 +231,7 @@ def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on(
 
 
 def test_a_topic_without_an_id_is_written_by_name() -> None:
-    """franz-go #1312: never a zero topic id."""
+    """A topic without an id is written in v12, by name, never with a zero id (franz-go #1312)."""
     rig = Rig(version=14, window_discovery="on")
     rig.ids[T] = None
     rig.start()

@@ -35,7 +35,7 @@ AMBIGUOUS = [REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_
 
 
 def doubted(count: int = 5, **options: object) -> Rig:
-    """Sequences 1 to `count` were in flight when the connection was lost; 1 is resent alone."""
+    """Make a rig whose connection was lost with `count` batches in flight; 1 is resent alone."""
     rig, _ = pipelined(count, **options)
     rig.lose()
     rig.tick(2.0)
@@ -45,7 +45,10 @@ def doubted(count: int = 5, **options: object) -> Rig:
 
 
 def probing(count: int = 5, **options: object) -> tuple[Rig, list[Request]]:
-    """As `doubted`, and the oldest was answered OUT_OF_ORDER: probes are out, newest first."""
+    """Make a rig like that of `doubted`, in which probes are in flight, newest batch first.
+
+    The oldest batch was resent and answered OUT_OF_ORDER.
+    """
     rig = doubted(count, **options)
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
     assert rig.state().recovery.rung is Rung.PROBING
@@ -53,7 +56,7 @@ def probing(count: int = 5, **options: object) -> tuple[Rig, list[Request]]:
 
 
 def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes() -> None:
-    """After a lost connection the oldest batch goes first, alone (librdkafka #4736).
+    """After a lost connection the oldest batch is resent first, alone (librdkafka #4736).
 
     The rig compares its bytes with those of the first attempt.
     """
@@ -68,7 +71,7 @@ def test_after_a_lost_connection_the_oldest_is_resent_alone_with_the_same_bytes(
 
 
 def test_a_resent_batch_keeps_its_own_original_offset() -> None:
-    """The answer to a deduplicated resend names the offset of the first copy."""
+    """A resent batch takes its offset from the answer, which names that of the first copy."""
     rig, requests = pipelined(2)
     first, second = requests
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -90,7 +93,10 @@ def test_an_ambiguous_code_puts_the_batch_in_doubt(code: int) -> None:
     "code", [NOT_LEADER, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id]
 )
 def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(code: int) -> None:
-    """A base offset beside NOT_LEADER shows that the leader appended before it answered."""
+    """NOT_LEADER and the codes for unknown topics leave doubt only beside a base offset.
+
+    A base offset shows that the leader appended the batch before it answered.
+    """
     rig, (only,) = pipelined(1)
     rig.fail(only, code, 10)
     assert rig.state().in_doubt == 1
@@ -100,7 +106,7 @@ def test_a_two_faced_code_with_a_base_offset_is_in_doubt_and_without_one_is_not(
 
 
 def test_brokers_that_are_not_kafka_get_no_trust_in_their_base_offset() -> None:
-    """With `trust_base_offset=False` a two-faced code leaves doubt without a base offset too."""
+    """With `trust_base_offset=False` NOT_LEADER leaves doubt without a base offset too."""
     rig, (only,) = pipelined(1, trust_base_offset=False)
     rig.fail(only, NOT_LEADER, -1)
     assert rig.state().in_doubt == 1
@@ -122,9 +128,9 @@ def test_no_later_refusal_clears_doubt(refusal: int) -> None:
 
 
 def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() -> None:
-    """Error NONE sent through the open gate proves all below it (KAFKA-9199).
+    """Error NONE of a batch sent through the open gate acknowledges all below it (KAFKA-9199).
 
-    Their offsets are unknown: -1, and not -1 + i (fluss-rust #448).
+    The offsets of those below are unknown: each is -1, and not -1 + i (fluss-rust #448).
     """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -137,7 +143,7 @@ def test_a_success_proves_every_doubtful_batch_below_it_through_the_open_gate() 
 
 
 def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
-    """The closed gate lets one batch out, so nothing can be below it: b2 waits."""
+    """While the gate is closed only the oldest batch is sent, so no success is above it."""
     rig = Rig().start()
     rig.send(3)
     (first,) = rig.outstanding()
@@ -149,7 +155,10 @@ def test_a_success_sent_through_a_closed_gate_proves_nothing_below_it() -> None:
 
 
 def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
-    """A rejected batch is never acknowledged by a later success (KAFKA-15591)."""
+    """A success above a rejected batch makes that one NOT_WRITTEN (KAFKA-15591).
+
+    It counts as data loss and bumps the epoch once.
+    """
     rig, (first, second) = pipelined(2)
     rig.fail(first, NOT_LEADER, -1, poll=False)
     rig.ack(second, 9)
@@ -163,7 +172,7 @@ def test_a_success_above_a_rejected_batch_is_data_loss_and_a_bump() -> None:
 
 
 def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None:
-    """Above a rejected batch a success proves nothing: each in doubt is resent by itself."""
+    """Above a rejected batch a success proves nothing; each batch in doubt is resent by itself."""
     rig, (first, second, third, fourth) = pipelined(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, KAFKA_STORAGE_ERROR, poll=False)
@@ -185,10 +194,10 @@ def test_a_success_above_a_rejected_batch_proves_no_doubtful_one_below() -> None
 
 
 def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> None:
-    """Schedule.
+    """A success above the numbers of a failed batch is data loss and proves nothing below them.
 
-    B1 answered UNKNOWN_SERVER_ERROR (in doubt), b2 refused for good, the leader loses our state, b3
-    accepted. b3 proves nothing about b1: the leader skipped b2's numbers.
+    b1 is answered UNKNOWN_SERVER_ERROR (in doubt), b2 is refused for good, the leader loses our
+    state and accepts b3. b3 proves nothing about b1, because the leader skipped b2's numbers.
     """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, ErrorCode.unknown_server_error, poll=False)
@@ -206,13 +215,19 @@ def test_a_success_above_numbers_that_a_failed_batch_had_is_data_loss_too() -> N
 
 
 def test_out_of_order_on_the_oldest_makes_the_rest_be_asked_newest_first() -> None:
-    """OUT_OF_ORDER on the oldest starts the probes: a restart leaves a cache of one."""
+    """OUT_OF_ORDER for the oldest batch starts probes of all batches, newest first.
+
+    A broker that was restarted remembers only the newest batch of a producer.
+    """
     _, probes = probing()
     assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
 
 
 def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_order() -> None:
-    """b5 and b4 are refused, b3 is stored; then b4 and b5 are appended."""
+    """The first probe that succeeds proves all batches below it; those above are resent in order.
+
+    Here b5 and b4 are refused and b3 is stored; then b4 and b5 are appended.
+    """
     rig, probes = probing()
     fifth, fourth, third, second, first = probes
     assert [probe.sequence for probe in probes] == [5, 4, 3, 2, 1]
@@ -232,7 +247,7 @@ def test_the_first_probe_that_succeeds_proves_all_below_and_the_rest_goes_in_ord
 
 
 def test_probes_are_not_bound_by_the_span() -> None:
-    """Twenty in doubt are probed although the window is five."""
+    """The window does not bind probes: twenty batches in doubt are probed at a window of five."""
     rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
     assert rig.state().window.limit == 5
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
@@ -242,7 +257,7 @@ def test_probes_are_not_bound_by_the_span() -> None:
 
 
 def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
-    """The span never blocks a resend."""
+    """The window never blocks a resend: at a window of five, twenty batches in doubt resolve."""
     rig = doubted(20, version=14, max_in_flight_requests_per_connection=20)
     rig.ack(rig.outstanding()[0])
     assert rig.sequences == [2, 3, 4, 5, 6]
@@ -252,7 +267,7 @@ def test_twenty_in_doubt_at_limit_five_all_resolve() -> None:
 
 
 def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None:
-    """Two refused passes, a request timeout apart, end in UNKNOWN and one bump."""
+    """Two passes of refused probes, a request timeout apart, end in UNKNOWN and one epoch bump."""
     rig, probes = probing(3, request_timeout=10.0)
     began = rig.now
     for probe in probes:
@@ -277,7 +292,10 @@ def test_two_full_passes_of_refused_probes_end_in_unknown_and_one_bump() -> None
 
 
 def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
-    """A queued copy may be appended between two probes, so one refused pass proves nothing."""
+    """A batch that the first pass of probes missed is acknowledged by the second pass.
+
+    A queued copy may be appended between two probes, so one refused pass proves nothing.
+    """
     rig, probes = probing(3, request_timeout=10.0)
     for probe in probes:
         rig.fail(probe, OUT_OF_ORDER)
@@ -291,7 +309,10 @@ def test_a_copy_that_jumps_over_the_first_pass_is_found_by_the_second() -> None:
 
 @pytest.mark.parametrize("when", ["first pass", "second pass"])
 def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
-    """A lost probe is no refusal; what was learned holds for its connection only."""
+    """A probe lost with its connection counts as no refusal, and the ladder starts again.
+
+    What the probes showed holds for their connection only.
+    """
     rig, probes = probing(3, request_timeout=10.0)
     if when == "second pass":
         for probe in probes:
@@ -308,9 +329,9 @@ def test_a_probe_lost_with_its_connection_was_not_refused(when: str) -> None:
 
 @pytest.mark.parametrize("code", [REQUEST_TIMED_OUT, NOT_LEADER, DUPLICATE])
 def test_a_probe_answered_retriably_restarts_the_ladder_and_counts_as_no_refusal(code: int) -> None:
-    """A retriable answer to a probe is no refusal.
+    """A retriable answer to a probe starts the ladder again and counts as no refusal.
 
-    With followers down the newest stored batch is answered REQUEST_TIMED_OUT: it is in the log, so
+    With followers down, the newest stored batch is answered REQUEST_TIMED_OUT: it is in the log, so
     two such passes must not end in UNKNOWN.
     """
     rig, _ = probing(3, request_timeout=10.0)
@@ -336,7 +357,10 @@ def test_a_new_leader_epoch_ends_the_probing() -> None:
 
 
 def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_under_it() -> None:
-    """State of an older epoch accepts sequence 0 with nothing below it."""
+    """A batch whose wire sequence is 0 is never probed before the batch below it.
+
+    A broker with state of an older epoch accepts sequence 0 although it lacks the batch below.
+    """
     rig = Rig().start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -352,10 +376,11 @@ def test_a_batch_whose_wire_sequence_is_zero_is_never_probed_before_the_one_unde
 
 
 def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_in_flight() -> None:
-    """Schedule.
+    """Above a rejected oldest batch a successful probe proves nothing, nor do the other probes.
 
-    B1 NOT_LEADER (-1), b2..b4 lost; b1 resent: OUT_OF_ORDER; probes b4, b3, b2 in flight; b4 NONE
-    over the rejected b1, b3 NONE, b2 OUT_OF_ORDER. b3's NONE must not prove b2.
+    b1 is answered NOT_LEADER with base offset -1, and b2 to b4 are lost. b1 is resent and answered
+    OUT_OF_ORDER, so b4, b3 and b2 are probed. b4 is answered NONE above the rejected b1, then b3
+    NONE, then b2 OUT_OF_ORDER. b3's NONE must not prove b2.
     """
     rig, (first, *_) = pipelined(4)
     rig.fail(first, NOT_LEADER, -1, poll=False)
@@ -376,10 +401,10 @@ def test_a_probe_success_above_a_rejected_oldest_proves_nothing_even_for_probes_
 
 
 def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_below() -> None:
-    """Seed 1328 of `storm`.
+    """An offset that was acknowledged before shows data loss, and proves nothing below its batch.
 
-    A recreated topic, reached by its name, accepts what follows a batch that its predecessor may
-    have taken.
+    Seed 1328 of the simulation `storm` found this: a recreated topic, reached by its name, accepts
+    the batch after one that its predecessor may have taken.
     """
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -392,7 +417,7 @@ def test_an_offset_that_was_acknowledged_before_is_a_loss_and_proves_nothing_bel
 
 
 def test_a_late_answer_shows_a_loss_as_well() -> None:
-    """Its batch was given up meanwhile; the offset is a fact all the same."""
+    """A late answer with too low an offset is data loss, although its batch was given up."""
     rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
     rig.ack(second, 100)
     rig.send()
@@ -407,7 +432,11 @@ def test_a_late_answer_shows_a_loss_as_well() -> None:
 
 
 def test_an_offset_that_came_too_late_is_one_that_a_later_answer_must_exceed() -> None:
-    """Simulation seed 7710: every batch was given up before its answer came."""
+    """An acknowledged offset counts although its answer came too late (simulation seed 7710).
+
+    Every batch was given up before its answer came; a later answer with a lower offset shows data
+    loss.
+    """
     rig, (second,) = pipelined(1, request_timeout=10.0, delivery_timeout=10.0)
     rig.fail(second, NOT_LEADER, -1)
     rig.tick(1.0)
@@ -432,7 +461,10 @@ def test_a_loss_that_offsets_show_is_reported_once() -> None:
 
 @pytest.mark.parametrize("order", ["refused, accepted", "accepted, refused"])
 def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> None:
-    """Without topic ids a new topic takes a batch above one that it refused: one event."""
+    """A data loss that both an offset and a refused batch show is reported once.
+
+    Without topic ids a recreated topic accepts a batch above one that it refused.
+    """
     rig, (first, second, third, fourth) = pipelined(4)
     rig.ack(first, 100)
     if order == "accepted, refused":
@@ -449,7 +481,7 @@ def test_a_loss_that_an_offset_and_a_hole_show_is_reported_once(order: str) -> N
 
 
 def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unknown() -> None:
-    """A batch in doubt that is refused for good is UNKNOWN, never NOT_WRITTEN."""
+    """A batch in doubt that is refused for good is UNKNOWN if this leader never acknowledged."""
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], INVALID_TIMESTAMP)
     assert rig.outcomes[1].status is UNKNOWN
@@ -457,7 +489,10 @@ def test_a_permanent_refusal_of_a_doubtful_batch_where_nothing_was_heard_is_unkn
 
 
 def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledged_before() -> None:
-    """The refusal says nothing of the first copy; the newer ones are probed."""
+    """A permanent refusal of a batch in doubt starts probes if this leader acknowledged before.
+
+    The refusal of a resend says nothing about the first copy.
+    """
     rig, (first, second) = pipelined(2)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, REQUEST_TIMED_OUT)
@@ -480,7 +515,10 @@ def test_a_permanent_refusal_counts_as_out_of_order_where_this_leader_acknowledg
 def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
     passes: tuple[int, int], events: int
 ) -> None:
-    """It may never have been appended; only OUT_OF_ORDER for all says that something is missing."""
+    """Refused probes count as data loss only if the last pass was all OUT_OF_ORDER.
+
+    A batch that is refused for another reason may never have been appended.
+    """
     rig, _ = pipelined(2, request_timeout=10.0)
     for request in rig.outstanding():
         rig.fail(request, REQUEST_TIMED_OUT, poll=False)
@@ -497,7 +535,10 @@ def test_what_is_refused_for_good_when_asked_about_is_no_loss_of_the_brokers(
 
 
 def test_too_large_never_splits_a_batch_in_doubt() -> None:
-    """Splitting gives other bytes to the same numbers, and the first copy may be stored."""
+    """MESSAGE_TOO_LARGE never splits a batch in doubt, which ends UNKNOWN.
+
+    A split gives other bytes to the same numbers, and the first copy may be stored.
+    """
     rig = Rig(batch_size=1000).start()
     rig.send()
     rig.ack_all()
@@ -513,7 +554,10 @@ def test_too_large_never_splits_a_batch_in_doubt() -> None:
 
 @pytest.mark.parametrize("code", [UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
 def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int) -> None:
-    """A resend under another identity could be a duplicate, so the batch ends UNKNOWN."""
+    """UNKNOWN_PRODUCER_ID and INVALID_PRODUCER_EPOCH end a batch in doubt as UNKNOWN.
+
+    A resend under another identity could be a duplicate.
+    """
     rig = doubted(1)
     rig.fail(rig.outstanding()[0], code)
     assert rig.outcomes[1].status is UNKNOWN
@@ -527,7 +571,10 @@ def test_a_leader_that_lost_our_state_leaves_a_doubtful_batch_unknown(code: int)
 
 
 def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
-    """DUPLICATE comes before replication; NONE at or above that batch acknowledges it."""
+    """DUPLICATE leaves a batch pending; error NONE at or above that batch acknowledges it.
+
+    A broker answers DUPLICATE before the batch is replicated.
+    """
     rig, (first, second) = pipelined(2)
     rig.fail(first, DUPLICATE, poll=False)
     assert rig.outcomes[1].status is PENDING
@@ -537,7 +584,10 @@ def test_duplicate_means_appended_but_not_yet_acknowledged() -> None:
 
 
 def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
-    """DUPLICATE of a batch that was always refused shows that something replaced it."""
+    """DUPLICATE for a batch that was always refused is data loss, and the batch ends UNKNOWN.
+
+    Some other batch must have been accepted under its numbers.
+    """
     rig, (only,) = pipelined(1)
     rig.fail(only, NOT_LEADER, -1)
     rig.tick(1.0)
@@ -551,7 +601,7 @@ def test_duplicate_on_a_rejected_batch_is_data_loss() -> None:
 
 @pytest.mark.parametrize("code", [OUT_OF_ORDER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH])
 def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> None:
-    """Every round backs off, and epochs are not used up by the thousand."""
+    """A broker that refuses everything gets fewer than 60 requests in ten seconds."""
     rig = Rig().start()
     rig.send(3)
     rounds = 0
@@ -567,9 +617,9 @@ def test_a_broker_that_always_refuses_is_not_asked_in_a_hot_loop(code: int) -> N
 
 
 def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadline() -> None:
-    """What is in doubt is resolved or given up before a new epoch is adopted.
+    """A batch in doubt above a failed one is resolved before the partition adopts a new epoch.
 
-    Schedule: b1 is refused for good, b2 is OUT_OF_ORDER, b3 is lost.
+    b1 is refused for good, b2 is answered OUT_OF_ORDER, and b3 is lost with its connection.
     """
     rig, (first, second, _third) = pipelined(3, request_timeout=10.0)
     rig.fail(first, INVALID_RECORD, poll=False)
@@ -595,7 +645,7 @@ def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadli
 
 
 def test_what_the_broker_never_got_is_appended_by_the_retry() -> None:
-    """A request that is lost on its way is appended by its retry."""
+    """A batch whose request was lost on its way is appended by its retry, with the same bytes."""
     rig, requests = pipelined(3)
     rig.lose()
     rig.tick(2.0)
@@ -608,7 +658,7 @@ def test_what_the_broker_never_got_is_appended_by_the_retry() -> None:
 
 
 def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offset() -> None:
-    """An answer that is lost on its way comes again with the first copy's offset."""
+    """A batch whose answer was lost is acknowledged by its retry, with the first copy's offset."""
     rig, (first, *_) = pipelined(1)
     rig.lose()
     rig.tick(2.0)
@@ -622,7 +672,10 @@ def test_what_the_broker_stored_is_acknowledged_by_the_retry_with_its_first_offs
 
 
 def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
-    """The other partitions go on, and so does this one later (librdkafka #4736, Dekaf #3342)."""
+    """A partition stuck in doubt stalls no other, and goes on later.
+
+    See librdkafka #4736 and Dekaf #3342.
+    """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition)
@@ -645,7 +698,10 @@ def test_one_partition_stuck_in_doubt_stalls_no_other() -> None:
 
 
 def test_a_batch_called_a_duplicate_gives_none_of_its_records_an_offset() -> None:
-    """A record without a known offset has -1; aiokafka reports -1 + i."""
+    """The records of a batch acknowledged after DUPLICATE have offset -1.
+
+    aiokafka reports -1 + i for record i of such a batch.
+    """
     rig = Rig(batch_size=10_000).start()
     rig.send()
     rig.ack_all()

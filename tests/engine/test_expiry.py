@@ -33,10 +33,10 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 @pytest.mark.parametrize("appended", [True, False])
 def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> None:
-    """An expired batch is no fatal gap (librdkafka dotnet#704, #2163).
+    """A batch that expires in flight is no fatal gap (librdkafka dotnet#704, #2163).
 
-    b1 is acknowledged, b2 expires unanswered, b3 and b4 are in flight behind it. The broker has b2;
-    or it never came, and b3 and b4 are refused.
+    b1 is acknowledged, b2 expires unanswered, and b3 and b4 are in flight behind b2. Either the
+    broker has b2, or b2 never arrived and b3 and b4 are refused.
     """
     rig = Rig(**SHORT).start()
     rig.send()
@@ -44,7 +44,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     rig.send(2)
     rig.tick(1.0)
     rig.send(2)
-    # They leave late, so that b2 expires while its connection is still within its own time.
+    # The batches are sent late, so that b2 expires before its connection times out.
     rig.lose(unwritten=rig.outstanding())
     rig.tick(2.0)
     rig.ack(rig.outstanding()[0])
@@ -52,7 +52,7 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     assert rig.sequences == [2, 3, 4]
     deadline = rig.state().unresolved[0].deadline
     while rig.now < deadline + 0.01:
-        # Bytes still move: that is a slow broker, not a dead one.
+        # Bytes still move on the connection, as with a broker that is slow and not dead.
         rig.core.on_progress(second.link.link_id, rig.now)
         rig.tick(0.5)
     assert rig.statuses == [ACKED, ACKED, UNKNOWN, PENDING, PENDING]
@@ -68,14 +68,17 @@ def test_the_second_of_four_expires_and_the_producer_goes_on(appended: bool) -> 
     assert [outcome.status for outcome in late] == [ACKED] * 3
     offsets = [outcome.offset for outcome in rig.outcomes if outcome.status is ACKED]
     assert offsets == sorted(offsets)
-    # Nothing goes out above the gap under the old epoch.
+    # Nothing is sent above the gap under the old epoch.
     assert max(r.sequence for r in rig.everything if r.epoch == 0) == 4
     assert rig.core.epoch_bumps == 1
     rig.assert_drained()
 
 
 def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_request() -> None:
-    """Batches behind an expired first attempt do not wait in OUT_OF_ORDER until they expire."""
+    """Batches behind one that expired unwritten are delivered two seconds after the reconnect.
+
+    They are not answered OUT_OF_ORDER until they expire as well.
+    """
     rig = Rig(delivery_timeout=10.0, request_timeout=5.0).start()
     rig.send()
     rig.ack_all()
@@ -95,7 +98,10 @@ def test_an_expiry_that_reached_no_broker_holds_the_others_up_no_longer_than_a_r
 
 
 def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest_ones() -> None:
-    """Old and young records may leave in one late-sealed batch."""
+    """Each record has its own deadline until it is sealed, and then that of its batch's oldest.
+
+    One late-sealed batch can hold old and young records.
+    """
     rig = Rig(late_sealing=True, batch_size=10_000, **SHORT).start()
     rig.down = {1}
     rig.lose()
@@ -139,9 +145,9 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     st.booleans(),
 )
 def test_expiry_split_abort_and_answer_may_meet_in_any_order(acts: list[str], abort: bool) -> None:
-    """Every record is settled once, and its memory comes back once, in any order of events.
+    """In any order of events every record is settled once, and its memory given back once.
 
-    KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709 and 7311 were such orders.
+    KAFKA-5494, 6015, 5957, 5429, 7501, 8325, 9605, 7709 and 7311 were bugs in such orders.
     """
     rig = Rig(batch_size=700, delivery_timeout=4.0, request_timeout=3.0).start()
     rig.send(3)

@@ -50,7 +50,7 @@ from .driver import (
 def test_a_permanent_error_on_one_of_five_leaves_the_rest_delivered_in_order(
     failing: int, code: int
 ) -> None:
-    """The batches behind a failed one are renumbered under one bump (KAFKA-14034)."""
+    """The batches behind a failed one are delivered in order after one epoch bump (KAFKA-14034)."""
     rig, requests = pipelined(5)
     for number, request in enumerate(requests):
         if number < failing:
@@ -84,7 +84,7 @@ def test_a_permanent_error_below_a_doubtful_batch_does_not_renumber_the_doubtful
 
 
 def test_one_incident_is_one_bump_however_many_siblings_fail() -> None:
-    """However many batches fail of one incident, the epoch is bumped once."""
+    """However many batches of a partition fail together, the epoch is bumped once."""
     rig, requests = pipelined(5)
     for request in requests:
         rig.fail(request, INVALID_RECORD, poll=False)
@@ -108,7 +108,7 @@ def test_two_partitions_with_an_incident_under_the_same_epoch_share_one_bump() -
 
 
 def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() -> None:
-    """The error names the records that the broker refused (KIP-467)."""
+    """The error of a refused record includes what the broker said about that record (KIP-467)."""
     rig = Rig().start()
     rig.send()
     rig.fail(
@@ -126,9 +126,9 @@ def test_the_specific_error_is_told_with_the_records_that_spoiled_the_batch() ->
 
 
 def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() -> None:
-    """A partition adopts a new epoch when nothing of it is outstanding (KAFKA-12152).
+    """A partition adopts a new epoch only when no batch of it is outstanding (KAFKA-12152).
 
-    Also librdkafka #4953, franz-go v0.6.3, Dekaf #3342.
+    See also librdkafka #4953, franz-go v0.6.3 and Dekaf #3342.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
@@ -153,8 +153,8 @@ def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() ->
 def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
     """No partition adopts a new epoch while a batch of it is in doubt (librdkafka #4953).
 
-    The first append under e+1 would fence its resend, and a resend under e+1 would be a second
-    copy.
+    The first append under epoch e+1 would fence a resend under e, and a resend under e+1 would be a
+    second copy.
     """
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
@@ -172,7 +172,7 @@ def test_a_doubtful_batch_keeps_its_partition_on_the_old_epoch() -> None:
 
 
 def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
-    """After epoch 32767 comes a new producer id (librdkafka #3720, Dekaf #3341)."""
+    """After epoch 32767 the producer gets a new producer id (librdkafka #3720, Dekaf #3341)."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -195,7 +195,7 @@ def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
 
 
 def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
-    """A fatal error settles every record, and later sends raise it."""
+    """A fatal error settles every record, and every later send raises it."""
     rig, requests = pipelined(3)
     rig.send(4)
     rig.fail(requests[0], CLUSTER_AUTHORIZATION_FAILED)
@@ -210,7 +210,10 @@ def test_a_fatal_error_ends_everything_and_later_sends_raise() -> None:
 
 
 def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted() -> None:
-    """A refused producer id is not fatal (KAFKA-13668, KAFKA-14417)."""
+    """A refused producer id fails the waiting records; once granted, later records are sent.
+
+    The refusal is not fatal (KAFKA-13668, KAFKA-14417).
+    """
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -252,7 +255,7 @@ def test_close_settles_everything_and_closes_every_connection() -> None:
 
 
 def serve(rig: Rig, largest: int) -> None:
-    """Be a broker that takes batches up to a size and refuses what comes behind a refused one."""
+    """Answer as a broker that takes batches up to a size and nothing that follows a refused one."""
     for _ in range(200):
         if not rig.outstanding():
             return
@@ -270,7 +273,10 @@ def serve(rig: Rig, largest: int) -> None:
 
 
 def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:
-    """Parts keep numbers, order and futures, and are split again where they do not fit."""
+    """A batch that is too large is split, and its parts again, until every part fits.
+
+    The parts keep the numbers and the order of the whole, and each record gets its outcome.
+    """
     rig = Rig(batch_size=10_000).start()
     rig.send(8, poll=False)
     rig.poll()
@@ -307,9 +313,9 @@ def test_a_single_record_that_is_too_large_fails_alone() -> None:
 
 
 def test_a_split_with_a_full_window_behind_it_keeps_span_and_order() -> None:
-    """Parts may exceed the window; what was sent before is resent within it.
+    """A split behind which the window is full keeps the span and the order of the records.
 
-    The connection would take more.
+    The connection would take twenty requests; no more than five batches are outstanding.
     """
     rig = Rig(batch_size=1000, max_in_flight_requests_per_connection=20).start()
     rig.send()
@@ -350,7 +356,7 @@ def test_a_part_of_a_split_that_fails_leaves_the_others_in_order() -> None:
 
 
 def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
-    """A partition that its answer lacks is in doubt; no future hangs."""
+    """A partition that is missing from the answer is in doubt, and its batch is resent."""
     rig = Rig(partitions=2).start()
     for partition in (0, 1):
         rig.send(partition=partition, poll=False)
@@ -365,7 +371,10 @@ def test_a_partition_missing_from_the_answer_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("odd", ["doubled", "invented partition", "invented topic"])
 def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
-    """What an odd answer says rightly counts; what it owes is in doubt (KAFKA-4966)."""
+    """An answer with a doubled or invented entry closes the connection, but its right entry counts.
+
+    The batches whose answers the connection still owes are in doubt (KAFKA-4966).
+    """
     rig, (first, _second) = pipelined(2)
     entry = rig.entry(first, first.only, NONE, 7)
     strange = {
@@ -384,7 +393,7 @@ def test_an_answer_with_odd_entries_closes_the_connection(odd: str) -> None:
 
 
 def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> None:
-    """An answer without its request changes nothing, nor for another request."""
+    """An answer to a request that is not outstanding settles neither its batch nor another one."""
     rig, (first, second) = pipelined(2)
     rig.ack(first)
     first.done = False
@@ -396,7 +405,7 @@ def test_an_answer_to_a_request_that_is_not_outstanding_changes_nothing() -> Non
 
 
 def test_an_answer_is_matched_by_what_the_request_carried() -> None:
-    """Answers go by their request: metadata may have changed meanwhile (KAFKA-19397)."""
+    """An answer is matched with its request, although metadata may have changed (KAFKA-19397)."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]
@@ -410,7 +419,7 @@ def test_an_answer_is_matched_by_what_the_request_carried() -> None:
 def test_an_answer_for_a_topic_id_that_is_gone_is_no_stranger() -> None:
     """An answer may name a topic id that metadata no longer has (KAFKA-19397).
 
-    Nothing is settled twice, no counter is left behind, and the connection lives.
+    No record is settled twice, every counter returns to zero, and the connection stays open.
     """
     rig, (first, second) = pipelined(2)
     rig.ids[T] = topic_id(T, 1)
@@ -446,9 +455,10 @@ def test_offsets_count_from_the_base_offset() -> None:
 
 
 def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
-    """Sequences go on where a topic was unknown for a while (librdkafka #3672).
+    """The sequences of a topic that was unknown for a while go on (librdkafka #3672).
 
-    Were they to begin at 0 again, records would be deduplicated away: acknowledged and lost.
+    If they began at 0 again, the broker would take new records for duplicates: acknowledged and
+    lost.
     """
     rig, requests = pipelined(2)
     for request in requests:
@@ -462,7 +472,7 @@ def test_a_topic_that_vanishes_for_a_while_keeps_its_sequences() -> None:
 
 
 def test_a_recreated_topic_ends_doubt_at_once_and_starts_under_one_bumped_epoch() -> None:
-    """No batch of the former topic id is asked about (librdkafka #4898)."""
+    """When a topic is recreated, its batches in doubt end UNKNOWN at once, under one epoch bump."""
     rig, (first, *_) = pipelined(3)
     rig.send(4)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -509,7 +519,10 @@ def test_call_order_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -
 
 
 def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -> None:
-    """Only the head of a queue is looked at: behind a later record it would end late."""
+    """A record that a recreated topic moves to another partition ends at its own deadline.
+
+    Only the head of a queue is checked for expiry, so behind a later record it would end too late.
+    """
     rig, early, late = _recreated_with_one_partition_of_two()
     rig.refresh()
     rig.leaders[T, 0] = (-1, 1)
@@ -519,7 +532,7 @@ def test_a_deadline_is_kept_where_a_topic_is_recreated_with_fewer_partitions() -
 
 
 def test_partitions_that_are_added_take_records() -> None:
-    """Records go to partitions that were added."""
+    """A record for a partition that was added to its topic is delivered."""
     rig = Rig().start()
     rig.leaders[T, 1] = (1, 0)
     rig.refresh()
@@ -532,7 +545,7 @@ def test_partitions_that_are_added_take_records() -> None:
 
 
 def test_without_acknowledgements_a_written_record_is_unknown_without_an_error() -> None:
-    """With acks=0 a record is never ACKED."""
+    """With acks=0 a written record ends UNKNOWN without an error, and never ACKED."""
     rig = Rig(enable_idempotence=False, acks=0).start()
     rig.send(3)
     for request in rig.outstanding():
@@ -588,7 +601,7 @@ def test_without_idempotence_a_doubtful_record_expires_as_unknown() -> None:
 
 
 def test_memory_is_given_back_by_every_way_to_end() -> None:
-    """Every way to end gives the memory of a record back, once."""
+    """Every outcome of a record gives its memory back, once."""
     rig, requests = pipelined(4, delivery_timeout=20.0, request_timeout=5.0)
     rig.send(3)
     used = rig.core.budget.used
@@ -630,7 +643,7 @@ def test_a_flush_does_not_count_what_was_queued_after_it() -> None:
     ],
 )
 def test_every_way_a_request_can_end_reaches_its_record(end: str, status: object) -> None:
-    """The record is settled, and the next one is delivered in each case."""
+    """However a request ends, its record is settled and the next record is delivered."""
     rig = Rig(request_timeout=5.0, delivery_timeout=20.0).start()
     (outcome,) = rig.send()
     (request,) = rig.outstanding()

@@ -1,4 +1,4 @@
-"""The first-ack gate: one batch until the leader has shown that it knows the producer."""
+"""The first-ack gate: one batch in flight until the leader has shown that it knows the producer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .driver import (
 
 
 def test_one_batch_is_in_flight_until_the_first_acknowledgement() -> None:
-    """The first-ack gate: one batch until error NONE (KAFKA-15591).
+    """One batch is in flight until the first error NONE (KAFKA-15591).
 
-    Also KAFKA-14312, KAFKA-14359, KAFKA-19880 and franz-go #223.
+    See also KAFKA-14312, KAFKA-14359, KAFKA-19880 and franz-go #223.
     """
     rig = Rig().start()
     rig.send(8)
@@ -29,7 +29,7 @@ def test_one_batch_is_in_flight_until_the_first_acknowledgement() -> None:
 
 @pytest.mark.parametrize("code", [NOT_LEADER, NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE])
 def test_the_gate_closes_after_any_error(code: int) -> None:
-    """After an error the oldest batch goes alone until it is acknowledged."""
+    """After an error the oldest batch is sent alone until it is acknowledged."""
     rig, requests = pipelined(5)
     rig.fail(requests[0], code, poll=False)
     for request in requests[1:]:
@@ -55,7 +55,7 @@ def test_the_gate_is_closed_on_every_new_connection() -> None:
 
 
 def test_the_gate_is_closed_under_every_new_leader_epoch() -> None:
-    """A new leader epoch closes the gate without an error, also on the same broker."""
+    """A new leader epoch closes the gate, even without an error and on the same broker."""
     rig, requests = pipelined(2)
     for request in requests:
         rig.ack(request)

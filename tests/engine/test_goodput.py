@@ -12,7 +12,10 @@ def test_goodput_is_unknown_until_something_was_acknowledged() -> None:
 
 
 def test_goodput_of_pipelined_requests_counts_what_was_delivered_meanwhile() -> None:
-    """Five of 100 bytes in flight at RTT 1 s make 500 B/s, not 100."""
+    """Goodput counts all bytes that were delivered while a request was under way.
+
+    Five requests of 100 bytes in flight at a round trip of 1 s make about 500 B/s, and not 100.
+    """
     goodput = Goodput()
     for number in range(20):
         goodput.acknowledge(

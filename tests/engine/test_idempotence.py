@@ -45,9 +45,10 @@ def test_sequences_count_records_from_zero() -> None:
     [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 1, 1), (5 * 2**31 + 7, 7)],
 )
 def test_wire_sequences_wrap_to_zero(counter: int, wire: int) -> None:
-    """After 2^31 - 1 comes 0 (KAFKA-7693, franz-go v1.5.3, KafkaJS #1790).
+    """After sequence 2^31 - 1 comes 0 (KAFKA-7693, franz-go v1.5.3, KafkaJS #1790).
 
-    It is never negative, as in aiokafka's increment_sequence_number, and 2^31 - 1 is a sequence.
+    Sequence 2^31 - 1 itself is used, and none is negative, unlike with aiokafka's
+    `increment_sequence_number`.
     """
     assert wire_sequence(counter) == wire
 
@@ -76,7 +77,7 @@ def test_a_bump_raises_the_epoch_by_one() -> None:
 
 
 def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
-    """After epoch 32767 comes a new producer id (librdkafka #3720, Dekaf #3341)."""
+    """After epoch 32767 the ledger needs a new producer id (librdkafka #3720, Dekaf #3341)."""
     ledger = IdentityLedger()
     ledger.ask()
     ledger.grant(7, MAX_EPOCH - 1)
@@ -92,7 +93,7 @@ def test_the_last_epoch_gives_way_to_a_new_producer_id() -> None:
 
 
 def test_sequences_are_taken_at_drain_and_count_records() -> None:
-    """A record that waits behind the gate has no sequence yet."""
+    """Records take their sequences when they are sent, so those behind the gate have none yet."""
     rig = Rig(batch_size=1000, linger=0.01).start()
     rig.send(5)
     rig.tick(0.1)
@@ -106,7 +107,7 @@ def test_sequences_are_taken_at_drain_and_count_records() -> None:
 
 
 def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
-    """No Produce request goes before InitProducerId was answered."""
+    """No Produce request is sent before InitProducerId is answered."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -120,7 +121,10 @@ def test_nothing_is_sent_before_there_is_a_producer_id() -> None:
 
 
 def test_the_producer_id_is_asked_for_although_metadata_holds_the_only_slot() -> None:
-    """One request in flight, and that one Metadata, is no deadlock."""
+    """InitProducerId is sent once Metadata has left the connection's only request slot.
+
+    With one request in flight per connection the two must not block each other.
+    """
     rig = Rig(max_in_flight_requests_per_connection=1)
     rig.hold = (steps.FetchMetadata,)
     rig.core.accumulator.topic(T)
@@ -164,7 +168,7 @@ def test_a_producer_id_refused_retriably_is_asked_for_again(code: int) -> None:
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (5, -1), (-1, -1)])
 def test_a_success_without_a_producer_id_is_an_error(producer_id: int, epoch: int) -> None:
-    """InitProducerId's error NONE without an id or an epoch is taken for a failure."""
+    """An answer to InitProducerId with error NONE but without an id or an epoch is a failure."""
     rig = Rig()
     rig.hold = (steps.InitProducerId,)
     rig.start()
@@ -178,7 +182,7 @@ def test_a_success_without_a_producer_id_is_an_error(producer_id: int, epoch: in
 
 
 def test_sequences_wrap_with_batches_in_flight_and_are_retried_in_order() -> None:
-    """Batches are ordered by an unbounded counter, never by the sequence on the wire."""
+    """Batches are ordered by an unbounded counter, never by their sequences on the wire."""
     rig = Rig(batch_size=400).start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -214,7 +218,11 @@ def test_a_batch_that_begins_right_at_the_wrap_has_sequence_zero() -> None:
 
 
 def test_a_bump_renumbers_from_zero_what_was_refused_and_nothing_that_is_in_doubt() -> None:
-    """To renumber everything in flight would write what is in doubt a second time."""
+    """A bump renumbers the batches refused behind a failed one, from zero and in order.
+
+    Renumbering everything in flight would write a batch in doubt a second time; none is in doubt
+    here.
+    """
     rig, (first, second, third) = pipelined(3)
     rig.fail(first, TOPIC_AUTHORIZATION_FAILED, poll=False)
     for request in (second, third):
@@ -229,7 +237,10 @@ def test_a_bump_renumbers_from_zero_what_was_refused_and_nothing_that_is_in_doub
 
 
 def test_unknown_producer_id_bumps_once_and_retries_what_was_refused() -> None:
-    """Brokers before 2.5 forget a producer whose records retention removed."""
+    """UNKNOWN_PRODUCER_ID bumps the epoch once, and the refused batches are sent from sequence 0.
+
+    Brokers before 2.5 forget a producer whose records retention has removed.
+    """
     rig, requests = pipelined(3)
     for request in requests:
         rig.fail(request, UNKNOWN_PRODUCER_ID, poll=False)
@@ -243,7 +254,10 @@ def test_unknown_producer_id_bumps_once_and_retries_what_was_refused() -> None:
 
 
 def test_out_of_order_with_nothing_in_doubt_is_a_loss_a_bump_and_a_retry() -> None:
-    """The leader lacks what it had acknowledged; nothing can be written twice."""
+    """OUT_OF_ORDER with nothing in doubt counts as data loss; the batches go under a new epoch.
+
+    The leader lacks what it had acknowledged, so nothing can be written twice.
+    """
     rig, (first, second) = pipelined(2)
     rig.fail(first, OUT_OF_ORDER, poll=False)
     rig.fail(second, OUT_OF_ORDER, poll=False)

@@ -1,9 +1,9 @@
 """Brokers that know a retry by a range of sequences: `broker_dedup="range"` (KIP-758).
 
-Such a broker remembers the last batch only: DUPLICATE_SEQUENCE_NUMBER, and no offset, for what is
-inside the range; OUT_OF_ORDER_SEQUENCE_NUMBER outside of it; the offset for a duplicate of the
-newest batch. What a broker of that kind does is tested in `tests/producer/test_kip_758.py`; here
-the test gives the answers.
+Such a broker remembers only the last batch. It answers a duplicate of that batch with its offset,
+any other sequence inside the range with DUPLICATE_SEQUENCE_NUMBER and no offset, and a sequence
+outside of the range with OUT_OF_ORDER_SEQUENCE_NUMBER. `tests/producer/test_kip_758.py` tests the
+producer with a broker of that kind; here the test gives the answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ DEFAULT_RANGE = 10_000_000
 
 
 class RangeRig(Rig):
-    """A rig whose brokers name a range of sequences: one number, or one by broker id, or none."""
+    """A rig whose brokers name a range of sequences.
+
+    `told` is the range of all brokers, or the ranges by broker id, or None for brokers that name
+    none.
+    """
 
     def __init__(self, told: int | dict[int, int] | None = None, **options: Any) -> None:
         options.setdefault("broker_dedup", "range")
@@ -54,7 +58,7 @@ class RangeRig(Rig):
         self.core.on_answer(step, facts, self.now)
 
     def _check_span(self, part: Sent) -> None:
-        """Check the span of records that are not resolved: it is what binds."""
+        """Check that the sequences of unresolved records span no more than the range."""
         state = self.state(part.topic, part.partition)
         records = state.ledger.next - state.unresolved[0].base
         self.max_records = max(self.max_records, records)
@@ -68,7 +72,7 @@ class RangeRig(Rig):
 
 
 def running(told: int | None = None, **options: Any) -> RangeRig:
-    """Its gate is open: record 0 is acknowledged."""
+    """Make a rig whose first-ack gate is open, because record 0 is acknowledged."""
     rig = RangeRig(told, **options)
     rig.start()
     rig.send()
@@ -77,7 +81,7 @@ def running(told: int | None = None, **options: Any) -> RangeRig:
 
 
 def doubted(count: int = 5, **options: Any) -> RangeRig:
-    """Sequences 1 to `count` were in flight when the connection was lost; 1 is resent alone."""
+    """Make a rig whose connection was lost with `count` batches in flight; 1 is resent alone."""
     rig = running(**options)
     rig.send(count)
     rig.lose()
@@ -95,14 +99,17 @@ def probes_of(rig: Rig) -> dict[int, Request]:
 
 
 def test_in_range_mode_no_number_of_batches_binds_but_the_connections() -> None:
-    """Five is the window of a broker that knows a retry by its batches, not by a range."""
+    """In range mode only the connection's limit bounds the batches in flight.
+
+    Five is the window of brokers that know a retry by its batch.
+    """
     rig = running()
     rig.send(60)
     assert rig.sequences == list(range(1, 51))
 
 
 def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
-    """Sending stops at the range, and goes on when the oldest batch is acknowledged."""
+    """Sending stops when unresolved sequences fill the range, until the oldest is resolved."""
     rig = running(told=10)
     rig.send(30)
     assert rig.sequences == list(range(1, 11))
@@ -117,7 +124,10 @@ def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
 
 @pytest.mark.parametrize("told", [1, 7, 10, 11])
 def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
-    """A broker takes what lies below its range for a sequence of the future."""
+    """Unresolved records never span more than the range, however many records a batch has.
+
+    A broker takes a sequence below its range for one of the future.
+    """
     rig = running(told=told, batch_size=1000)
     rig.send(40, size=150)
     rig.ack_all()
@@ -127,7 +137,7 @@ def test_batches_of_many_records_never_reach_past_the_range(told: int) -> None:
 
 
 def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
-    """The range is 10,000,000 until DescribeConfigs tells the broker's."""
+    """The range is 10,000,000 until DescribeConfigs names the broker's own."""
     assert running().cap == DEFAULT_RANGE
     assert running(told=12_345).cap == 12_345
     assert running(told=50_000_000).cap == 50_000_000, "wider than the default"
@@ -135,12 +145,12 @@ def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
 
 @pytest.mark.parametrize("told", [SEQUENCE_CAP, SEQUENCE_CAP + 1, 10**18 - 1])
 def test_no_broker_widens_the_range_past_half_of_all_sequences(told: int) -> None:
-    """The range is 2^30 at most, so that before and after stay distinct."""
+    """The range is 2^30 at most, so that a sequence is always either before or after another."""
     assert running(told=told).cap == SEQUENCE_CAP == 1 << 30
 
 
 def test_the_narrowest_range_of_all_brokers_counts() -> None:
-    """The narrowest range counts, for a leader can move to any broker."""
+    """The narrowest range of all brokers counts, because a leader can move to any broker."""
     rig = RangeRig({1: 900, 2: 300}, brokers=2, partitions=2)
     rig.leaders["t", 1] = (2, 0)
     rig.start()
@@ -151,7 +161,10 @@ def test_the_narrowest_range_of_all_brokers_counts() -> None:
 
 
 def test_a_config_name_alone_never_enters_the_mode() -> None:
-    """A name is no proof: brokers of today return any config that somebody has set."""
+    """Range mode is never entered because a broker names the config.
+
+    Brokers of today return any config that somebody has set, also one that they do not know.
+    """
     rig = RangeRig(10, broker_dedup="window")
     rig.start()
     rig.send()
@@ -159,7 +172,7 @@ def test_a_config_name_alone_never_enters_the_mode() -> None:
 
 
 def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> None:
-    """The option for one answer does not silence the other question."""
+    """Brokers are asked for their range although the option gives the expiration."""
     assert running(told=77, producer_id_expiration=3600).cap == 77
 
 
@@ -167,10 +180,10 @@ def test_a_broker_in_range_mode_is_asked_although_the_expiration_is_given() -> N
 
 
 def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
-    """DUPLICATE has no offset and is no success; error NONE of the newest proves all.
+    """DUPLICATE acknowledges nothing; error NONE for the newest batch acknowledges all below it.
 
-    It comes before the batch is replicated. A duplicate of the newest batch is answered with its
-    offset.
+    A broker answers DUPLICATE before the batch is replicated, and without an offset. A duplicate of
+    the newest batch is answered with its offset.
     """
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)
@@ -189,7 +202,10 @@ def test_a_duplicate_inside_the_range_is_resolved_by_the_newest_batch() -> None:
 
 
 def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -> None:
-    """b1 to b3 arrived, b4 and b5 did not: b5 is of the future, b4 is the next."""
+    """Batches that the broker never got are appended, while those it has are answered DUPLICATE.
+
+    b1 to b3 arrived, b4 and b5 did not: b5 is ahead of the log, and b4 is the next in sequence.
+    """
     rig = doubted()
     rig.fail(rig.outstanding()[0], DUPLICATE)
     rig.tick(1.0)
@@ -207,7 +223,7 @@ def test_what_the_broker_never_got_is_appended_while_the_rest_is_a_duplicate() -
 
 
 def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up() -> None:
-    """Two passes of DUPLICATE are no refusal."""
+    """A batch that is always answered DUPLICATE is asked about again and never given up."""
     rig = doubted(2)
     refuse_until(rig, lambda: rig.polls > 200, DUPLICATE)
     assert rig.state().in_doubt == 2
@@ -217,7 +233,10 @@ def test_a_duplicate_that_is_not_committed_yet_is_asked_again_and_never_given_up
 
 
 def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
-    """In the range although it was refused: something was accepted over it."""
+    """DUPLICATE for a batch that was always refused is data loss, and the batch ends UNKNOWN.
+
+    Its numbers are in the broker's range, so another batch was accepted under them.
+    """
     rig = running()
     rig.send()
     rig.fail(rig.outstanding()[0], NOT_LEADER)
@@ -230,7 +249,10 @@ def test_a_duplicate_of_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
-    """Retrying as before would go on for ever on a true gap."""
+    """OUT_OF_ORDER in range mode ends in UNKNOWN after two passes of probes.
+
+    Retrying as before would go on for ever at a true gap.
+    """
     rig = doubted(3)
     while rig.state().unresolved:
         wait_until(rig, lambda: bool(rig.outstanding()))
@@ -238,7 +260,7 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
         assert len(rig.everything) < 20
     assert rig.statuses[1:] == [UNKNOWN] * 3
     assert rig.core.counters.data_loss_events == 1
-    # The head once, and every batch in each of two passes.
+    # The oldest batch is resent once, and every batch in each of two passes.
     resent = [r.sequence for r in rig.everything[4:]]
     assert resent == [1, 3, 2, 1, 3, 2, 1]
     rig.send()
@@ -250,7 +272,10 @@ def test_out_of_order_takes_the_ladder_and_does_not_loop() -> None:
 
 
 def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
-    """After 2147483647 comes 0; a bump there would abort transactions."""
+    """After sequence 2147483647 comes 0, and the epoch stays.
+
+    A bump at the wrap would abort transactions.
+    """
     rig = running()
     rig.jump(SEQUENCE_MODULUS - 3)
     rig.send(6)
@@ -274,7 +299,7 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
 
 
 def test_the_span_of_unresolved_records_stays_below_its_cap() -> None:
-    """With nothing unresolved one batch may always go (KIP-758)."""
+    """Nothing is sent while the span is at its cap, but one batch may go once none is left."""
     rig, requests = pipelined(2, version=14)
     state = rig.state()
     state.ledger.next = state.unresolved[0].base + 2**29

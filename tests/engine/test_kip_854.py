@@ -1,8 +1,9 @@
 """A broker may forget a producer (KIP-854), and a partition where it may have is suspect.
 
-First what the embedded broker forgets, and when; then what the engine does where a broker may have
-forgotten: no implicit acknowledgement, no probing, no resend, but reading the log back; and
-`in_doubt="resend"`, which gives the promise of no duplicates up.
+The first tests are of what the embedded broker forgets, and when. The others are of the engine
+where a broker may have forgotten the producer: a success acknowledges nothing below it, and batches
+in doubt are neither probed nor resent but read back from the log. With `in_doubt="resend"` the
+engine resends them and gives up the promise of no duplicates.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def known(replica: Replica) -> set[int]:
 
 
 def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() -> None:
-    """producer.id.expiration.ms is a day by default, and at least 1."""
+    """The broker's producer.id.expiration.ms is a day by default, and at least 1."""
     assert BROKER_CONFIGS[EXPIRATION].default == "86400000"
     BROKER_CONFIGS[EXPIRATION].check("1")
     with pytest.raises(ValueError, match="at least 1"):
@@ -71,7 +72,10 @@ def test_a_producer_has_its_own_timeout_of_a_day_and_at_least_a_millisecond() ->
 
 
 def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
-    """It can be set for the cluster or for one broker; the next check goes by it."""
+    """producer.id.expiration.ms can be changed while a broker runs, for all or for that broker.
+
+    The broker's own value counts before the cluster's, and the next check uses it.
+    """
     cluster, client, replica = broker()
     client.produce(idempotent_batch(0))
     cluster.run_until(60.0)
@@ -88,7 +92,10 @@ def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
 
 
 def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
-    """As in Kafka since KIP-360, although KIP-854 says that it does."""
+    """A producer whose last write retention removes is not forgotten.
+
+    Kafka behaves so since KIP-360, although KIP-854 says the opposite.
+    """
     room = str(3 * len(idempotent_batch(0)))
     _, client, replica = broker(**{"log.retention.bytes": room})
     client.produce(idempotent_batch(0, producer_id=1))
@@ -101,7 +108,7 @@ def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
 
 
 def test_who_was_forgotten_is_not_told() -> None:
-    """A broker without state takes any sequence, and the same bytes a second time."""
+    """A broker that forgot a producer takes any sequence, and the same bytes a second time."""
     cluster, client, _ = broker(**{EXPIRATION: "5000"})
     answers = []
     for _ in range(2):
@@ -112,7 +119,10 @@ def test_who_was_forgotten_is_not_told() -> None:
 
 
 def test_the_last_batch_counts_by_its_newest_record() -> None:
-    """Age counts from the batch appended last, not from the newest one nor from idleness."""
+    """A producer's age counts from the newest record of the batch that it appended last.
+
+    It does not count from its newest record of all, nor from when it became idle.
+    """
     cluster, client, replica = broker()
     old = START_MS - int(25 * HOUR * 1000)
     client.produce(idempotent_batch(0))
@@ -128,7 +138,7 @@ def test_the_last_batch_counts_by_its_newest_record() -> None:
 
 
 class DatedCore(ProducerCore):
-    """A core with a wall clock: `age` seconds past the stamps of the records of `Rig`."""
+    """A core with a wall clock that is `age` seconds ahead of the timestamps of `Rig`'s records."""
 
     age = 0.0
     stamp_ms: int | None = None
@@ -141,7 +151,7 @@ class DatedCore(ProducerCore):
 
 
 class DatedRig(Rig):
-    """Records are `age` seconds old; a page of the log is read when the test says so."""
+    """A rig whose records are `age` seconds old, and in which the test answers reads of the log."""
 
     core: DatedCore
 
@@ -164,13 +174,13 @@ class DatedRig(Rig):
             super()._perform(step)
 
     def now_stamp(self) -> int:
-        """Return what a broker's clock says now, in milliseconds."""
+        """Return the time of a broker's clock, in milliseconds since the epoch."""
         return int(self.core.wall_ms(self.now))
 
     def page(
         self, *stored: tuple[Request, int], code: int = 0, high_watermark: int | None = None
     ) -> None:
-        """Answer the oldest question: these requests' batches at these offsets."""
+        """Answer the oldest read of the log with these requests' batches at these offsets."""
         step = self.held.pop(0)
         assert isinstance(step, steps.ReadBack)
         data = b"".join(
@@ -185,7 +195,7 @@ class DatedRig(Rig):
 
 
 def dated(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]]:
-    """Record 0 is acknowledged at offset 0; sequences 1 to `batches` are in flight."""
+    """Make a rig with record 0 acknowledged at offset 0, and batches 1 to `batches` in flight."""
     rig = DatedRig(**options)
     rig.start()
     rig.send()
@@ -195,7 +205,7 @@ def dated(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]
 
 
 def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Request]]:
-    """And then their connection was lost."""
+    """Make a rig like that of `dated`, whose connection was then lost."""
     rig, requests = dated(batches, **options)
     assert len(requests) == batches
     rig.lose()
@@ -207,14 +217,20 @@ def doubted(batches: int = 3, **options: Any) -> tuple[DatedRig, Sequence[Reques
 def test_records_older_than_half_the_expiration_make_a_partition_suspect(
     age: float, suspect: bool
 ) -> None:
-    """The other half of the expiration is for clock skew and delivery."""
+    """Records older than half the expiration make a partition suspect.
+
+    The other half is for clock skew and for the time of delivery.
+    """
     rig, _ = dated(age=age)
     rig.poll()
     assert rig.state().suspicion.suspect is suspect
 
 
 def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
-    """Simulation seed 42715: the broker's own clock was not set back with ours."""
+    """Records that are stamped after our clock was set back make a partition suspect.
+
+    The broker's clock was not set back with ours, so they are old for it (simulation seed 42715).
+    """
     rig, (first,) = dated(1, age=0.0)
     rig.ack(first, 1)
     assert not rig.state().suspicion.suspect
@@ -226,7 +242,10 @@ def test_a_clock_that_is_set_back_makes_new_records_old() -> None:
 
 
 def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
-    """With b1 of now and b2 of yesterday, b2 decides."""
+    """The oldest of the unresolved records decides whether a partition is suspect.
+
+    A batch of 13 hours ago lies between two of now.
+    """
     rig = DatedRig(age=0.0)
     rig.start()
     rig.send()
@@ -243,7 +262,7 @@ def test_the_oldest_of_the_unresolved_counts_and_not_the_newest() -> None:
 
 
 def test_log_append_time_cures_what_old_records_spoiled() -> None:
-    """With LogAppendTime the broker remembers by its own time, which its answer names."""
+    """A LogAppendTime in the answer ends suspicion: the broker remembers by its own time."""
     for told, suspect in [(True, False), (False, True)]:
         rig, requests = dated(1)
         rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp() if told else -1)
@@ -254,7 +273,10 @@ def test_log_append_time_cures_what_old_records_spoiled() -> None:
 
 
 def test_log_append_time_vouches_for_what_is_unresolved() -> None:
-    """It is appended after what was acknowledged, by whose time the broker remembers."""
+    """A LogAppendTime in an answer also keeps later, unresolved batches from being suspect.
+
+    They are appended after the acknowledged batch, by whose append time the broker remembers.
+    """
     rig, requests = dated(1)
     rig.ack(requests[0], 1, log_append_time_ms=rig.now_stamp())
     rig.send()
@@ -266,7 +288,10 @@ def test_log_append_time_vouches_for_what_is_unresolved() -> None:
 
 
 def test_the_stamp_of_a_stored_copy_is_no_log_append_time() -> None:
-    """A broker answers a resend with the stored timestamp, with CreateTime as well."""
+    """The timestamp in the answer to a resend is not taken for a LogAppendTime.
+
+    A broker answers a resend with the timestamp it stored, even if that is a CreateTime.
+    """
     rig, requests = dated(1, age=0.0)
     created = requests[0].only.batch.max_timestamp_ms
     rig.ack(requests[0], 1, log_append_time_ms=created)
@@ -286,7 +311,10 @@ def test_log_append_time_vouches_for_no_longer_than_the_broker_remembers() -> No
 
 
 def test_a_later_success_acknowledges_nothing_below_it() -> None:
-    """Without state a leader accepts any sequence, so a success proves nothing below it."""
+    """In a suspect partition a success acknowledges no batch below it.
+
+    A leader without state accepts any sequence.
+    """
     for age, below in [(0.0, ACKED), (13 * HOUR, PENDING)]:
         rig, (first, second, third) = dated(age=age)
         rig.fail(first, REQUEST_TIMED_OUT, poll=False)
@@ -297,7 +325,10 @@ def test_a_later_success_acknowledges_nothing_below_it() -> None:
 
 
 def test_what_is_in_doubt_is_read_and_not_resent() -> None:
-    """The log is read from behind the last acknowledged offset; what is found is ACKED."""
+    """Batches in doubt in a suspect partition are read back, not resent; found ones are ACKED.
+
+    The log is read from behind the last acknowledged offset on.
+    """
     rig, requests = doubted()
     assert not rig.outstanding(), "a resend could be appended a second time"
     (step,) = rig.held
@@ -309,7 +340,10 @@ def test_what_is_in_doubt_is_read_and_not_resent() -> None:
 
 
 def test_what_is_not_found_in_the_log_is_unknown_and_a_bump() -> None:
-    """Not found proves nothing: a request may still wait in the broker."""
+    """Batches in doubt that are not found in the log end UNKNOWN, and the epoch is bumped.
+
+    That a batch is not found proves nothing: its request may still wait in the broker.
+    """
     rig, requests = doubted()
     rig.page((requests[0], 1))
     assert rig.statuses[1:] == [ACKED, UNKNOWN, UNKNOWN]
@@ -321,7 +355,10 @@ def test_what_is_not_found_in_the_log_is_unknown_and_a_bump() -> None:
 
 
 def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
-    """Somebody else's batches fill the pages between ours."""
+    """The log is read page by page up to the high watermark.
+
+    Other producers' batches lie between ours.
+    """
     rig, requests = doubted(2)
     rig.page((requests[0], 1), high_watermark=50)
     assert rig.outcomes[1].status is ACKED
@@ -334,10 +371,10 @@ def test_the_log_is_read_page_by_page_up_to_the_high_watermark() -> None:
 
 
 def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
-    """Simulation seed 37036.
+    """A refused batch below one that is found in the log ends NOT_WRITTEN (simulation seed 37036).
 
-    The broker had forgotten us in between and accepted the later batch; the refused one could only
-    come after it.
+    The broker had forgotten us and accepted the later batch, so the refused one could only come
+    after it.
     """
     rig, (first, second) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
@@ -355,7 +392,10 @@ def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
 
 
 def test_what_was_refused_below_what_is_not_found_is_sent_again() -> None:
-    """Under a new epoch, which fences the copies that may still wait."""
+    """A refused batch below one that is not found in the log is sent again under a new epoch.
+
+    The new epoch fences copies of the other batch that may still wait in the broker.
+    """
     rig, (first, _) = dated(2)
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
     rig.lose()
@@ -369,7 +409,7 @@ def test_what_was_refused_below_what_is_not_found_is_sent_again() -> None:
 
 
 def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
-    """Its producer id, epoch and base sequence make it ours, all three."""
+    """A batch in the log is ours only if its producer id, epoch and base sequence all match."""
     rig, requests = doubted(1)
     step = rig.held.pop(0)
     other = idempotent_batch(
@@ -385,7 +425,10 @@ def test_a_batch_of_another_epoch_with_the_same_sequence_is_not_ours() -> None:
 
 
 def test_without_read_what_is_in_doubt_is_unknown_and_read_is_not_asked_for_again() -> None:
-    """READ is not granted: one refusal for each connection."""
+    """Without READ permission batches in doubt end UNKNOWN, and the log is not read again.
+
+    One refusal counts for its connection.
+    """
     rig, _ = doubted()
     rig.page(code=TOPIC_AUTHORIZATION_FAILED)
     rig.tick(1.0)
@@ -410,7 +453,7 @@ def test_without_any_acknowledged_offset_there_is_nowhere_to_read_from() -> None
 
 @pytest.mark.parametrize("code", [NOT_LEADER, ErrorCode.leader_not_available])
 def test_a_leader_that_moved_meanwhile_is_asked_again(code: int) -> None:
-    """A retriable refusal of Fetch is no answer to the question."""
+    """The log is read again after a retriable refusal of Fetch."""
     rig, requests = doubted(1)
     rig.page(code=code)
     assert rig.outcomes[1].status is PENDING
@@ -420,7 +463,7 @@ def test_a_leader_that_moved_meanwhile_is_asked_again(code: int) -> None:
 
 
 def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None:
-    """Of it no copy can be anywhere."""
+    """A rejected batch of a suspect partition is resent, because no copy of it can be anywhere."""
     rig, (first,) = dated(1)
     rig.fail(first, NOT_ENOUGH_REPLICAS)
     rig.tick(1.0)
@@ -430,7 +473,10 @@ def test_a_rejected_batch_of_a_suspect_partition_is_sent_again_as_ever() -> None
 
 
 def test_a_suspect_partition_is_not_probed() -> None:
-    """OUT_OF_ORDER is no evidence any more by the time that the probes arrive."""
+    """A suspect partition is read back and not probed.
+
+    By the time that probes arrive, OUT_OF_ORDER is no evidence any more.
+    """
     rig, (first, second) = dated(2, age=0.0)
     rig.fail(first, REQUEST_TIMED_OUT, poll=False)
     rig.fail(second, OUT_OF_ORDER)
@@ -444,7 +490,10 @@ def test_a_suspect_partition_is_not_probed() -> None:
 
 
 def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() -> None:
-    """Close a suspect partition's gate only one second after error NONE (docs/decisions.md)."""
+    """A suspect partition's gate closes once nothing was outstanding for a second.
+
+    The reason is in docs/decisions.md.
+    """
     for age, together in [(0.0, 3), (13 * HOUR, 1)]:
         rig, requests = dated(1, age=age)
         rig.ack(requests[0], 1)
@@ -463,7 +512,11 @@ def test_the_gate_of_a_suspect_partition_closes_when_nothing_is_outstanding() ->
 def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_acknowledges(
     moved: bool,
 ) -> None:
-    """What the new leader knows of us, nobody has said."""
+    """A partition that is suspect when its leader changes stays so until the new one acknowledges.
+
+    Nothing has shown what the new leader knows of the producer. Without the change the partition is
+    not suspect any more once the old records are resolved.
+    """
     rig = DatedRig(age=0.0)
     rig.start()
     rig.send()
@@ -489,7 +542,7 @@ def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_ackn
 
 
 def test_another_identity_leaves_suspicion_behind() -> None:
-    """A new epoch begins at 0 wherever the old one stood."""
+    """A new epoch ends suspicion, because it begins at sequence 0 wherever the old one stood."""
     rig, _ = doubted(1)
     rig.page()
     rig.core.stamp_ms = rig.now_stamp()
@@ -500,7 +553,7 @@ def test_another_identity_leaves_suspicion_behind() -> None:
 
 
 def test_every_start_takes_a_new_producer_id() -> None:
-    """A producer without a transactional id has nothing to take up."""
+    """Each producer without a transactional id requests a new producer id when it starts."""
     asked = []
     for _ in range(2):
         rig = DatedRig(age=0.0)
@@ -527,7 +580,10 @@ def test_the_cures_are_named_once() -> None:
 def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
     expiration: float, warned: bool
 ) -> None:
-    """One warning is logged, whether a broker or the option named the expiration."""
+    """A delivery timeout that is not below half the expiration is warned of once.
+
+    The expiration is known from a broker or from the option.
+    """
     told = DatedRig(age=0.0, brokers=2, partitions=2, delivery_timeout=120.0)
     told.told = {1: expiration, 2: expiration}
     told.leaders["t", 1] = (2, 0)
@@ -541,7 +597,7 @@ def test_a_delivery_timeout_not_below_half_the_expiration_is_warned_of_once(
 
 
 def test_the_shortest_memory_of_all_brokers_counts() -> None:
-    """The expiration is each broker's own config; the shortest counts."""
+    """The shortest expiration of all brokers counts, because each broker has its own config."""
     rig = DatedRig(age=0.0, brokers=2, partitions=2)
     rig.told = {1: 5000.0, 2: 1000.0}
     rig.leaders["t", 1] = (2, 0)
@@ -563,7 +619,10 @@ def test_the_option_counts_where_brokers_may_not_be_asked() -> None:
 
 
 def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
-    """The same bytes, oldest first, and no reading: at the price of a possible duplicate."""
+    """With in_doubt="resend" a suspect partition is resent, oldest first, and not read back.
+
+    The bytes are the same; a duplicate is possible.
+    """
     rig, requests = doubted(in_doubt="resend")
     assert not rig.held
     assert rig.sequences == [1]
@@ -575,7 +634,10 @@ def test_resend_mode_resends_also_where_the_broker_may_have_forgotten() -> None:
 
 
 def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None:
-    """Two refused passes: the event is raised, and the records are written anew in order."""
+    """With in_doubt="resend" batches that two passes did not find are sent under a new epoch.
+
+    The data loss is counted, and the records are written in order.
+    """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):
         wait_until(rig, lambda: bool(rig.outstanding()))
@@ -594,9 +656,10 @@ def test_resend_mode_resends_under_a_new_epoch_what_no_probe_has_found() -> None
 
 
 def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_last() -> None:
-    """The first of them is refused for good.
+    """With in_doubt="resend" batches are renumbered again where the first of them is refused.
 
-    Those after it would leave its number out, and only a leader without state takes that.
+    The batches after the refused one would leave out its number, which only a leader without state
+    accepts.
     """
     rig, _ = doubted(age=0.0, in_doubt="resend", request_timeout=10.0)
     while rig.state().ledger.identity == (4001, 0):
@@ -614,7 +677,7 @@ def test_resend_mode_takes_new_numbers_again_for_what_was_never_sent_under_the_l
 
 
 def test_resend_mode_keeps_the_deadline() -> None:
-    """A record whose time is up ends UNKNOWN in either mode."""
+    """With in_doubt="resend" too, a record whose deadline passes ends UNKNOWN."""
     rig, _ = doubted(1, age=0.0, in_doubt="resend", delivery_timeout=40.0)
     wait_until(rig, lambda: rig.outcomes[1].status is not PENDING)
     assert rig.outcomes[1].status in {UNKNOWN, NOT_WRITTEN}

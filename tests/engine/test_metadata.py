@@ -38,7 +38,10 @@ def test_a_want_while_a_request_is_on_its_way_is_not_forgotten() -> None:
 
 
 def test_failures_and_useless_answers_back_off() -> None:
-    """A8: no metadata storm. `enough` ends it."""
+    """The delay before the next request doubles with each failure and each useless answer.
+
+    An answer that is enough resets the delay.
+    """
     wanted = refresher()
     waits = []
     now = 0.0

@@ -1,4 +1,4 @@
-"""A long Metadata answer on its way into the view, and the lists that partitioners get."""
+"""How a long Metadata answer is merged in slices, and which lists partitioners get."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def test_until_the_end_a_topic_never_has_another_number_of_partitions() -> None:
 
 
 def test_a_leader_that_is_heard_of_between_two_pieces_is_kept() -> None:
-    """KIP-951: a Produce answer names it while older metadata is being merged."""
+    """A leader that a Produce answer names between two slices of a merge is kept (KIP-951).
+
+    The metadata that is being merged is older than the Produce answer.
+    """
     view = ClusterView()
     MetadataMerge(view, update(3 * SLICE)).finish()
     merge = MetadataMerge(view, update(3 * SLICE, leader=-1, epoch=1))
@@ -94,7 +97,10 @@ def test_the_lists_are_those_of_the_partitions(answers: list[list[tuple[int, int
 
 
 def test_a_partitioner_gets_the_same_lists_until_metadata_changes_them() -> None:
-    """They were sorted for each record before."""
+    """A partitioner gets the same two list objects until metadata changes them.
+
+    They are not sorted anew for each record.
+    """
     given_lists: list[tuple[Sequence[int], Sequence[int]]] = []
 
     def partitioner(_key: bytes | None, everything: Sequence[int], available: Sequence[int]) -> int:
@@ -123,7 +129,10 @@ def test_a_partitioner_gets_the_same_lists_until_metadata_changes_them() -> None
 
 
 def test_a_produce_request_has_a_thousand_partitions_at_most() -> None:
-    """Its answer settles as many batches in one piece."""
+    """A Produce request carries a thousand partitions at most.
+
+    Its answer settles that many batches in one piece.
+    """
     rig = Rig(partitions=2_500, max_request_size=1 << 24).start()
     for partition in range(2_500):
         rig.send(1, partition=partition, poll=False)

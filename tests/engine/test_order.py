@@ -1,4 +1,4 @@
-"""What goes where and in which order: leaders that move, retries, partitions of a request."""
+"""Where batches go and in which order: moved leaders, retries, the partitions of a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .driver import (
 
 
 def test_the_old_leader_is_drained_before_the_new_one_is_written_to() -> None:
-    """Nothing goes to the new leader while the old one owes answers (aiokafka #228)."""
+    """Nothing is sent to the new leader while the old one owes answers (aiokafka #228)."""
     rig, requests = pipelined(3, brokers=2)
     rig.move_leader(2, 1, seconds=0.5)
     rig.send(3)
@@ -38,7 +38,7 @@ def test_the_old_leader_is_drained_before_the_new_one_is_written_to() -> None:
 
 
 def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
-    """A leader that loses and regains its partition has another leader epoch."""
+    """A leader that regains its partition under a new leader epoch is drained like another one."""
     rig, requests = pipelined(2, brokers=2)
     rig.move_leader(1, 2, seconds=0.5)
     rig.send(3)
@@ -49,7 +49,10 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 
 
 def test_a_silent_deposed_leader_does_not_hold_up_its_successor() -> None:
-    """Its connection is closed after max(3 RTT, 2 s), and its batches go to the new leader."""
+    """A silent former leader's connection is closed after max(3 RTT, 2 s).
+
+    The batches that it owes answers for go to the new leader.
+    """
     rig, _ = pipelined(2, brokers=2)
     began = rig.now
     rig.move_leader(2, 1, seconds=0.5)
@@ -62,7 +65,7 @@ def test_a_silent_deposed_leader_does_not_hold_up_its_successor() -> None:
 
 
 def test_stale_metadata_does_not_move_a_partition_back() -> None:
-    """Metadata of an older leader epoch is ignored."""
+    """Metadata with an older leader epoch does not move a partition back."""
     rig, requests = pipelined(1, brokers=2)
     rig.ack(requests[0])
     rig.move_leader(2, 5)
@@ -81,9 +84,9 @@ def test_stale_metadata_does_not_move_a_partition_back() -> None:
 def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind(
     batches: int,
 ) -> None:
-    """The refused batches go first, in order (kafka-python #2937, Sarama #1430).
+    """After a retriable error the refused batches are resent in order, and new ones follow.
 
-    Also Sarama #3354.
+    See kafka-python #2937, Sarama #1430 and Sarama #3354.
     """
     rig, requests = pipelined(batches)
     rig.fail(requests[0], NOT_LEADER, poll=False)
@@ -120,7 +123,7 @@ def test_a_retriable_error_on_any_of_five_keeps_the_order(failing: int) -> None:
 
 
 def test_a_partition_backs_off_by_itself() -> None:
-    """Another partition of the same broker goes on meanwhile."""
+    """A partition that backs off does not hold up another partition of the same broker."""
     rig = Rig(partitions=2).start()
     rig.send(partition=0)
     rig.send(partition=1)
@@ -155,7 +158,7 @@ def test_back_off_grows_and_ends_with_a_success() -> None:
 
 
 def test_the_back_off_is_skipped_when_the_leader_has_moved() -> None:
-    """A new leader is written to at once."""
+    """A refused batch is sent to a new leader at once, without waiting for the back-off."""
     rig = Rig(brokers=2, retry_backoff=5.0, retry_backoff_max=60.0).start()
     rig.tick(20.0)
     rig.send()
@@ -167,7 +170,7 @@ def test_the_back_off_is_skipped_when_the_leader_has_moved() -> None:
 
 
 def test_a_leader_hint_of_an_unknown_broker_is_followed_with_its_address() -> None:
-    """The address of a leader comes with the hint (KIP-951)."""
+    """A leader named in a Produce answer is reached at the address in that answer (KIP-951)."""
     from aioidem._protocol.produce import LeaderNode
 
     rig = Rig().start()
@@ -188,7 +191,7 @@ def test_an_old_leader_hint_is_ignored() -> None:
 
 
 def test_partial_success_is_judged_partition_by_partition() -> None:
-    """Each partition of an answer has its own code and verdict."""
+    """Each partition of an answer is judged by its own error code."""
     rig = Rig(partitions=3).start()
     for partition in range(3):
         rig.send(partition=partition, poll=False)
@@ -227,7 +230,7 @@ def test_one_request_takes_one_batch_of_every_partition_that_is_ready_and_once()
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_retry_goes_before_what_waits_and_is_on_its_way_once(idempotent: bool) -> None:
-    """A retry goes first: in sequence order with idempotence, and at the head without."""
+    """A batch to be retried is sent before all that wait, and is in one request only."""
     rig = Rig(enable_idempotence=idempotent, max_in_flight_requests_per_connection=2).start()
     rig.send()
     rig.ack(rig.outstanding()[0])
@@ -251,7 +254,7 @@ def test_a_retry_goes_before_what_waits_and_is_on_its_way_once(idempotent: bool)
 def order_of_appends(*, idempotent: bool, in_flight: int) -> list[bytes | None]:
     """Return the log of a broker that refuses the second of ten batches once.
 
-    With idempotence it refuses what is out of sequence then, too.
+    With idempotence the broker also refuses the batches that are out of sequence then.
     """
     rig = Rig(enable_idempotence=idempotent, max_in_flight_requests_per_connection=in_flight)
     rig.start()
@@ -278,7 +281,7 @@ def order_of_appends(*, idempotent: bool, in_flight: int) -> list[bytes | None]:
 
 
 def test_one_in_flight_without_idempotence_keeps_the_order() -> None:
-    """The batch that failed is the next one to go."""
+    """Without idempotence one request in flight keeps the order: a failed batch is sent next."""
     log = order_of_appends(idempotent=False, in_flight=1)
     assert log == sorted(log, key=lambda value: value or b"")
 
@@ -288,14 +291,17 @@ def test_one_in_flight_without_idempotence_keeps_the_order() -> None:
 def test_only_several_in_flight_without_idempotence_can_change_the_order(
     idempotent: bool, in_flight: int
 ) -> None:
-    """There, and nowhere else, a retry lands behind what was in flight with it."""
+    """Only several requests in flight without idempotence change the order of the records.
+
+    A retry then lands behind the batches that were in flight with it.
+    """
     log = order_of_appends(idempotent=idempotent, in_flight=in_flight)
     kept = log == sorted(log, key=lambda value: value or b"")
     assert kept is (idempotent or in_flight == 1)
 
 
 def test_nothing_new_goes_while_anything_is_in_doubt_or_waits_for_its_retry() -> None:
-    """While a batch is retried it is the only one in flight."""
+    """While a batch is retried it is the only one in flight, and new batches wait."""
     rig, requests = pipelined(3)
     rig.send(2)
     rig.lose()

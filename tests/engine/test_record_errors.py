@@ -1,4 +1,4 @@
-"""KIP-467: what a broker names in a refusal, believed as far as it can be true."""
+"""Records that a broker names in a refusal (KIP-467), and which of them are believed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Named = tuple[tuple[int, str | None], ...]
 
 
 def three_in_a_batch(behind: int = 0, **options: object) -> tuple[Rig, Request]:
-    """Send records 1 to 3 in one batch, and `behind` more batches of three behind it.
+    """Send records 1 to 3 in one batch, and `behind` more batches of three after it.
 
-    The gate is open.
+    The first-ack gate is open.
     """
     rig = Rig(batch_size=1000, linger=0.1, **options).start()  # type: ignore[arg-type]
     rig.send()

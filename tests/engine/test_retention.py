@@ -1,6 +1,6 @@
 """A broker that says how many batches it retains, and retains fewer.
 
-What convicts it, what does not, and what follows.
+The tests are about what proves that, what does not, and what the producer does then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ IN_DOUBT = 20
 
 
 def cut_with_twenty(**options: object) -> Rig:
-    """Twenty batches sent on a connection that ended before any answer; the window was 20."""
+    """Make a rig with twenty batches sent on a connection that ended before any answer.
+
+    The broker had named a window of 20.
+    """
     rig, _ = pipelined(IN_DOUBT, **{**FORTY, **options})
     rig.lose()
     rig.tick(0.5)
@@ -27,9 +30,9 @@ def cut_with_twenty(**options: object) -> Rig:
 def answer_as(
     rig: Rig, remembered: set[int], *, retained: int | None = 20, stored: int = IN_DOUBT
 ) -> None:
-    """Answer everything as a broker that remembers these sequences.
+    """Answer every request as a broker that remembers these sequences.
 
-    It has the batches up to sequence `stored`; what follows them in sequence is appended.
+    It has stored the batches up to sequence `stored`, and appends the next in sequence.
     """
     last = stored
     for _ in range(400):
@@ -58,7 +61,10 @@ def accusations(rig: Rig) -> list[str]:
 def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
     kept: int, granted: bool
 ) -> None:
-    """The window falls back to what it was seen to deduplicate, and never below 5."""
+    """After the proof the window is the number of batches that were deduplicated, at least 5.
+
+    One warning names the broker and the window that it claims.
+    """
     rig = cut_with_twenty()
     if granted:
         identity = rig.core.identity.current
@@ -79,7 +85,10 @@ def test_a_broker_that_keeps_fewer_than_it_says_is_noticed_and_told_once(
 
 
 def test_what_is_sent_after_a_probe_does_not_make_its_refusal_an_older_one() -> None:
-    """Probes are answered one by one, and each that is recognised lets new batches go."""
+    """Batches that are sent during a pass of probes do not change the number that is counted.
+
+    Probes are answered one by one, and each that is recognised lets new batches be sent.
+    """
     rig = cut_with_twenty()
     rig.send(60)
     answer_as(rig, set(range(9, 21)))
@@ -122,10 +131,11 @@ def test_what_a_restart_explains_convicts_nobody(remembered: set[int]) -> None:
 
 
 def test_what_was_never_stored_was_not_forgotten() -> None:
-    """The window shrank to 5, and 14 of the 20 were stored.
+    """A batch that was never stored does not convict the broker of forgetting it.
 
-    While the retries are answered, newest first, the broker still serves one late copy (15), which
-    pushes out 10. It recognises 11 to 14, which is all that one that keeps 5 must.
+    The window shrank to 5, and 14 of the 20 batches were stored. While the probes are answered,
+    newest first, the broker still serves one late copy (15), which pushes 10 out of its cache. It
+    recognises 11 to 14, which is all that a broker that keeps 5 must recognise.
     """
     rig = cut_with_twenty()
     [first] = rig.outstanding()
@@ -142,7 +152,7 @@ def test_what_was_never_stored_was_not_forgotten() -> None:
 
 
 def test_a_window_that_shrank_is_no_lie() -> None:
-    """What it says now is what it keeps."""
+    """A broker whose window shrank is not convicted, because it keeps as many as it says now."""
     rig = cut_with_twenty()
     answer_as(rig, set(range(16, 21)), retained=None)
     assert set(rig.statuses) == {ACKED}
@@ -150,7 +160,10 @@ def test_a_window_that_shrank_is_no_lie() -> None:
 
 
 def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
-    """Metadata says afterwards that the epoch is another: what it kept before proves nothing."""
+    """A broker is not convicted if metadata then shows a new leader epoch.
+
+    It may have lost the batches while another leader was elected.
+    """
     rig = cut_with_twenty()
     rig.leaders[T, 0] = (1, 2)
     answer_as(rig, set(range(16, 21)))
@@ -159,7 +172,10 @@ def test_a_leader_that_was_away_in_between_may_have_lost_them() -> None:
 
 
 def test_what_was_sent_on_two_connections_before_proves_nothing() -> None:
-    """A restart between the two leaves a memory like a liar's."""
+    """Batches that were sent on two connections before do not convict a broker.
+
+    A restart between the two connections leaves it with as short a memory.
+    """
     rig = cut_with_twenty()
     assert rig.sequences == [1]
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)

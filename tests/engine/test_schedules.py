@@ -1,14 +1,14 @@
 """Random schedules against a small broker: whatever happens, the verdicts are true.
 
 `Broker` appends by Kafka's rules (a cache of the last N batches, epochs, any first sequence for a
-producer it does not know) and is written without a look at the engine. A schedule draws what
-becomes of each request: answered, refused, appended but answered ambiguously, lost with its
+producer that it does not know) and is written without a look at the engine. A schedule draws what
+becomes of each request: it is answered, refused, appended but answered ambiguously, lost with its
 connection before or after the append, or left behind as a zombie that is appended later. Then the
-faults end and everything must come to its verdict:
+faults end, and every record must get its verdict.
 
-C1 what is ACKED is in the log, at its offset if it has one; C2 nothing is there twice; C3 what is
-NOT_WRITTEN is absent; C4 the log has call order; C7 every counter is back at nothing. A seed that
-fails replays with `pytest -k seed7`.
+An ACKED record is in the log, at its offset if it has one; no record is there twice; a NOT_WRITTEN
+record is absent; the log has call order; and every counter returns to zero. `pytest -k seed7`
+replays a seed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Known:
 
 
 class Broker:
-    """The logs, and Kafka's rules for appending to them."""
+    """A broker: the logs of two partitions, and Kafka's rules for appending to them."""
 
     def __init__(self, retain: int) -> None:
         self.retain = retain
@@ -59,7 +59,7 @@ class Broker:
         self.known: dict[tuple[int, int], Known] = {}
 
     def append(self, part: Sent) -> tuple[int, int]:
-        """(error code, base offset)."""
+        """Append a batch if the rules allow it, and return (error code, base offset)."""
         producer, epoch = part.identity
         known = self.known.get((part.partition, producer))
         if known is None:
@@ -92,7 +92,7 @@ class Broker:
 
 
 class Schedule:
-    """One run."""
+    """One random schedule: a rig, a broker, and the faults between them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -113,7 +113,7 @@ class Schedule:
         self.zombies: list[Request] = []
         self.faulty = pick([0.1, 0.3, 0.6])
         if pick([True, False]):
-            # Close to the wrap.
+            # Some schedules start close to the wrap of the sequences.
             for partition in (0, 1):
                 self.rig.send(partition=partition)
                 self.serve_all()
@@ -159,7 +159,7 @@ class Schedule:
             elif kind < 0.4:
                 codes.append((INVALID_RECORD, -1))
             elif kind < 0.5:
-                # A storage error, and nothing was written.
+                # A storage error is answered, and nothing is written.
                 codes.append((KAFKA_STORAGE_ERROR, -1))
             else:
                 code, offset = self.broker.append(part)
@@ -172,7 +172,7 @@ class Schedule:
         self.answer(request, codes)
 
     def cut(self, end: LinkEnd) -> None:
-        """Lose a connection; a prefix of what it owed was handled, the rest may be later."""
+        """Lose a connection; the broker handles some of its requests now, others later or never."""
         owed = [request for request in self.rig.outstanding() if request.link is end]
         handled = self.random.randint(0, len(owed))
         for request in owed[:handled]:
@@ -216,7 +216,7 @@ class Schedule:
     def run(self) -> None:
         for _ in range(self.random.choice([20, 60, 120])):
             self.step()
-        # Queued requests of closed connections outlive them, but not for ever.
+        # Requests of closed connections stay queued in the broker for a while, but not for ever.
         while self.zombies:
             self.wake_a_zombie()
         rig = self.rig
@@ -256,5 +256,5 @@ class Schedule:
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_whatever_happens_the_verdicts_are_true(seed: int) -> None:
-    """What is ACKED is stored once, what is NOT_WRITTEN is absent, and order is kept."""
+    """ACKED records are stored once, NOT_WRITTEN ones are absent, and order is kept."""
     Schedule(seed).run()

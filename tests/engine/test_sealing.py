@@ -22,7 +22,7 @@ from .driver import Outcome, made_link
 
 
 class Bench:
-    """A sealer and what it seals for, without a core."""
+    """A sealer with a partition, its topic and a link, without a core."""
 
     def __init__(self, **options: object) -> None:
         self.config = ProducerConfig.build("b:1", **options)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class Bench:
         )
 
     def told(self, nbytes: int | None) -> None:
-        """Let the leader answer DescribeConfigs."""
+        """Set the `max.message.bytes` that the leader answers to DescribeConfigs."""
         self.link.limits.of("t").tell(nbytes)
 
     def seal(self, now: float = 0.0) -> Batch:
@@ -85,7 +85,7 @@ def test_a_batch_is_of_batch_size_while_the_window_is_open() -> None:
 
 
 def test_what_piled_up_behind_a_full_window_leaves_as_one_batch() -> None:
-    """Late sealing."""
+    """With late sealing, records that piled up behind a full window leave as one batch."""
     bench = Bench(batch_size=1000, max_request_size=100_000)
     bench.rate(1e9)
     bench.told(1 << 30)
@@ -104,7 +104,7 @@ def test_late_sealing_can_be_turned_off() -> None:
 
 
 def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
-    """What is in flight takes less than a quarter of the request timeout."""
+    """The bytes in flight on a link take at most a quarter of the request timeout to send."""
     bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
     bench.state.queue.blocked = True
     bench.told(1 << 30)
@@ -180,7 +180,10 @@ def test_no_batch_leaves_larger_than_it_may_be_however_wrong_the_estimate_was(co
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_a_compressed_batch_fills_up_as_the_ratio_is_learned(codec: str) -> None:
-    """KIP-126's estimator: batches grow towards batch.size on the wire and hardly pass it."""
+    """Compressed batches grow towards batch.size as the ratio is learned, and never pass it.
+
+    KIP-126 describes the estimator.
+    """
     bench = Bench(batch_size=4000, compression_type=codec)
     counts, sizes = [], []
     for _ in range(150):
@@ -215,11 +218,11 @@ def split(bench: Bench, batch: Batch) -> list[Batch]:
 def test_split_parts_carry_the_same_numbers_and_records_between_them(
     codec: str, count: int, size: int, batch_size: int
 ) -> None:
-    """The parts of a batch have its records and its sequences, in order."""
+    """The parts of a split batch carry its records and its sequences, in order."""
     bench = Bench(batch_size=1_000_000, compression_type=codec)
     bench.fill(count, size)
     whole = bench.seal()
-    # Another sealer, so that the refused batch may be of any size beside batch.size.
+    # Another sealer splits the batch, so that the batch may have any size beside batch.size.
     most = len(whole.data) // 2
     parts = Bench(batch_size=batch_size, compression_type=codec).sealer.split(
         bench.state, whole, most
@@ -258,7 +261,7 @@ def test_splitting_ends_at_single_records() -> None:
 
 
 def test_a_split_makes_the_estimate_careful_again() -> None:
-    """KIP-126: max(1.0, actual) after a split."""
+    """After a split the compression estimate is at least 1.0, so batches get smaller (KIP-126)."""
     bench = Bench(batch_size=4000, compression_type="gzip")
     for _ in range(100):
         bench.fill(400)

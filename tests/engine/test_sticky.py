@@ -21,7 +21,7 @@ def views(*leaders: int) -> TopicView:
 
 
 def test_one_partition_takes_a_batch_worth_of_bytes_then_another_is_drawn() -> None:
-    """KIP-480, KIP-794."""
+    """One partition takes a batch's worth of bytes, then another is drawn (KIP-480, KIP-794)."""
     sticky = StickyPartitioner(100, random.Random(3).random)
     chosen = [sticky.choose(25, views(1, 1, 1)) for _ in range(40)]
     runs = [list(group) for _, group in itertools.groupby(chosen)]
@@ -47,7 +47,7 @@ def test_a_partition_that_is_gone_is_left() -> None:
 
 @given(draw=st.floats(0, 1), count=st.integers(1, 9))
 def test_any_draw_is_a_partition(draw: float, count: int) -> None:
-    """Also a random source that returns 1.0."""
+    """Every draw chooses a partition, even if the random source returns 1.0."""
     sticky = StickyPartitioner(1, lambda: draw)
     assert sticky.choose(5, views(*[1] * count)) in range(count)
     assert sticky.choose(5, views(*[1] * count)) in range(count)

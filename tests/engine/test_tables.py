@@ -1,7 +1,7 @@
-"""Every state table over every (state, input) pair, and what must hold of the table as a whole.
+"""Every table of a life cycle, over every pair of state and input, and rules for whole tables.
 
-A pair ends in a state of the table or raises InternalError and leaves the state as it was; there is
-no third outcome.
+A pair leads to the state that the table names, or raises InternalError and leaves the state as it
+was; there is no third outcome.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def make_batch() -> Batch:
 def in_table(
     holder: Any, field: str, act: Callable[[], object], state: Enum, expected: Enum | None
 ) -> None:
-    """`act` moves `holder.field` from `state` to `expected`, or raises and leaves it."""
+    """Check that `act` moves the field from `state` to `expected`, or raises where that is None."""
     setattr(holder, field, state)
     if expected is None:
         with pytest.raises(InternalError):
@@ -138,7 +138,7 @@ def test_every_identity_pair_is_in_the_table_or_raises(
     }
     expected = IDENTITY_TRANSITIONS.get((state, event))
     if expected is None and event in {IdentityEvent.BUMP, IdentityEvent.EXHAUST}:
-        # Without an id there is nothing to bump: its successor is on its way already.
+        # Without a producer id there is nothing to bump, because a new id is requested already.
         ledger.state = state
         ledger.bump()
         assert ledger.state is state
@@ -172,7 +172,7 @@ def test_every_state_is_reached_and_every_input_is_used(name: str) -> None:
 
 
 def test_a_final_batch_state_is_final() -> None:
-    """A batch completes exactly once."""
+    """No event leads out of a final batch state, and a batch is settled in these states only."""
     assert not [pair for pair in BATCH_TRANSITIONS if pair[0] in FINAL]
     for state in BatchState:
         batch = make_batch()
@@ -181,7 +181,7 @@ def test_a_final_batch_state_is_final() -> None:
 
 
 def test_every_unfinished_batch_state_leads_to_each_verdict_that_is_true_of_it() -> None:
-    """No batch gets stuck: from every state that is not final, a final one is reached."""
+    """From every batch state that is not final one event leads to NOT_WRITTEN."""
     for state in set(BatchState) - FINAL:
         followers = {to for (at, _), to in BATCH_TRANSITIONS.items() if at is state}
         assert BatchState.NOT_WRITTEN in followers
@@ -196,7 +196,7 @@ def test_doubt_is_sticky_and_only_a_proof_clears_it() -> None:
 
 
 def test_a_batch_in_doubt_has_no_way_to_new_numbers() -> None:
-    """The table has no renumbering of a batch in doubt."""
+    """The table has no transition that renumbers a batch in doubt."""
     assert (Persistence.IN_DOUBT, Evidence.RENUMBERED) not in PERSISTENCE_TRANSITIONS
 
 
@@ -211,7 +211,7 @@ def test_ambiguous_evidence_always_ends_in_doubt() -> None:
 
 
 def test_renumbering_a_batch_in_doubt_raises_and_changes_nothing() -> None:
-    """Renumbering a batch in doubt is an InternalError."""
+    """Renumbering a batch in doubt raises InternalError and changes nothing."""
     batch = make_batch()
     batch.state, batch.persistence = BatchState.WAITING, Persistence.IN_DOUBT
     with pytest.raises(InternalError):
@@ -222,7 +222,7 @@ def test_renumbering_a_batch_in_doubt_raises_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("state", [*UNTOUCHABLE])
 def test_renumbering_a_settled_or_outstanding_batch_raises(state: BatchState) -> None:
-    """Only a batch that is sealed or waits can get other numbers."""
+    """Renumbering a batch in flight or settled raises InternalError and changes nothing."""
     batch = make_batch()
     batch.state, batch.persistence = state, Persistence.REJECTED
     with pytest.raises(InternalError):
@@ -250,7 +250,10 @@ def test_the_first_moment_of_doubt_is_kept() -> None:
 
 
 def test_a_new_connection_ends_every_rung_but_salvage() -> None:
-    """Refusals count for one connection; a loss of state is a fact of the past."""
+    """A new connection ends every rung of the ladder but SALVAGE.
+
+    Refusals count for one connection only; a loss of the leader's state has happened.
+    """
     for rung in Rung:
         expected = Rung.SALVAGE if rung is Rung.SALVAGE else Rung.CLEAR
         assert RECOVERY_TRANSITIONS[rung, RecoveryEvent.RESTART] is expected

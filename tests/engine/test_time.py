@@ -35,7 +35,7 @@ SHORT: dict[str, Any] = {"delivery_timeout": 20.0, "request_timeout": 5.0}
 
 
 def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> None:
-    """A record that was never sealed expires NOT_WRITTEN (aiokafka #1017)."""
+    """A record that was never sealed expires NOT_WRITTEN and takes no sequence (aiokafka #1017)."""
     rig = Rig(**SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -53,7 +53,10 @@ def test_what_was_never_sent_expires_as_not_written_and_takes_no_number() -> Non
 
 
 def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() -> None:
-    """Every attempt was refused before the append, so nothing is stored."""
+    """A batch that was always refused before the append expires NOT_WRITTEN, with a bump.
+
+    Nothing of it is stored, and its numbers are given up.
+    """
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
     refuse_until(rig, lambda: rig.outcomes[1].status is NOT_WRITTEN, NOT_ENOUGH_REPLICAS)
@@ -65,7 +68,10 @@ def test_a_rejected_batch_expires_as_not_written_and_its_numbers_are_given_up() 
 
 
 def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() -> None:
-    """Nothing new goes until the connection answers or ends, and then a bump."""
+    """A batch that expires unanswered is UNKNOWN, and the next one waits for an epoch bump.
+
+    Nothing new is sent until the connection answers or ends.
+    """
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
@@ -86,7 +92,10 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
     "end", [NONE, NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, INVALID_RECORD, OUT_OF_ORDER, None]
 )
 def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int | None) -> None:
-    """A batch completes once. `None`: its connection is lost."""
+    """Whatever answer comes for a batch that expired in flight, its record stays UNKNOWN.
+
+    `None` stands for the loss of the connection.
+    """
     rig, (only,) = pipelined(1, delivery_timeout=8.0, request_timeout=5.0)
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
@@ -106,7 +115,10 @@ def test_what_comes_for_a_batch_that_expired_on_its_way_changes_nothing(end: int
 
 
 def test_a_doubtful_batch_has_a_grace_while_its_leader_answers() -> None:
-    """It ends UNKNOWN one request timeout after its deadline at the latest."""
+    """A batch in doubt ends UNKNOWN at most one request timeout after its deadline.
+
+    It has this grace while its leader answers.
+    """
     rig, (only,) = pipelined(1, **SHORT)
     sent_at = only.sent_at
     rig.fail(only, REQUEST_TIMED_OUT)
@@ -134,7 +146,10 @@ def test_a_success_within_the_grace_still_acknowledges() -> None:
 
 
 def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None:
-    """No record waits longer (aiokafka #1101, #512 and #176)."""
+    """With a broker that never answers no record waits beyond its deadline (aiokafka #1101).
+
+    See also aiokafka #512 and #176.
+    """
     rig, _ = pipelined(5, **SHORT)
     rig.send(10)
     sent_at = rig.now
@@ -149,14 +164,17 @@ def test_a_broker_that_never_answers_ends_every_record_at_its_deadline() -> None
 
 
 def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
-    """The wake-up for one batch must not hide that of the others."""
+    """Records behind a batch in its grace expire at their own deadlines.
+
+    The engine's wake-up for that batch must not hide the earlier ones.
+    """
     rig, (only,) = pipelined(1, **SHORT)
     rig.fail(only, REQUEST_TIMED_OUT)
     deadline = rig.state().unresolved[0].deadline
     rig.tick(1.0)
     late = rig.send(2)
     appended = rig.now
-    # Keep answering with doubt until the deadline, then stay silent but alive.
+    # Answer with an ambiguous code until just before the deadline, and then not at all.
     while rig.now < deadline - 0.5:
         for request in rig.outstanding():
             rig.fail(request, REQUEST_TIMED_OUT)
@@ -166,7 +184,10 @@ def test_records_behind_a_batch_in_its_grace_expire_on_time() -> None:
 
 
 def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None:
-    """The batches behind it are renumbered under the next epoch."""
+    """The batches behind a rejected batch that expires are delivered in order.
+
+    They are renumbered under the next epoch.
+    """
     rig = Rig(**SHORT).start()
     rig.send()
     rig.ack_all()
@@ -181,7 +202,7 @@ def test_expiry_of_a_rejected_batch_leaves_the_ones_behind_it_in_order() -> None
 
 
 def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
-    """One poll settles what has expired in every partition."""
+    """Records of four partitions expire without a busy loop, in fewer than 300 polls."""
     rig = Rig(partitions=4, **SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -194,7 +215,7 @@ def test_expiry_in_several_partitions_happens_in_one_pass() -> None:
 
 
 def test_idle_costs_nothing() -> None:
-    """An hour of nothing is a few metadata refreshes, and no busy loop."""
+    """An idle producer is polled fewer than 150 times in an hour."""
     rig = Rig().start()
     rig.send()
     rig.ack_all()
@@ -207,7 +228,7 @@ def test_idle_costs_nothing() -> None:
 
 
 def test_a_record_waits_for_its_linger_and_no_longer() -> None:
-    """A batch that is not full is sent when its linger is over."""
+    """A batch that is not full is sent when its linger is over, and not before."""
     rig = Rig(linger=0.5, batch_size=10_000).start()
     rig.send(3)
     rig.tick(0.4)
@@ -217,10 +238,10 @@ def test_a_record_waits_for_its_linger_and_no_longer() -> None:
 
 
 def test_the_tail_of_a_queue_that_was_held_back_is_woken_for() -> None:
-    """Schedule.
+    """The engine wakes for the last record of a queue that a full window held back.
 
-    Linger 1 s; a full window holds the queue back; the window opens, all but a fresh tail leaves.
-    Nothing else will ever wake the engine for that tail.
+    Linger is 1 s. When the window opens, all but one fresh record leave the queue, and nothing else
+    will wake the engine for that one.
     """
     rig = Rig(linger=1.0, batch_size=500, late_sealing=False).start()
     rig.send(3)
@@ -248,7 +269,10 @@ def test_a_record_held_back_longer_than_its_linger_does_not_linger_again() -> No
 
 
 def test_a_record_sent_after_others_expired_is_woken_for() -> None:
-    """The queue was held back when it expired; that must not stick to the next record."""
+    """A record sent after others expired lingers as usual and is then sent.
+
+    The queue was marked as held back when the others expired, and must not keep that mark.
+    """
     rig = Rig(linger=1.0, **SHORT).start()
     rig.down = {1}
     rig.lose(rig.produce_link())
@@ -290,7 +314,7 @@ def test_flush_waits_for_failures_too() -> None:
 
 
 def test_an_unknown_topic_is_waited_for_and_then_not_written() -> None:
-    """A record waits for its topic until max_block is over."""
+    """A record for an unknown topic waits until max_block is over and ends NOT_WRITTEN."""
     rig = Rig(max_block=10.0).start()
     rig.send(2, topic="nowhere")
     sent_at = rig.now
@@ -325,7 +349,10 @@ def test_a_topic_that_appears_takes_the_records_in_call_order() -> None:
 
 
 def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> None:
-    """A partition that was added since is found by the same answer."""
+    """A partition out of range is refused by the first metadata requested after the record came.
+
+    A partition that was added meanwhile is found by the same answer.
+    """
     rig = Rig(max_block=10.0).start()
     rig.leaders[T, 1] = (1, 0)
     (soon,) = rig.send(partition=1, poll=False)
@@ -359,7 +386,7 @@ def test_metadata_that_was_asked_for_before_a_record_came_refuses_no_partition()
 
 
 def test_metadata_that_cannot_tell_of_the_topic_refuses_no_partition() -> None:
-    """An error for the topic, or no word of it, says nothing of its partitions."""
+    """Metadata that has an error for the topic refuses no partition of that topic."""
     rig = Rig(max_block=10.0).start()
     rig.topic_errors[T] = LEADER_NOT_AVAILABLE
     (record,) = rig.send(partition=1)
@@ -373,7 +400,10 @@ def test_metadata_that_cannot_tell_of_the_topic_refuses_no_partition() -> None:
 
 
 def test_what_a_caller_has_waited_before_counts_for_its_topic_too() -> None:
-    """One deadline for a call: `max_block` does not begin anew when there is room."""
+    """A record waits for its topic until its caller's deadline, and max_block does not start anew.
+
+    The caller had waited for memory before.
+    """
     rig = Rig(max_block=10.0).start()
     began = rig.now
     (first,) = rig.send(topic="nowhere")
@@ -398,7 +428,7 @@ def test_a_topic_refused_for_good_fails_its_records_at_once() -> None:
 
 
 def test_requests_lost_before_they_were_written_are_not_in_doubt() -> None:
-    """A request of which no byte was written cannot have been appended."""
+    """A request of which no byte was written is not in doubt when its connection is lost."""
     rig, requests = pipelined(3)
     rig.lose(unwritten=requests[1:])
     state = rig.state()
@@ -417,7 +447,7 @@ def test_a_request_that_never_left_expires_as_not_written() -> None:
 
 
 def test_a_silent_connection_is_closed_at_the_request_timeout() -> None:
-    """All that it owed is in doubt, oldest first."""
+    """A silent connection is closed at the request timeout, and all that it owes is in doubt."""
     rig, _ = pipelined(3, request_timeout=5.0)
     began = rig.now
     end = rig.produce_link()
@@ -444,7 +474,7 @@ def test_a_late_answer_of_a_closed_connection_is_ignored() -> None:
 
 
 def test_moving_bytes_put_the_request_timeout_off() -> None:
-    """A large batch on a thin link is not closed while its bytes move."""
+    """Bytes that move put the request timeout off, as with a large batch on a thin link."""
     rig, _ = pipelined(1, request_timeout=5.0)
     end = rig.produce_link()
     for _ in range(8):
@@ -458,7 +488,10 @@ def test_moving_bytes_put_the_request_timeout_off() -> None:
 
 @pytest.mark.parametrize("throttle", [10.0, 90.0])
 def test_throttle_time_extends_the_timeout_of_all_that_is_outstanding(throttle: float) -> None:
-    """A stock broker was seen to throttle for 90 s (KIP-219)."""
+    """The throttle time in an answer extends the timeout of all outstanding requests (KIP-219).
+
+    A stock broker was seen to throttle for 90 s.
+    """
     rig, (first, second) = pipelined(2, request_timeout=5.0, delivery_timeout=200.0)
     end = first.link
     rig.answer(first, [rig.entry(first, first.only, 0, 1)], throttle=throttle)
@@ -482,7 +515,7 @@ def test_a_throttled_connection_times_out_in_the_end() -> None:
 
 
 def test_a_dead_broker_is_tried_again_with_back_off() -> None:
-    """The delays between attempts to connect grow."""
+    """A dead broker is tried again with back-off, and used once it is back."""
     rig = Rig().start()
     rig.down = {1}
     rig.send()
@@ -517,7 +550,7 @@ def test_the_bootstrap_connection_is_closed_once_a_broker_is_connected() -> None
 
 
 def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leader() -> None:
-    """What was in doubt goes to the new leader first, in order."""
+    """Batches in doubt are resent to the new leader in order, oldest first."""
     rig, _ = pipelined(4, brokers=2, request_timeout=5.0)
     rig.lose(poll=False)
     rig.move_leader(2, 1)
@@ -530,7 +563,11 @@ def test_a_request_timeout_while_the_leader_moves_ends_in_order_on_the_new_leade
 
 
 def test_an_out_of_order_storm_after_every_deadline_still_recovers() -> None:
-    """Batches that may be stored, then OUT_OF_ORDER for all (librdkafka #3584)."""
+    """The producer recovers where all batches in doubt are refused (librdkafka #3584).
+
+    Every resend is answered OUT_OF_ORDER. The batches end UNKNOWN, and later ones are delivered
+    under a new epoch.
+    """
     rig, _ = pipelined(5, **SHORT)
     rig.lose()
     until = rig.now + 60.0

@@ -6,7 +6,7 @@ from aioidem._engine.topics import CEILING_MEMORY, TopicState
 
 
 def test_a_refused_size_bounds_the_topic_for_an_hour() -> None:
-    """For an hour a batch has at most half of the size that was refused."""
+    """For an hour after a refusal, a batch may have at most half of the size that was refused."""
     topic = TopicState("t", 100, lambda: 0.5)
     assert topic.ceiling(1000, 0.0) == 1000
     topic.too_large(800, 0.0)
@@ -18,7 +18,7 @@ def test_a_refused_size_bounds_the_topic_for_an_hour() -> None:
 
 
 def test_the_ceiling_never_reaches_zero() -> None:
-    """However small the refused size, a batch may have one byte: nothing loops."""
+    """However small the refused size is, the ceiling never falls below one byte."""
     topic = TopicState("t", 100, lambda: 0.5)
     for _ in range(5):
         topic.too_large(1, 0.0)

@@ -1,14 +1,16 @@
 """Random schedules of transactions against a small cluster: what is reported is what happened.
 
 `Cluster` has Kafka's rules for a coordinator, two partition leaders and a group, in both protocols,
-and is written without a look at the engine. A schedule draws what becomes of each request: carried
-out and answered, refused, carried out and answered by a coordinator that moves meanwhile, lost with
-its connection before or after, or left behind and carried out later. Transactions time out, markers
-are late, coordinators move, and in some seeds a twin takes the transactional id over.
+and is written without a look at the engine. A schedule draws what becomes of each request: it is
+carried out and answered, refused, carried out but answered by a coordinator that is moving, lost
+with its connection before or after, or left behind and carried out later. Transactions time out,
+markers are late, coordinators move, and in some seeds a second producer (a twin) takes the
+transactional id over.
 
-Then, as a read_committed consumer sees it: what was committed is there once and whole, with its
-offsets; nothing else is, but for a commit said to be UNKNOWN, which is there whole or not at all;
-call order is kept; and a producer that nobody fenced goes on. `pytest -k seed7` replays a seed.
+The test then reads the logs as a read_committed consumer. A committed transaction is there once and
+whole, with its offsets. A commit that was reported UNKNOWN is there whole or not at all, and
+nothing else is there. Call order is kept, and a producer that was not fenced goes on. `pytest -k
+seed7` replays a seed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from .driver import (
     T,
 )
 
-# Those named found offsets that were overwritten by a late copy of older ones, and a producer id
+# The seeds at the end found offsets that a late copy of older ones overwrote, and a producer id
 # that was fenced before its coordinator knew it.
 SEEDS = [*range(200), 1952, 6016, 6026, 21329]
 V1, V2 = 1, 2
@@ -71,7 +73,7 @@ EMPTY, ONGOING, ENDING, ENDED = "empty", "ongoing", "ending", "ended"
 
 
 class RefusedError(Exception):
-    """An error code instead of an answer."""
+    """A refusal by the cluster, with the error code that is answered."""
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -83,7 +85,7 @@ class Identity(NamedTuple):
 
 
 class Coordinator:
-    """The one transactional id there is."""
+    """The coordinator's state of the only transactional id."""
 
     def __init__(self, cluster: Cluster, first_epoch: int) -> None:
         self.cluster = cluster
@@ -94,7 +96,7 @@ class Coordinator:
         self.state = EMPTY
         self.commit = False
         self.targets: set[int | str] = set()
-        # Whether somebody was fenced: whose epoch no answer leads away from.
+        # Whether an epoch was raised over the producer's head, so that it may find itself fenced.
         self.fenced = False
 
     def init(self, claimed: Identity | None) -> Identity:
@@ -119,7 +121,7 @@ class Coordinator:
         return self.identity
 
     def fence(self) -> None:
-        """Abort what is ongoing: in v2 its producer can tell by the end that it is told."""
+        """Abort the ongoing transaction; in v1 that fences its producer."""
         if not self.cluster.v2:
             self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
             self.last_epoch = -1
@@ -202,7 +204,7 @@ class Coordinator:
 
 
 class Entry:
-    """A producer id in one partition."""
+    """What one partition, or the group, knows of one producer id."""
 
     def __init__(self) -> None:
         self.epoch = -1
@@ -218,7 +220,7 @@ class Record(NamedTuple):
 
 
 class Cluster:
-    """The coordinator, two partitions and a group."""
+    """A cluster of one coordinator, two partitions and one group."""
 
     def __init__(self, *, v2: bool, first_epoch: int) -> None:
         self.v2 = v2
@@ -245,7 +247,7 @@ class Cluster:
         return entry
 
     def produce(self, part: Sent, version: int) -> int:
-        """Append a batch, and return its offset."""
+        """Append a batch, and return its base offset."""
         who, log = Identity(*part.identity), self.logs[part.partition]
         entry = self.admit(part.partition, who, implicit=version >= 12)
         if who.epoch > entry.epoch:
@@ -284,7 +286,7 @@ class Cluster:
             self.group = offset
 
     def visible(self, partition: int) -> list[bytes | None]:
-        """Return what a read_committed consumer reads."""
+        """Return the values that a read_committed consumer reads from a partition."""
         shown: list[tuple[int, bytes | None]] = []
         held: dict[int, list[tuple[int, bytes | None]]] = {}
         for offset, record in enumerate(self.logs[partition]):
@@ -309,7 +311,7 @@ class Transaction:
 
 
 class Zombies:
-    """Requests that a closed connection left in a broker: carried out in order, whenever."""
+    """Requests that a closed connection left in a broker, which carries them out later."""
 
     def __init__(self, requests: list[Request | Any], due: int) -> None:
         self.requests = requests
@@ -317,7 +319,7 @@ class Zombies:
 
 
 class Schedule:
-    """One run."""
+    """One random schedule: a rig, a cluster, and the faults between them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -341,7 +343,7 @@ class Schedule:
         self.faulty = pick([0.05, 0.2, 0.4])
         self.twins = pick([True, False, False, False])
         self.timeouts = pick([True, False, False, False])
-        # What was left behind, by connection, and in which step the next of it is carried out.
+        # The requests that lost connections left in brokers, and the number of steps so far.
         self.zombies: list[Zombies] = []
         self.steps = 0
         self.transactions: list[Transaction] = []
@@ -384,7 +386,7 @@ class Schedule:
             rig.abort()
 
     def bury(self) -> None:
-        """Fatal: the last transaction is said to be committed perhaps, or not at all."""
+        """Keep the fatal error, and its word on whether the last transaction was committed."""
         if self.died is None:
             self.died = self.rig.transactions.cause
             assert self.died is not None
@@ -491,7 +493,7 @@ class Schedule:
         self.rig.poll()
 
     def carry_out(self, asked: Request | Any) -> Any:
-        """Do what the cluster does with a request, whatever becomes of the answer."""
+        """Carry a request out in the cluster, and return the answer, which may get lost."""
         if isinstance(asked, Request):
             for part in asked.parts:
                 try:
@@ -530,7 +532,7 @@ class Schedule:
             self.lose(self.random.choice(ends))
 
     def lose(self, end: LinkEnd) -> None:
-        """Lose a connection: of what it owed some was carried out, some will be, some never."""
+        """Lose a connection; some of its requests are carried out, now or later, others never."""
         owed: list[Request | Any] = [r for r in self.rig.outstanding() if r.link is end]
         call = self.rig.calling
         if call is not None and call.link_id == end.link_id:
@@ -550,7 +552,7 @@ class Schedule:
     # -- the end
 
     def settle(self) -> None:
-        """End the faults: a producer that was not fenced ends one more transaction."""
+        """End the faults, and let a producer that was not fenced commit one more transaction."""
         rig = self.rig
         self.faulty = 0.0
         self.timeouts = self.twins = False
@@ -570,7 +572,7 @@ class Schedule:
             self.transactions.append(last)
             last.records += [*rig.send(partition=0), *rig.send(partition=1)]
             rig.commit()
-            # Nothing that went before may hold it up until its deadline.
+            # Nothing that went before may hold this transaction up until a deadline.
             self.serve_until(lambda: last.outcome.committed is not None, 5.0)
             between = (TransactionState.READY, TransactionState.FATAL)
             self.serve_until(lambda: rig.txn in between, 20.0)
@@ -614,7 +616,7 @@ class Schedule:
         assert self.cluster.group == offset
 
     def happened(self, each: Transaction, seen: dict[int, list[bytes | None]]) -> bool:
-        """Whether it was committed: as was reported, or as is seen where nobody could know."""
+        """Tell whether a transaction was committed: as reported, or if UNKNOWN as the logs show."""
         if each.outcome.committed is not None:
             assert not each.outcome.committed or all(r.status is ACKED for r in each.records)
             return each.outcome.committed

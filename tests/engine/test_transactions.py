@@ -1,8 +1,8 @@
-"""Transactions: what is asked of coordinators, what their answers mean, and what records become.
+"""Transactions: what coordinators are asked, what their answers mean, and what records become.
 
-Both protocols, v1 (KIP-98) and v2 (KIP-890), go through most of these: `BOTH`. Numbers in names and
-docstrings are those of the behaviours that other producers test (A12), and of what broke others.
-What holds in every test is in the driver: one call at a time, EndTxn with nothing outstanding.
+Most tests run in both protocols, v1 (KIP-98) and v2 (KIP-890): `BOTH`. The driver checks in every
+test that there is one call to a coordinator at a time, and that EndTxn is sent only when nothing is
+outstanding.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ADD, ADD_GROUP, COMMIT_OFFSETS = steps.AddPartitions, steps.AddOffsets, steps.Co
 
 
 def transactional(version: int, /, **options: Any) -> Rig:
-    """Make a producer that has its transactional id."""
+    """Make a transactional producer that has its producer id and is ready to begin."""
     options.setdefault("transactional_id", "x")
     rig = Rig(transaction_version=version, **options).start()
     assert rig.txn is READY
@@ -71,14 +71,14 @@ def transactional(version: int, /, **options: Any) -> Rig:
 
 
 def starting(version: int, /, hold: type[Any], **options: Any) -> Rig:
-    """Make a producer that has yet to get its transactional id; calls of one kind are held."""
+    """Make a transactional producer that has no producer id yet; calls of one type are held."""
     rig = Rig(transaction_version=version, transactional_id="x", **options)
     rig.hold = (hold,)
     return rig.start()
 
 
 def opened(version: int, /, records: int = 0, **options: Any) -> Rig:
-    """In a transaction, with that many records acknowledged."""
+    """Make a producer inside a transaction, with that many records acknowledged."""
     rig = transactional(version, **options).begin()
     for _ in range(records):
         rig.send()
@@ -87,7 +87,7 @@ def opened(version: int, /, records: int = 0, **options: Any) -> Rig:
 
 
 def deciding(version: int, /, **options: Any) -> Rig:
-    """EndTxn(commit) of one record is with the coordinator."""
+    """Make a producer whose EndTxn(commit), for one record, is sent and not answered."""
     rig = opened(version, 1, **options)
     rig.hold = (END,)
     rig.commit()
@@ -97,13 +97,13 @@ def deciding(version: int, /, **options: Any) -> Rig:
 
 
 def calls(rig: Rig, since: int = 0) -> list[str]:
-    """List what coordinators were asked, and each Produce, by name and in order."""
+    """List the types of all calls to coordinators and of all Produce requests, in order."""
     kinds = (*CALLS, steps.SendProduce)
     return [type(step).__name__ for step in rig.asked[since:] if isinstance(step, kinds)]
 
 
 def a_whole_transaction(rig: Rig) -> None:
-    """Check that the producer is well: a transaction goes through, in sequence."""
+    """Check that the producer works: it commits another transaction of one record."""
     rig.hold = ()
     wait_until(rig, lambda: rig.txn is READY) if rig.txn is not READY else None
     rig.begin()
@@ -122,10 +122,10 @@ def a_whole_transaction(rig: Rig) -> None:
 
 @BOTH
 def test_a_transaction_is_begun_delivered_and_committed(version: int) -> None:
-    """KIP-890.
+    """A transaction is begun, delivered and committed (KIP-890).
 
-    V2 adds nothing by itself, speaks Produce v12 and later, and each end raises the epoch. v1 adds
-    partitions first, and speaks v11, which adds none.
+    In v2 the producer adds no partition by a call of its own, speaks Produce v12 or later, and each
+    end raises the epoch. In v1 it adds partitions first, and speaks Produce v11, which adds none.
     """
     rig = transactional(version, version=14)
     before = len(rig.asked)
@@ -216,7 +216,7 @@ def test_calls_that_do_not_fit_the_state_change_nothing(version: int) -> None:
 
 @BOTH
 def test_the_cluster_s_version_counts_when_a_transaction_begins(version: int) -> None:
-    """It may change between transactions, never within one."""
+    """The cluster's transaction version can change between two transactions, never within one."""
     rig = opened(version, 1)
     other = V2 - version
     rig.transaction_version = other
@@ -256,7 +256,10 @@ def test_partitions_are_added_together_and_once() -> None:
 
 
 def test_what_an_answer_leaves_out_is_asked_again_and_what_it_invents_is_dropped() -> None:
-    """AddPartitionsToTxn."""
+    """A partition that an AddPartitionsToTxn answer leaves out is added again by another call.
+
+    Partitions that the answer invents are ignored.
+    """
     rig = opened(V1, partitions=2)
     rig.hold = (ADD, END)
     rig.send(partition=0, poll=False)
@@ -277,7 +280,7 @@ def test_what_an_answer_leaves_out_is_asked_again_and_what_it_invents_is_dropped
 
 @BOTH
 def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
-    """TxnOffsetCommit: nothing is committed before all of it is there."""
+    """Offsets that TxnOffsetCommit refused are sent again, and EndTxn waits for them."""
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS, END)
     pending = rig.offsets(partitions=3)
@@ -295,7 +298,10 @@ def test_a_partial_offset_commit_goes_on_with_the_rest(version: int) -> None:
 
 
 def test_what_was_not_attempted_for_another_partition_s_sake_does_not_decide() -> None:
-    """AddPartitionsToTxn adds all or none: the code of the one that is refused counts."""
+    """The code of the refused partition decides, and not OPERATION_NOT_ATTEMPTED of the others.
+
+    AddPartitionsToTxn adds all of its partitions or none.
+    """
     rig = opened(V1, partitions=2)
     rig.hold = (ADD,)
     rig.send(partition=0, poll=False)
@@ -340,7 +346,10 @@ def test_an_abort_lets_go_of_offsets_that_were_not_taken(version: int) -> None:
 def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_stray(
     version: int,
 ) -> None:
-    """A TxnOffsetCommit that was lost may be carried out later: over newer offsets."""
+    """The same offsets are one commit; other offsets are refused after a lost one of their group.
+
+    A lost TxnOffsetCommit may be carried out later, over newer offsets.
+    """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)
     first = rig.offsets(1)
@@ -365,7 +374,10 @@ def test_the_same_offsets_are_one_commit_and_others_of_that_group_not_after_a_st
 
 @BOTH
 def test_offsets_that_waited_behind_a_stray_of_their_group_are_not_committed(version: int) -> None:
-    """They would be overwritten by it, and what they stand for be consumed again (seed 1952)."""
+    """Offsets that waited behind a lost TxnOffsetCommit of their group are not committed.
+
+    The lost request could overwrite them later, and records would be consumed again (seed 1952).
+    """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS,)
     rig.offsets(1)
@@ -393,12 +405,12 @@ def test_offsets_that_were_never_written_are_not_astray(version: int) -> None:
     assert rig.identity[1] == (0 if version == V1 else 1)
 
 
-# -- A12: what other producers test
+# -- what other producers test
 
 
 @BOTH
 def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
-    """INVALID_PRODUCER_EPOCH may mean that the transaction timed out (KIP-588)."""
+    """INVALID_PRODUCER_EPOCH from Produce is abortable, for it may mean a timeout (KIP-588)."""
     rig = opened(version, 1)
     (record,) = rig.send()
     rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
@@ -416,7 +428,7 @@ def test_an_old_epoch_is_abortable_from_produce(version: int) -> None:
 
 @BOTH
 def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
-    """PRODUCER_FENCED ends the producer."""
+    """PRODUCER_FENCED from Produce is fatal, and every later call raises it."""
     rig = opened(version, 1)
     rig.send(2)
     rig.fail(rig.outstanding()[0], PRODUCER_FENCED)
@@ -431,7 +443,7 @@ def test_producer_fenced_is_fatal_from_produce(version: int) -> None:
 @BOTH
 @pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END, INIT])
 def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> None:
-    """Every call of the old one fails with PRODUCER_FENCED, and it asks no more."""
+    """A producer that is answered PRODUCER_FENCED sends nothing more, and its calls raise that."""
     if kind in (ADD, ADD_GROUP, INIT) and version == V2:
         kind = END
     rig = opened(version)
@@ -469,7 +481,10 @@ def test_a_new_instance_fences_the_old_one(version: int, kind: type[Any]) -> Non
 def test_a_coordinator_that_is_away_moved_loading_or_lost_is_asked_again(
     version: int, kind: type[Any], trouble: int | str
 ) -> None:
-    """It is looked up again, unless it is only loading; nothing else is asked meanwhile."""
+    """A call that the coordinator cannot serve, or whose connection is lost, is sent again.
+
+    The coordinator is looked up again, unless it is only loading; no other call is made meanwhile.
+    """
     if kind in (ADD, ADD_GROUP) and version == V2:
         kind = COMMIT_OFFSETS
     rig = starting(version, kind, brokers=2, coordinator=2)
@@ -530,7 +545,7 @@ def test_a_coordinator_is_sought_until_it_is_found(version: int) -> None:
 
 @BOTH
 def test_the_end_waits_for_what_is_in_flight(version: int) -> None:
-    """EndTxn goes when every batch of the transaction is settled."""
+    """EndTxn is sent when every batch of the transaction is settled."""
     rig = opened(version, 1)
     rig.send(3)
     outcome = rig.commit()
@@ -544,7 +559,7 @@ def test_the_end_waits_for_what_is_in_flight(version: int) -> None:
 
 @BOTH
 def test_a_commit_waits_for_a_batch_in_doubt(version: int) -> None:
-    """It waits for resends too, and for the answer to a resend that was not needed."""
+    """A commit waits until the batches in doubt are resent and acknowledged."""
     rig = opened(version, 1)
     rig.send(2)
     rig.hold = (END,)
@@ -559,7 +574,7 @@ def test_a_commit_waits_for_a_batch_in_doubt(version: int) -> None:
 
 @BOTH
 def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
-    """A commit ends the linger of its records."""
+    """A commit ends the linger of its records and waits for metadata of their topics."""
     rig = opened(version, linger=60.0)
     (record,) = rig.send(size=10)
     rig.leaders["new", 0] = (1, 0)
@@ -575,7 +590,10 @@ def test_a_commit_waits_for_metadata_and_for_what_lingers(version: int) -> None:
 
 @BOTH
 def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
-    """A batch that came after the markers would begin another transaction (KIP-654)."""
+    """An abort waits for what is outstanding only, and no batch is retried (KIP-654).
+
+    A batch that came after the markers would begin another transaction.
+    """
     rig = opened(version, 1)
     rig.send(2)
     (first, *_) = rig.outstanding()
@@ -597,7 +615,7 @@ def test_an_abort_waits_for_what_is_outstanding_only(version: int) -> None:
 def test_a_record_that_expires_makes_the_transaction_abortable_and_drops_the_commit(
     version: int, *, sent: bool
 ) -> None:
-    """A transaction without one of its records is not committed."""
+    """A record that expires makes the transaction abortable, and EndTxn(commit) is not sent."""
     rig = opened(version, 1, **SHORT)
     if not sent:
         rig.leaders[T, 0] = (-1, 1)
@@ -623,10 +641,10 @@ def test_a_record_that_expires_makes_the_transaction_abortable_and_drops_the_com
 def test_out_of_order_in_a_transaction_is_abortable_and_bumps_nothing_before_its_end(
     version: int,
 ) -> None:
-    """A bump inside a transaction would split it (librdkafka #3575).
+    """OUT_OF_ORDER makes a transaction abortable, and the epoch is bumped only after its end.
 
-    The rest under another epoch would be another transaction, whose commit succeeds without its
-    beginning.
+    A bump inside a transaction would split it (librdkafka #3575): the rest, under another epoch,
+    would be another transaction, whose commit succeeds without the first part.
     """
     rig = opened(version, 1)
     (first, second) = rig.send(2)
@@ -671,7 +689,7 @@ def test_out_of_order_behind_a_refused_batch_is_no_news(version: int) -> None:
 def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
     version: int, trouble: int | str
 ) -> None:
-    """The same producer asks again until the outcome is known."""
+    """A commit of unknown outcome is not reported, and EndTxn is repeated until it is known."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     for _ in range(3):
@@ -693,9 +711,10 @@ def test_an_end_nobody_knows_of_is_not_reported_as_a_commit(
 def test_an_end_answered_by_a_code_nobody_knows_is_told_and_not_guessed(
     version: int, commit: bool
 ) -> None:
-    """Asked once, as Java does.
+    """EndTxn that is answered with an unknown code is fatal and is not repeated, as in Java.
 
-    Whether it was carried out is unknown, and who comes next with this transactional id ends it.
+    Whether the end was carried out is unknown; the next producer with this transactional id ends
+    the transaction.
     """
     rig = opened(version, 1)
     rig.hold = (END,)
@@ -748,7 +767,10 @@ def test_an_abort_nobody_knows_of_is_asked_again(version: int) -> None:
 
 @BOTH
 def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
-    """A call after its caller's timeout continues that end, though it has happened meanwhile."""
+    """A second call of commit() or abort() continues the end that the first one began.
+
+    A caller whose timeout passed calls again; the end may have happened meanwhile.
+    """
     rig = deciding(version)
     outcome = rig.transactions.outcome
     assert rig.commit() is outcome
@@ -771,7 +793,7 @@ def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
     assert ending.committed is False
 
 
-# -- what cannot be known, and whose fault it is
+# -- ends whose outcome is unknown, and producers that are fenced
 
 
 @BOTH
@@ -784,7 +806,7 @@ def test_an_end_that_is_taken_up_again_is_the_same(version: int) -> None:
         ("lost", UNKNOWN),
         (UNKNOWN_SERVER_ERROR, UNKNOWN),
         (REQUEST_TIMED_OUT, UNKNOWN),
-        # These may follow the coordinator's decision: it wrote it, and then lost its place.
+        # The coordinator may have written its decision before it lost its place and answered so.
         (LOADING, UNKNOWN),
         (COORDINATOR_NOT_AVAILABLE, UNKNOWN),
         (NOT_COORDINATOR, UNKNOWN),
@@ -833,7 +855,10 @@ def test_a_producer_that_dies_of_something_else_at_its_commit_says_so_too(versio
 def test_a_transaction_that_timed_out_before_its_commit_is_aborted_and_the_next_one_goes_on() -> (
     None
 ):
-    """KIP-588, v2: had it been committed, asking again would have been answered so."""
+    """INVALID_TXN_STATE for a repeated commit means in v2 that the transaction timed out (KIP-588).
+
+    If the first EndTxn had committed it, the second one would have been answered with success.
+    """
     rig = deciding(V2)
     rig.lose_call()
     rig.tick(2.0)
@@ -850,7 +875,10 @@ def test_a_transaction_that_timed_out_before_its_commit_is_aborted_and_the_next_
 
 
 def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
-    """KIP-588 has no way to tell a timeout from a twin there."""
+    """A transaction that timed out fences its producer in v1.
+
+    KIP-588 has no way there to tell a timeout from another producer with the same id.
+    """
     rig = opened(V1, 1)
     rig.send()
     rig.fail(rig.outstanding()[0], INVALID_PRODUCER_EPOCH)
@@ -862,7 +890,7 @@ def test_a_transaction_that_timed_out_fences_its_producer_in_v1() -> None:
 
 @BOTH
 def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None:
-    """INVALID_TXN_STATE: fatal in v1, where asking again is answered so for nothing else."""
+    """INVALID_TXN_STATE for a commit is no commit: it is fatal in v1 and abortable in v2."""
     rig = deciding(version)
     outcome = rig.transactions.outcome
     rig.answer_call(rig.called(END), INVALID_TXN_STATE)
@@ -872,9 +900,10 @@ def test_a_state_that_does_not_fit_the_commit_is_no_commit(version: int) -> None
 
 @BOTH
 def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
-    """INVALID_TXN_STATE: what would have begun it has not arrived.
+    """INVALID_TXN_STATE for an abort whose transaction never began counts as an abort.
 
-    It may arrive yet, so that the next transaction has another epoch.
+    The call that would have begun the transaction has not arrived. It may arrive yet, so the next
+    transaction has another epoch.
     """
     rig = opened(version)
     rig.hold = (COMMIT_OFFSETS, ADD, END)
@@ -894,7 +923,10 @@ def test_an_abort_of_what_never_began_is_an_abort(version: int) -> None:
 
 @BOTH
 def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -> None:
-    """INVALID_TXN_STATE: a late InitProducerId has emptied the coordinator's state meanwhile."""
+    """INVALID_TXN_STATE for a repeated abort counts as an abort.
+
+    A late InitProducerId has emptied the coordinator's state meanwhile.
+    """
     rig = opened(version, 1)
     rig.offsets()
     rig.hold = (END,)
@@ -908,11 +940,11 @@ def test_an_abort_that_was_carried_out_and_overtaken_is_an_abort(version: int) -
 
 
 def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abort() -> None:
-    """An abort that is fenced before the last end is finished counts as an abort.
+    """An abort that v2 fences because the last end is not finished counts as an abort.
 
-    Until its markers are written a coordinator of v2 knows the new epoch only as its own, and
-    fences a producer that asks it to end what it has not heard of. A producer that was really
-    fenced hears of it from InitProducerId.
+    Until the markers of the last end are written, a coordinator of v2 keeps the new epoch to
+    itself, and fences a producer that asks it to end a transaction that it does not know.
+    InitProducerId shows whether the producer was really fenced.
     """
     for fenced in (False, True):
         rig = opened(V2)
@@ -939,10 +971,10 @@ def test_an_abort_that_v2_fences_because_the_last_end_is_not_finished_is_an_abor
 def test_a_producer_id_that_is_not_known_any_more_is_asked_for_anew(
     version: int, kind: type[Any]
 ) -> None:
-    """KIP-360: INVALID_PRODUCER_ID_MAPPING.
+    """INVALID_PRODUCER_ID_MAPPING is abortable, and a new producer id is requested (KIP-360).
 
-    It expired, or its epochs were used up by a transaction that timed out (KIP-588). If somebody
-    else has the transactional id, InitProducerId says so.
+    The id expired, or its epochs were used up by a transaction that timed out (KIP-588). If another
+    producer has the transactional id, InitProducerId says so.
     """
     if kind in (ADD, ADD_GROUP) and version == V2:
         kind = COMMIT_OFFSETS
@@ -978,10 +1010,10 @@ def test_a_commit_of_a_producer_id_that_is_not_known_is_fatal(version: int) -> N
 
 
 def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> None:
-    """KIP-890.
+    """Calls under a new producer id are repeated until the coordinator knows that id (KIP-890).
 
-    Named by EndTxn when the epochs are used up, and the coordinator's only once its markers are
-    written. Until then it is tried again, and nobody is fenced for it.
+    EndTxn names a new id when the epochs are used up, and the coordinator knows it only once the
+    markers of that end are written. The producer is not fenced meanwhile.
     """
     rig = deciding(V2)
     rig.answer_call(rig.called(END), identity=(9000, 0))
@@ -1007,7 +1039,10 @@ def test_a_new_producer_id_is_not_known_before_the_last_end_is_finished() -> Non
 
 
 def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
-    """InitProducerId would be told that it is fenced (seed 21329)."""
+    """An abort under a new producer id is repeated until the coordinator has finished the last end.
+
+    InitProducerId would be answered with PRODUCER_FENCED (seed 21329).
+    """
     rig = deciding(V2)
     rig.answer_call(rig.called(END), identity=(9000, 0))
     rig.begin().send()
@@ -1024,7 +1059,10 @@ def test_an_abort_under_a_new_producer_id_waits_for_the_last_end() -> None:
 
 @BOTH
 def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> None:
-    """The first EndTxn(commit) is carried out late, after the second one was refused."""
+    """INVALID_TXN_STATE for an abort after a lost commit is fatal, and the commit UNKNOWN.
+
+    The first EndTxn(commit) may be carried out late, after the second one was refused.
+    """
     rig = deciding(version)
     rig.lose_call()
     rig.tick(2.0)
@@ -1043,10 +1081,10 @@ def test_an_abort_after_a_commit_in_doubt_is_not_taken_for_one(version: int) -> 
 
 @pytest.mark.parametrize("kind", [ADD, ADD_GROUP, COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) -> None:
-    """A lost call of v1 ends the transaction with a new epoch (KAFKA-17754, KAFKA-12671).
+    """A lost call of v1 gives the next transaction a new epoch (KAFKA-17754, KAFKA-12671).
 
-    What was written may be carried out after its retry; InitProducerId fences it (KIP-360). A call
-    that was not written needs no new epoch.
+    A call that was written may be carried out after its retry; InitProducerId fences it (KIP-360).
+    A call that was not written needs no new epoch.
     """
     for written in (True, False):
         rig = opened(V1)
@@ -1076,7 +1114,7 @@ def test_a_lost_call_of_v1_cannot_reach_the_next_transaction(kind: type[Any]) ->
 
 @pytest.mark.parametrize("kind", [COMMIT_OFFSETS, END])
 def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
-    """The epoch of the next transaction fences a late call (KAFKA-17754)."""
+    """A lost call of v2 needs no InitProducerId: the next epoch fences it (KAFKA-17754)."""
     rig = opened(V2, 1)
     rig.hold = (kind,)
     rig.offsets()
@@ -1094,9 +1132,10 @@ def test_a_lost_call_of_v2_needs_no_more_than_the_end(kind: type[Any]) -> None:
 def test_what_an_abort_left_in_doubt_cannot_reach_the_next_transaction(
     version: int, ended_by: str
 ) -> None:
-    """Its late copy would be part of it, though it is NOT_WRITTEN.
+    """A batch that an abort left in doubt cannot reach the next transaction, which has a new epoch.
 
-    And its numbers are given up, so that the next transaction would wait for its deadline.
+    A late copy would be part of that transaction although its record is NOT_WRITTEN. The numbers of
+    the batch are given up, so under the old epoch the next transaction would wait for its deadline.
     """
     rig = opened(version, 1, brokers=2, coordinator=2)
     (record,) = rig.send()
@@ -1123,7 +1162,7 @@ def test_what_an_abort_left_in_doubt_cannot_reach_the_next_transaction(
 
 @BOTH
 def test_an_abort_with_unsent_records_is_no_error(version: int) -> None:
-    """KIP-654."""
+    """An abort with unsent records is no error, and these records end NOT_WRITTEN (KIP-654)."""
     rig = opened(version, linger=60.0)
     records = rig.send(3, size=10)
     rig.leaders["later", 0] = (-1, 0)
@@ -1137,7 +1176,10 @@ def test_an_abort_with_unsent_records_is_no_error(version: int) -> None:
 
 @BOTH
 def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
-    """What is in flight may still be answered; what is in doubt is UNKNOWN."""
+    """After a refused record the other records of the transaction are settled at once.
+
+    Batches in flight may still be answered; a record in doubt ends UNKNOWN.
+    """
     rig = opened(version, 1, partitions=2)
     lost, queued = rig.send(2, partition=1)[:1], rig.send(20, partition=1)
     rig.lose()
@@ -1161,9 +1203,10 @@ def test_a_failed_record_settles_the_rest_at_once(version: int) -> None:
 
 @BOTH
 def test_after_a_failed_batch_the_next_transaction_has_another_epoch(version: int) -> None:
-    """KIP-360: numbers were given up.
+    """After a failed batch the next transaction has another epoch (KIP-360).
 
-    In v1 InitProducerId is asked for it, lost or refused; what it names is what the producer has.
+    The numbers of the batch were given up. In v1 InitProducerId is repeated until it is answered;
+    what it names is the producer's epoch.
     """
     rig = opened(version, 1)
     rig.send()
@@ -1207,7 +1250,10 @@ def test_an_end_of_v2_without_an_identity_is_followed_by_asking_for_one() -> Non
 
 
 def test_the_end_of_v2_names_another_producer_id_when_its_epochs_are_used_up() -> None:
-    """KIP-890: also to who asks again because the answer was lost."""
+    """EndTxn of v2 names another producer id when the epochs are used up (KIP-890).
+
+    A repeated EndTxn is answered so too, after the first answer was lost.
+    """
     rig = deciding(V2)
     who = rig.called(END).who
     rig.lose_call()
@@ -1221,7 +1267,7 @@ def test_the_end_of_v2_names_another_producer_id_when_its_epochs_are_used_up() -
 
 @BOTH
 def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
-    """What was written to it in this transaction is gone; what was not written to matters not."""
+    """A recreated topic makes a transaction abortable if the transaction has written to it."""
     rig = opened(version, 1)
     rig.leaders["other", 0] = (1, 0)
     rig.core.accumulator.topic("other")
@@ -1239,7 +1285,10 @@ def test_a_topic_made_anew_takes_the_transaction_with_it(version: int) -> None:
 
 @BOTH
 def test_lost_data_is_not_committed_in_part(version: int) -> None:
-    """An offset that was given before: what was acknowledged may be gone (an unclean election)."""
+    """An offset that was acknowledged before makes the transaction abortable.
+
+    Acknowledged records may be gone after an unclean election.
+    """
     rig = opened(version)
     rig.send()
     rig.ack(rig.outstanding()[0], 10)
@@ -1275,7 +1324,10 @@ def test_a_refused_batch_makes_the_transaction_abortable(version: int, code: int
 @BOTH
 @pytest.mark.parametrize("code", [CONCURRENT_TRANSACTIONS, LOADING, NOT_COORDINATOR])
 def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, code: int) -> None:
-    """KIP-890: it asks before it appends."""
+    """A batch is resent where its leader could not ask the coordinator (KIP-890).
+
+    The leader asks before it appends.
+    """
     rig = opened(version)
     (record,) = rig.send()
     rig.fail(rig.outstanding()[0], code)
@@ -1290,9 +1342,10 @@ def test_a_leader_that_cannot_ask_the_coordinator_is_asked_again(version: int, c
 
 
 def test_there_is_no_first_ack_gate_in_v2() -> None:
-    """A leader without state refuses a first sequence other than 0 in v2.
+    """Transactions v2 have no first-ack gate: five batches are sent at once.
 
-    A gate would cost each transaction a round trip.
+    A leader without state refuses a first sequence other than 0 in v2, and a gate would cost each
+    transaction a round trip.
     """
     rig = transactional(V2)
     for epoch in range(3):
@@ -1304,7 +1357,10 @@ def test_there_is_no_first_ack_gate_in_v2() -> None:
 
 
 def test_there_is_one_in_each_transaction_of_v1() -> None:
-    """The epoch stays in v1, and the leader may have forgotten it meanwhile."""
+    """Each transaction of v1 begins behind the first-ack gate.
+
+    The epoch stays the same in v1, and the leader may have forgotten the producer meanwhile.
+    """
     rig = transactional(V1)
     for first in (0, 5, 10):
         rig.begin().send(5)
@@ -1317,9 +1373,10 @@ def test_there_is_one_in_each_transaction_of_v1() -> None:
 
 @BOTH
 def test_a_success_proves_nothing_below_it_before_the_leader_was_heard(version: int) -> None:
-    """Brokers of 4.0 have transactions v2, and take any first sequence (KAFKA-18202).
+    """In v2 a success proves nothing below it until the leader has acknowledged a batch.
 
-    What was in doubt and then refused may be missing.
+    Brokers of 4.0 have transactions v2, and accept any first sequence (KAFKA-18202). A batch that
+    was in doubt and then refused may be missing.
     """
     rig = opened(version)
     first, second = rig.send(2)
@@ -1353,7 +1410,7 @@ def test_in_a_pipeline_that_was_heard_a_success_proves_what_is_below_it(version:
     assert rig.commit().committed is True
 
 
-# -- the beginning of it all
+# -- initialising the producer
 
 
 @BOTH

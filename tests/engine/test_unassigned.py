@@ -1,6 +1,6 @@
-"""Records that waited for metadata get their partitions some at a time, in call order.
+"""Records that waited for metadata get their partitions slice by slice, in call order.
 
-Whatever happens in between finds them.
+What happens between two slices also reaches the records that have no partition yet.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Counting:
 def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
     """Make a rig with many records that wait for the first metadata of their topic.
 
-    It comes with `on_metadata(rig)`.
+    `on_metadata(rig)` brings that metadata.
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
@@ -55,7 +55,7 @@ def send(rig: Rig, count: int) -> None:
 
 
 def ask(rig: Rig) -> steps.FetchMetadata:
-    """Let time pass until the engine asks for metadata, and keep the question."""
+    """Let time pass until the engine sends a Metadata request, and return it unanswered."""
     rig.hold = (steps.FetchMetadata,)
     rig.tick(1.0)
     rig.hold = ()
@@ -68,12 +68,12 @@ def answer(rig: Rig, asked: steps.FetchMetadata) -> None:
 
 
 def on_metadata(rig: Rig) -> None:
-    """Let the engine ask, and answer it."""
+    """Let the engine send a Metadata request, and answer it."""
     answer(rig, ask(rig))
 
 
 def queued(rig: Rig) -> list[list[int]]:
-    """List the numbers of the records in the queues of the partitions."""
+    """List the numbers of the records in each partition's queue."""
     return [
         [int((record.value or b"").rstrip(b".")) for record in rig.state(T, index).queue.records]
         for _, index in sorted(rig.core.partitions)
@@ -121,7 +121,10 @@ def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
 
 
 def test_metadata_that_comes_in_between_keeps_the_order_too() -> None:
-    """A partition that was added: its first record has waited again when a later one is due."""
+    """Metadata that comes between two slices keeps call order in a partition that was added.
+
+    The first record of that partition waits for metadata again, when a later one is due already.
+    """
     rig, _ = waiting(2, linger=60.0)
     asked = ask(rig)
     rig.send(partition=3, size=8, poll=False)
@@ -153,7 +156,10 @@ def test_closing_in_between_settles_each_once() -> None:
 
 
 def test_who_is_due_is_not_given_up_for_want_of_metadata() -> None:
-    """The loop stalled after the answer: `max_block` is over, and the topic is known."""
+    """A record that is due for a partition is not given up when max_block is over.
+
+    The engine was not polled for ten seconds after the answer, by which the topic is known.
+    """
     rig, counting = waiting(linger=0.0, max_block=5.0)
     on_metadata(rig)
     rig.now += 10.0
@@ -195,7 +201,7 @@ def record(size: int = 10) -> PendingRecord:
 
 
 def test_records_wait_for_their_topic_in_order_and_not_for_ever() -> None:
-    """Each record expires at its own time, in call order among equals."""
+    """Each record that waits for its topic expires at its own time, in call order."""
     unassigned = UnassignedRecords()
     first, second = record(), record()
     third = record()

@@ -1,7 +1,8 @@
-"""Error codes that no table names: of a broker newer than this client (KIP-1279), or out of place.
+"""Error codes that the table lacks: of newer brokers (KIP-1279), or not meant for Produce.
 
-They leave doubt, and unless the code is documented as retriable, or the broker's own words say that
-it may pass, a batch is not sent again until its deadline: it ends UNKNOWN, by that number.
+Such a code leaves doubt. Unless it is documented as retriable, or the broker's message says that it
+may pass, the batch is not retried until its deadline: it soon ends UNKNOWN, and the error has the
+number of the code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ OTHER_WORDS = (None, "", "The topic is read-only.", "This error is not retriable
 
 
 def attempts(rig: Rig, code: int, message: str | None = None, *, seconds: float = 60.0) -> int:
-    """Refuse whatever is sent, for that long; how many requests that were."""
+    """Refuse every request with this code for `seconds`, and count the requests."""
     refused = 0
     for _ in range(int(seconds / 0.5)):
         for request in rig.outstanding():
@@ -62,7 +63,10 @@ def test_a_leader_that_never_took_anything_is_asked_once(code: int) -> None:
 
 
 def test_a_leader_that_knows_us_is_asked_by_the_ladder_and_no_longer() -> None:
-    """One pass of probes: every copy was answered, so that none can turn up later."""
+    """A leader that has acknowledged before is probed in one pass, and then the batch is UNKNOWN.
+
+    Every copy of the batch was answered, so none can turn up later.
+    """
     rig, requests = pipelined(1)
     rig.fail(requests[0], READ_ONLY, error_message="The topic is read-only.")
     assert attempts(rig, READ_ONLY, "The topic is read-only.", seconds=2.0) == 1
@@ -106,7 +110,10 @@ def test_what_was_appended_all_the_same_is_proved_by_the_ladder() -> None:
 
 
 def test_what_it_refused_is_asked_about_alone() -> None:
-    """The code may say that the leader has lost our state: then it accepts any first sequence."""
+    """After an unknown code batches are probed one at a time.
+
+    The code may mean that the leader has lost our state, and then it accepts any first sequence.
+    """
     rig, requests = pipelined(4)
     for request in requests:
         rig.fail(request, READ_ONLY, poll=False)
@@ -133,10 +140,10 @@ def test_out_of_order_shows_state_again_and_what_follows_goes_in_company() -> No
 
 
 def test_a_success_after_it_implies_nothing_of_what_lies_below() -> None:
-    """Schedule.
+    """After an unknown code a success proves nothing about the batches below it.
 
-    The leader loses our state, refuses three batches for it, then accepts the newest as a first
-    sequence. The two below it were never written.
+    The leader loses our state and refuses three batches for it; then it accepts the newest one as a
+    first sequence. The two below were never written.
     """
     rig, requests = pipelined(3)
     for request in requests:
@@ -172,7 +179,10 @@ def test_in_doubt_resend_does_not_try_until_the_deadline_either() -> None:
 
 
 def test_without_idempotence_it_is_not_sent_again() -> None:
-    """Nothing would tell a second copy from the first."""
+    """Without idempotence a batch that was refused with an unknown code is not sent again.
+
+    Nothing would tell a second copy from the first.
+    """
     rig = Rig(enable_idempotence=False).start()
     rig.send()
     rig.ack_all()
@@ -218,7 +228,7 @@ def test_a_producer_id_refused_by_a_code_nobody_knows_is_told_at_once() -> None:
     error = rig.outcomes[0].error
     assert isinstance(error, errors.UnknownError)
     assert (error.errno, "InitProducerId" in str(error)) == (READ_ONLY, True)
-    # It may be granted later, to what is sent then.
+    # An id may be granted later, to the records that are sent then.
     rig.hold = ()
     rig.send()
     rig.settle_down(5.0)

@@ -1,7 +1,7 @@
-"""The windows (KIP-1269): how they are learned, what makes them five again, what they bound.
+"""The windows (KIP-1269): how they are learned, what resets them to five, and what they bound.
 
-First the two classes of windows.py, then the engine that asks them. Over the wire the same rules
-are in tests/producer/test_windows.py.
+The first tests are of the two classes of windows.py, the others of the engine. The same rules over
+the wire are in tests/producer/test_windows.py.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def test_what_a_broker_says_is_clamped(told: int | None, limit: int) -> None:
 
 
 def test_an_absent_field_means_five_also_after_twenty() -> None:
-    """A tagged field that is equal to its default is not on the wire."""
+    """An absent field means a window of 5, even after 20.
+
+    A tagged field that is equal to its default is not on the wire.
+    """
     window = PartitionWindow()
     window.learn(20)
     window.learn(None)
@@ -83,9 +86,10 @@ def test_a_connection_window_counts_requests() -> None:
 
 
 def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledged() -> None:
-    """The window bounds a span (KAFKA-9199, KAFKA-18905, fluss #2826).
+    """An unanswered batch holds the window although later ones are acknowledged (KAFKA-9199).
 
-    b1 is unanswered, b2 to b5 are acknowledged: b6 would push b1 out of the broker's cache.
+    The window bounds a span (see also KAFKA-18905, fluss #2826): b1 is unanswered, b2 to b5 are
+    acknowledged, and b6 would push b1 out of the broker's cache.
     """
     rig, requests = pipelined(5)
     rig.send(2)
@@ -100,7 +104,7 @@ def test_an_unanswered_batch_holds_the_window_although_later_ones_are_acknowledg
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_the_connection_window_binds_too(limit: int) -> None:
-    """One request in flight and a window of 20 give one batch (KIP-1269)."""
+    """The limit of requests in flight binds even where the partition's window is 20 (KIP-1269)."""
     rig = Rig(version=14, max_in_flight_requests_per_connection=limit).start()
     rig.send()
     rig.ack(rig.outstanding()[0], retained=20)
@@ -110,7 +114,7 @@ def test_the_connection_window_binds_too(limit: int) -> None:
 
 
 def test_one_full_connection_starves_no_partition() -> None:
-    """Twenty partitions share a connection of two requests in turn."""
+    """Each of twenty partitions gets its turn on a connection of two requests in flight."""
     rig = Rig(partitions=20, max_in_flight_requests_per_connection=2, max_request_size=2000).start()
     for _ in range(5):
         for partition in range(20):
@@ -170,7 +174,7 @@ def test_twenty_in_flight_once_the_broker_says_twenty() -> None:
 
 
 def test_an_absent_field_after_twenty_means_five() -> None:
-    """Nothing new is sent until the span fits."""
+    """An absent field after 20 makes the window 5, and nothing is sent until the span fits."""
     rig = discovered(20)
     rig.send(40)
     for _ in range(16):
@@ -181,7 +185,7 @@ def test_an_absent_field_after_twenty_means_five() -> None:
 
 
 def test_a_window_lowered_below_what_is_outstanding_lets_nothing_new_out() -> None:
-    """What is outstanding stays; the next batch waits until the span fits."""
+    """When the window shrinks, what is outstanding stays, and the next batch waits for the span."""
     rig = discovered(20)
     rig.send(40)
     rig.ack(rig.outstanding()[0], retained=7)
@@ -194,7 +198,7 @@ def test_a_window_lowered_below_what_is_outstanding_lets_nothing_new_out() -> No
 
 
 def test_an_error_never_teaches_a_window() -> None:
-    """The field beside an error code is ignored."""
+    """The window field beside an error code is ignored."""
     rig = discovered(None)
     rig.send()
     rig.fail(rig.outstanding()[0], NOT_ENOUGH_REPLICAS, retained=20)
@@ -242,10 +246,10 @@ def test_a_stale_leaders_late_answer_does_not_restore_twenty() -> None:
 def test_a_leader_that_metadata_hides_for_a_while_still_names_its_window(
     before: int, told: int, room: int
 ) -> None:
-    """LEADER_NOT_AVAILABLE under the epoch of now.
+    """A leader that metadata hides for a while still names its window.
 
-    Nobody else was elected, and the partition goes on over the same connection with what the leader
-    said meanwhile.
+    Metadata says LEADER_NOT_AVAILABLE under the same leader epoch. No other leader was elected, and
+    the partition goes on over the same connection with the window that the leader named meanwhile.
     """
     rig = discovered(before)
     rig.send()

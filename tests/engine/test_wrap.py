@@ -1,6 +1,6 @@
 """Where numbers end: sequences that wrap to 0, and the last epoch of a producer id.
 
-The broker here appends by Kafka's rules (`test_schedules.Broker`), so what it stores is what a log
+The broker is that of `test_schedules`, which appends by Kafka's rules, so it stores what a log
 would hold.
 """
 
@@ -29,14 +29,14 @@ WRAP = 2**31
 
 
 def serve(rig: Rig, broker: Broker, request: Request) -> None:
-    """Answer as the broker would."""
+    """Answer a request as the broker does."""
     code, offset = broker.append(request.only)
     told = broker.retain if code == NONE else None
     rig.answer(request, [rig.entry(request, request.only, code, offset, retained=told)])
 
 
 def serve_all(rig: Rig, broker: Broker) -> None:
-    """Until nothing is unsettled."""
+    """Answer all requests until every record is settled."""
     until, served = rig.now + 20.0, 0
     while rig.core.unsettled:
         assert rig.now < until, "it does not recover"
@@ -48,7 +48,7 @@ def serve_all(rig: Rig, broker: Broker) -> None:
 
 
 def twenty(start: int) -> tuple[Rig, Broker, list[Request]]:
-    """Twenty batches of two records in flight; the first has this (unbounded) sequence."""
+    """Make a rig with twenty batches of two records in flight, from an (unbounded) sequence on."""
     broker = Broker(20)
     rig = Rig(version=14, batch_size=400, max_in_flight_requests_per_connection=20).start()
     rig.send()
@@ -74,7 +74,10 @@ def twenty(start: int) -> tuple[Rig, Broker, list[Request]]:
 def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
     incident: str, place: int, spans: bool
 ) -> None:
-    """The batch at this place begins at sequence 0, or has it inside."""
+    """Twenty batches in flight across the wrap are delivered in order after an incident.
+
+    The batch at `place` begins at sequence 0, or has sequence 0 inside.
+    """
     rig, broker, requests = twenty(WRAP - 2 * place - spans)
     if incident in {"refused", "one in the middle refused"}:
         refused = 0 if incident == "refused" else place - 1
@@ -101,9 +104,9 @@ def test_twenty_in_flight_across_the_wrap_are_retried_in_order(
 
 
 def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_resolved() -> None:
-    """A new id waits for what is in doubt under the last epoch (librdkafka #3720).
+    """A partition takes the new producer id only when its doubt is resolved (librdkafka #3720).
 
-    Five are in flight, and one partition is in doubt.
+    The last epoch is used up; partition 1 is in doubt, and partition 0 goes on under the new id.
     """
     rig = Rig(partitions=2)
     rig.hold = (steps.InitProducerId,)
@@ -140,7 +143,10 @@ def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_r
 
 
 def test_an_id_that_runs_out_in_two_partitions_at_once_is_replaced_once() -> None:
-    """The second incident bumps the new id's epoch, not the old one's (Dekaf #3341)."""
+    """An id that runs out in two partitions at once is replaced once (Dekaf #3341).
+
+    A later incident bumps the epoch of the new id.
+    """
     rig = Rig(partitions=2)
     rig.hold = (steps.InitProducerId,)
     rig.start()
