@@ -1,10 +1,10 @@
-"""One Python client as a worker, started by `workers.py`, which defines the lines it prints.
+"""The process of one Python client; `workers.py` starts it and defines the lines it prints.
 
     python benchmarks/clients.py aiokafka '{"bootstrap": "localhost:9092", "topic": "t", ...}'
 
 Invariants: each client has the deadlines of the job, and otherwise its default settings plus
-idempotence, acks=all, at most five requests in flight and no linger. One task hands the records
-over, in the order of their numbers. What a client reports is printed unchanged.
+idempotence, acks=all, at most five requests in flight and no linger. One task sends the records,
+in the order of their numbers. What a client reports is printed unchanged.
 
 Rejected: one thread per client in a single process (a client that blocks the interpreter would
 affect the others); one shared adapter with many switches (two of the clients are asyncio's, two
@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from workers import Work
 
 Done = Callable[[int | None, BaseException | None], None]
-"""Called with the offset or the error of a record, from any thread."""
+"""A callback for the offset or the error of a record, which any thread may call."""
 
 # Errors that mean the broker refused the record itself, before anything was appended.
 REFUSED = ("MessageSizeTooLarge", "MSG_SIZE_TOO_LARGE", "RecordTooLarge", "InvalidTimestamp")
@@ -40,10 +40,10 @@ class Client(Protocol):
     package: str
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect to the cluster."""
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
-        """Queue a record; it raises if the client refuses the record at once."""
+        """Queue a record; raise the client's error if the client refuses to queue the record."""
 
     async def start_at(self, topic: str, sequence: int) -> None:
         """Set the next sequence number of a partition to which nothing was written yet."""
@@ -70,7 +70,7 @@ class Aioidem:
         )
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect to the cluster."""
         await self._producer.start()
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
@@ -84,7 +84,7 @@ class Aioidem:
         self._producer.send_nowait(topic, value, partition=0).add_done_callback(ended)
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Set the next sequence number."""
+        """Set the next sequence number of the partition."""
         await self._producer.partitions_for(topic)
         core = self._producer._core  # noqa: SLF001 - sending 2^31 records would take too long
         state = core._partitions.state(topic, 0)  # noqa: SLF001 - as above
@@ -98,7 +98,7 @@ class Aioidem:
 
 
 class Aiokafka:
-    """The adapter for aiokafka, which bounds a record by up to twice its request timeout."""
+    """The adapter for aiokafka, which gives up a record after at most twice its request timeout."""
 
     package = "aiokafka"
 
@@ -114,7 +114,7 @@ class Aiokafka:
         )
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect to the cluster."""
         await self._producer.start()
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
@@ -128,7 +128,7 @@ class Aiokafka:
         future.add_done_callback(ended)
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Set the next sequence number."""
+        """Set the next sequence number of the partition."""
         from aiokafka.structs import TopicPartition
 
         numbers = self._producer._txn_manager._sequence_numbers  # noqa: SLF001 - see Aioidem
@@ -169,7 +169,7 @@ class ConfluentKafka:
             self._producer.poll(0.05)
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect to the cluster."""
         self._server.start()
 
     async def send(self, topic: str, value: bytes, done: Done) -> None:
@@ -185,7 +185,7 @@ class ConfluentKafka:
         self._producer.produce(topic, value, partition=0, on_delivery=ended)
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Do nothing: the sequence number cannot be set from outside of the library."""
+        """Raise NotImplementedError: librdkafka's sequence number cannot be set from outside."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -205,7 +205,7 @@ class KafkaPython:
         self._producer: Any = None
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect to the cluster."""
         from kafka import KafkaProducer
 
         self._producer = KafkaProducer(
@@ -228,7 +228,7 @@ class KafkaPython:
         future.add_errback(lambda error: done(None, error))
 
     async def start_at(self, topic: str, sequence: int) -> None:
-        """Set the next sequence number."""
+        """Set the next sequence number of the partition."""
         from kafka import TopicPartition
 
         numbers = self._producer._transaction_manager._sequence_numbers  # noqa: SLF001 - as above
@@ -245,13 +245,13 @@ CLIENTS: dict[str, Callable[[Work], Client]] = {
 
 
 class Output:
-    """Prints lines, from any thread."""
+    """The standard output, to which every thread may print lines."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print one line."""
         with self._lock:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
@@ -269,7 +269,7 @@ class Output:
             self.say(f"failed {number} unknown {_one_line(error)}")
 
     def refused(self, number: int, error: BaseException) -> None:
-        """Return whether a record was not written: the client says so, or refused to queue it."""
+        """Print that a record was not written: the client says so, or its `send` raised."""
         self.say(f"failed {number} not-written {_one_line(error)}")
 
 
@@ -278,7 +278,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class Orders:
-    """The orders of the parent process, read in a thread."""
+    """The commands ``go`` and ``stop`` of the parent process, read in a thread."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -295,12 +295,12 @@ class Orders:
 
 
 def value_of(number: int, size: int) -> bytes:
-    """Make a value that contains the record's number."""
+    """Return a value of `size` bytes that begins with the record's number."""
     return f"{number:08d}".encode().ljust(size, b".")
 
 
 async def drive(client: Client, work: Work, orders: Orders, output: Output) -> None:
-    """Do the whole work of the process."""
+    """Connect, warm up, send records from ``go`` to ``stop``, and close the client."""
     await client.open()
     try:
         await warm_up(client, work)
@@ -333,7 +333,7 @@ async def warm_up(client: Client, work: Work) -> None:
 
 
 async def send_all(client: Client, work: Work, orders: Orders, output: Output) -> None:
-    """Send records at the given rate until told to stop."""
+    """Send records at the given rate until the command ``stop``."""
     start, number = time.monotonic(), 0
     while not orders.stop.is_set():
         number += 1
@@ -350,7 +350,7 @@ async def send_all(client: Client, work: Work, orders: Orders, output: Output) -
 
 
 def main() -> int:
-    """Work until told to stop."""
+    """Run one client until its parent process commands ``stop``."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("client", choices=tuple(CLIENTS))
     parser.add_argument("work", help="what to do, as JSON: the fields of workers.Work")

@@ -4,8 +4,9 @@
     python benchmarks/faults.py --faults clean-restart --clients aioidem Java --json faults.json
 
 Each client has a process of its own (`workers.py`), is idempotent with at most five requests in
-flight, and writes small records at an even rate to one partition of its own. The link has 50 ms, so
-that some records are always in flight. Then the fault happens to all clients at once:
+flight, and writes small records at an even rate to one partition of its own. The link has a
+round-trip time of 50 ms, so that some records are always in flight. Then the fault happens to all
+clients at once:
 
 - lost-response: three times a batch is appended, and its answer and the connection are lost.
 - clean-restart: answers are held back until the windows are full of appended batches, then the
@@ -63,7 +64,7 @@ from aioidem.testing import Action, Cut, Drop, FrameSeen, Inspect, KafkaCluster
 ALL_CLIENTS = (*CLIENTS, JAVA)
 OURS = "aioidem"
 TOLERANCE = 12.0
-"""How many seconds beyond its deadline a client gets: one request timeout, aioidem's grace."""
+"""The seconds that a client gets beyond its deadline; aioidem may use one request timeout."""
 
 _PRODUCE = 0
 _NOT_LEADER = 6
@@ -81,10 +82,11 @@ _HEADINGS = (
 
 @dataclass(slots=True)
 class Stage:
-    """A cluster with the clients at work.
+    """One experiment: a cluster, and the clients that write to it.
 
-    `patience` and `pause` are the seconds to wait for answers to be lost, and after that. `checks`
-    finds out what to note about a client at the end, above all that the fault did not reach it.
+    `patience` is how many seconds to wait until answers are lost, and `pause` how many seconds to
+    wait after that. Each of the `checks` returns a note about a client at the end, above all that
+    the fault did not reach the client.
     """
 
     cluster: KafkaCluster
@@ -96,11 +98,11 @@ class Stage:
     checks: list[Callable[[str], str | None]] = field(default_factory=list)
 
     def topics(self) -> list[str]:
-        """Return the clients' topics."""
+        """Return the topics to which the clients write."""
         return [self.topic(client) for client in self.workers]
 
     def notes(self, client: str) -> list[str]:
-        """Return the notes about a client."""
+        """Return the notes of all checks about a client."""
         return [note for check in self.checks if (note := check(client)) is not None]
 
     async def lose_answers(self) -> set[str]:
@@ -120,7 +122,7 @@ class Stage:
         return set(self.workers) - waiting
 
     def hold_answers(self) -> Counter[str | None]:
-        """Hold back all answers to Produce requests; return their counts by client."""
+        """Drop all answers to Produce requests from now on; return their counts by client."""
         held: Counter[str | None] = Counter()
 
         def drop(seen: FrameSeen) -> Action | None:
@@ -133,7 +135,7 @@ class Stage:
         return held
 
     def count_refusals(self) -> Counter[str | None]:
-        """Count from now on how often each client is answered NOT_LEADER_OR_FOLLOWER."""
+        """Count NOT_LEADER_OR_FOLLOWER answers from now on; return their counts by client."""
         refused: Counter[str | None] = Counter()
 
         def look(seen: FrameSeen, payload: bytes) -> None:
@@ -156,7 +158,7 @@ class Stage:
 
 
 async def lost_response(stage: Stage) -> None:
-    """Lose three answers of each client."""
+    """Lose three answers to Produce requests of each client."""
     lost: Counter[str] = Counter()
 
     def check(client: str) -> str | None:
@@ -181,14 +183,14 @@ async def clean_restart(stage: Stage) -> None:
 
 
 async def broker_down(stage: Stage) -> None:
-    """Stop the broker for longer than the records' deadline."""
+    """Kill the broker, and start it again after longer than a record's deadline."""
     await stage.cluster.kill()
     await anyio.sleep(stage.down)
     await stage.cluster.start()
 
 
 async def leader_move(stage: Stage) -> None:
-    """Move the leaders twice, one topic after the other."""
+    """Move the leader of each topic twice."""
     brokers = len(stage.cluster.brokers)
     refused = stage.count_refusals()
     stage.checks.append(
@@ -209,7 +211,7 @@ async def nothing(_stage: Stage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault, which gives one row of the table per client."""
+    """A kind of fault; the table of results has one row for each fault and client."""
 
     name: str
     act: Callable[[Stage], Awaitable[None]]
@@ -249,12 +251,12 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Whether no record was lost, duplicated or reordered, and none hung."""
+        """Return whether a record was acknowledged, and none lost, repeated, reordered or hung."""
         return not (self.lost or self.duplicated or self.reordered or self.hung or not self.acked)
 
 
 def unreached(fault: Fault, worker: Worker, log: Sequence[DumpedBatch]) -> list[str]:
-    """Return the evidence that a fault in the records themselves did not happen."""
+    """Return notes about a fault of the records themselves that did not happen."""
     notes = []
     if fault.big >= 0:
         if fault.big not in worker.records:
@@ -288,7 +290,7 @@ def judge(
     deadline: float,
     notes: Sequence[str] = (),
 ) -> Verdict:
-    """Compare a client's reports with the log, given as a list of record numbers."""
+    """Compare a client's reports with the log, which is given as a list of record numbers."""
     records = dict(worker.records)
     now = time.monotonic()
     waits = {number: (each.ended or now) - each.at for number, each in records.items()}
@@ -331,7 +333,7 @@ def judge(
 
 
 def _reordered(log: Sequence[int]) -> int:
-    """Count the records whose first copy follows that of a record handed over later."""
+    """Count the records whose first copy is behind that of a record that was sent later."""
     late, highest = 0, -1
     for number in dict.fromkeys(log):
         late += number < highest
@@ -345,7 +347,7 @@ def _short(text: str, length: int = 90) -> str:
 
 
 class Experiment:
-    """Runs faults on one cluster."""
+    """The faults on one cluster."""
 
     def __init__(self, flags: argparse.Namespace, cluster: KafkaCluster) -> None:
         self._flags = flags
@@ -369,7 +371,7 @@ class Experiment:
     async def _connected(
         self, fault: Fault, guard: ProcessGuard, exits: ExitStack, verdicts: list[Verdict]
     ) -> dict[str, Worker]:
-        """Return the workers that are connected; the others get a verdict that says so."""
+        """Connect the clients and return their workers; one that fails gets a verdict instead."""
         workers: dict[str, Worker] = {}
 
         async def connect(client: str) -> None:
@@ -406,7 +408,7 @@ class Experiment:
             proxy.on_answer = None
 
     async def _judged(self, fault: Fault, stage: Stage) -> list[Verdict]:
-        """Judge each client; the logs are read concurrently, each by a Java tool."""
+        """Read the logs concurrently, each with a Java tool, and judge each client."""
         logs: dict[str, Sequence[DumpedBatch]] = {}
 
         async def read(client: str) -> None:
@@ -429,7 +431,8 @@ class Experiment:
         work = Work(
             bootstrap=self._cluster.bootstrap_servers,
             topic=topic,
-            # A partition that was written to already has its sequence numbers.
+            # The first record goes to another topic: it would fix the sequence numbers of its
+            # partition.
             warm=f"warm-{topic}",
             rate=self._flags.rate,
             big=fault.big,
@@ -459,7 +462,7 @@ def _absent(fault: Fault, client: str, error: WorkerError) -> Verdict:
 
 
 async def measure(flags: argparse.Namespace) -> list[Verdict]:
-    """Cause every fault, on clusters of the sizes that they need."""
+    """Cause every chosen fault, on clusters of the sizes that the faults need."""
     verdicts: list[Verdict] = []
     faults = [each for each in FAULTS if each.name in flags.faults]
     for brokers in sorted({each.brokers for each in faults}):

@@ -55,14 +55,14 @@ _OPTIONS: Final[Mapping[str, Any]] = {
 }
 
 Load = Callable[[Producer], Awaitable[None]]
-"""The work of the producer during the measurement."""
+"""A function that lets a producer work during the measurement."""
 
 Forge = Callable[[bytes, int, int], bytes]
-"""Makes an answer from the honest one, its version, and the size in bytes that it may have."""
+"""A function that forges an answer from the honest one, its version and a size in bytes."""
 
 
 class Case(NamedTuple):
-    """One kind of answer."""
+    """One kind of answer, with the work of the producer that receives it."""
 
     what: str
     api_key: ApiKey
@@ -70,7 +70,7 @@ class Case(NamedTuple):
     load: Load
     options: Mapping[str, Any] = {}
     sized: bool = True
-    """Whether its forged answers come in all sizes."""
+    """Whether the case is measured with each size of the answer."""
 
 
 def _uvarint(value: int) -> bytes:
@@ -86,7 +86,7 @@ _INT32: Final = Struct(">i")
 
 
 def _metadata(topics: list[tuple[str, bytes]], version: int, honest: bytes) -> bytes:
-    # Up to the topics these are the honest answer's own bytes, which name the brokers.
+    # The bytes before the topics, which name the brokers, are those of the honest answer.
     made = _array([_topic(name, partitions) for name, partitions in topics])
     return honest[: _topics_at(honest)] + made + (b"\0\0\0" if version >= 13 else b"\0")
 
@@ -158,7 +158,7 @@ def record_errors(honest: bytes, version: int, nbytes: int) -> bytes:
         return honest
     at = 4 + 1 + 1
     topic_id = honest[at : at + 16]
-    # index, INVALID_RECORD, no offset, no times, errors of records, no message, no tags
+    # A partition: index, INVALID_RECORD, no offset, no times, record errors, no message, no tags.
     item = b"\0\0\0\0" + b"\x02x" + b"\0"
     count = (nbytes - 100) // len(item)
     errors = b"".join(_INT32.pack(number) + b"\x02x\0" for number in range(count))
@@ -178,7 +178,7 @@ def configs(honest: bytes, version: int, nbytes: int) -> bytes:
     """Forge a DescribeConfigs answer with as many configs as fit."""
     if version < 4:
         return honest
-    # name, value, read only, source, sensitive, synonyms, type, documentation, tags
+    # A config: name, value, read only, source, sensitive, synonyms, type, documentation, tags.
     item = b"\x02x" + b"\x02y" + b"\0" + b"\x05" + b"\0" + b"\x01" + b"\x01" + b"\0" + b"\0"
     count = (nbytes - 100) // len(item)
     return (
@@ -207,7 +207,7 @@ def honest_metadata(honest: bytes, _version: int, _nbytes: int) -> bytes:
 
 
 async def _send(producer: Producer) -> None:
-    # So many records that their answer may have an error text for each.
+    # There are so many records that the limit of their answer allows an error text for each.
     await producer.send_many("t", [b"x"] * _RECORDS, partition=0)
     await producer.send("t", b"x", key=b"k")
 
@@ -222,7 +222,8 @@ async def _settle(producer: Producer) -> None:
 async def _assign(producer: Producer) -> None:
     for number in range(_CONCERNED):
         producer.send_nowait("t", b"x", key=b"%d" % number)
-    # They linger, because the time to send them, and for the broker to read them, must not count.
+    # The records linger, because the time to send them and for the broker to read them must not
+    # count.
     await asyncio.sleep(1.0)
 
 
@@ -309,7 +310,7 @@ class _Stream(ByteStream):
 
 
 class Ticker:
-    """Measures the longest time between two of its ticks since a given moment."""
+    """A task that measures the longest time between two of its ticks since a given moment."""
 
     def __init__(self, forging: Forging) -> None:
         self._forging = forging
@@ -335,7 +336,7 @@ class Row(NamedTuple):
 
 
 async def measure(case: Case, nbytes: int) -> Row:
-    """Measure one producer with one answer."""
+    """Run one producer that receives one such answer, and measure how long its loop is blocked."""
     async with EmbeddedCluster(transport="memory", retain=20) as cluster:
         cluster.create_topic("t", partitions=1 if case.sized else _PARTITIONS)
         forging = Forging(cluster.connector, case, nbytes)
@@ -360,7 +361,7 @@ async def measure(case: Case, nbytes: int) -> Row:
 
 
 class _Refusals(logging.Handler):
-    """Notices that an answer was refused because of its size."""
+    """A log handler that notes when an answer was refused because of its size."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -63,7 +63,7 @@ Task = Coroutine[Any, Any, None]
 
 
 class Load:
-    """Counts acknowledgements during the measurement, and ends it."""
+    """The count of acknowledgements during one measurement, and when the measurement ends."""
 
     def __init__(self, seconds: float, limit: int) -> None:
         self.acked = 0
@@ -90,13 +90,13 @@ class Load:
         return count / (time.perf_counter() - began), (time.process_time() - cpu) / max(1, count)
 
     async def room(self) -> None:
-        """Wait until less than half of the limit is unacknowledged, if the limit was reached."""
+        """Wait, if the limit of open records was reached, until only half as many are open."""
         if self.open >= self._limit:
             self._room.clear()
             await self._room.wait()
 
     def done(self, outcome: Any) -> None:
-        """Count a queued record that has ended."""
+        """Count a queued record that was acknowledged, or raise the error of one that failed."""
         if outcome.exception() is not None:
             raise outcome.exception()
         self.acked += 1
@@ -164,7 +164,7 @@ async def aiokafka_load(way: str, bootstrap: str, topic: str, load: Load, tasks:
 
 
 def child(flags: argparse.Namespace) -> int:
-    """Make one run, and print its figures as JSON."""
+    """Run one client once, and print its figures as JSON."""
     run = aioidem_load if flags.child == "aioidem" else aiokafka_load
 
     async def measured() -> tuple[float, float]:
@@ -232,7 +232,7 @@ class Figures:
 
 
 async def measure(flags: argparse.Namespace) -> list[Figures]:
-    """Make all rounds with all clients."""
+    """Run all rounds with all clients, and return the medians."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     async with KafkaCluster(flags.kafka) as cluster:
         for turn in range(flags.rounds):
@@ -240,7 +240,8 @@ async def measure(flags: argparse.Namespace) -> list[Figures]:
                 for client in flags.clients:
                     topic = f"{way}-{client}-{turn}"
                     await cluster.create_topic(topic, partitions=PARTITIONS)
-                    # Without the proxy, which would use CPU time at the same time as the client.
+                    # The inner servers are without the proxy, which would use CPU time beside the
+                    # client.
                     run = partial(_run_child, flags, client, way, cluster.inner_servers, topic)
                     figures = await anyio.to_thread.run_sync(run)
                     found.setdefault((client, way), []).append(figures)

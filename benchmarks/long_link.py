@@ -10,15 +10,15 @@ proxy that delays. There is a stock broker for windows up to 5 and for the other
 patched to remember `--retain` batches for wider windows. The rows differ only in the client, and a
 slow machine slows all of them down.
 
-How they are kept comparable:
+How the clients are kept comparable:
 
 - aioidem seals batches at `batch.size` (late sealing off), because the others do. `--late-sealing`
   adds rows with it on, which is the library's default. They compare with `aiokafka-defaults`, which
   has neither idempotence nor acks=all.
 - Each client gets the most requests in flight that it allows: aiokafka sends one batch per
   partition at a time; Java, librdkafka and kafka-python refuse more than 5 with idempotence.
-- Where batches are sealed, no client queues more than about two windows, because what is queued at
-  the end has to be sent too.
+- Without late sealing, no client queues more than about two windows of records, because at the end
+  the queued records have to be sent, too.
 - With `--kafka` each client has a process of its own, and the proxy stays in this one, so no client
   shares an interpreter with the link. Java's producer needs a JDK. On the embedded cluster they all
   run in this process, which also carries the broker's load.
@@ -107,27 +107,27 @@ class Job:
 
     @property
     def values(self) -> Sequence[bytes]:
-        """The values, which are sent in turn."""
+        """Return the values of the records, which are sent in turn."""
         return self.plan.values
 
     @property
     def duration(self) -> float:
-        """How many seconds to send."""
+        """Return for how many seconds to send."""
         return self.plan.duration or 0.0
 
     @property
     def backlog(self) -> int:
-        """How many records may be queued: two windows plus two batches."""
+        """Return how many records may be queued: two windows plus two batches."""
         batch = max(1, BATCH_SIZE // len(self.values[0]))
         return batch * (2 * self.in_flight + 2)
 
     def tally(self, started: float) -> BurstTally:
-        """Make a tally for a client that starts now."""
+        """Return a new tally for a client that starts at this time."""
         return BurstTally(started, self.duration, self.plan.rtt)
 
 
 class BurstTally(Tally):
-    """A tally whose rate counts whole bursts of acknowledgements while sending lasts.
+    """A tally whose rate counts only whole bursts of acknowledgements during the sending time.
 
     A burst ends with a pause, or after one round trip.
     """
@@ -157,7 +157,7 @@ class BurstTally(Tally):
 
     @property
     def steady(self) -> float | None:
-        """Return the records per second; None with fewer than two bursts."""
+        """Return the records per second, or None after fewer than two bursts."""
         if self._first is None or self._last is None:
             return None
         (first, before), (last, acked) = self._first, self._last
@@ -185,7 +185,7 @@ class Counted:
 
 
 class Recorder:
-    """A tally that other threads may use; it also ends a client's sending when the time is over."""
+    """A tally that any thread may update, and that knows when a client has to stop sending."""
 
     def __init__(self, job: Job) -> None:
         self._lock = threading.Lock()
@@ -208,13 +208,13 @@ class Recorder:
         return Counted(self.tally, self.tally.steady)
 
     def queued(self) -> float:
-        """Count a record that was handed over; return the time, for `ended`."""
+        """Count a record that was handed to the client; return the time, for `ended`."""
         with self._lock:
             self.tally.queued()
         return time.perf_counter()
 
     def ended(self, size: int, sent_at: float, error: BaseException | None) -> None:
-        """Count a record that has ended, from whichever thread the client calls this."""
+        """Count a record that has just ended; any thread may call this."""
         self.ended_at(time.perf_counter(), size, sent_at, error)
 
     def ended_at(self, now: float, size: int, sent_at: float, error: BaseException | None) -> None:
@@ -230,8 +230,8 @@ async def run_aioidem(job: Job) -> Counted:
     """Run aioidem with the load of `aioidem perf`."""
     config = job.plan.config(job.in_flight, job.bootstrap)
     if not config.late_sealing:
-        # `aioidem perf` has room for two windows. `backlog` adds batches, because otherwise the
-        # next batch would wait for the loop that fills it.
+        # `aioidem perf` has a buffer of two windows. This adds two batches, as `Job.backlog` does,
+        # because otherwise the next batch would wait for the loop that fills it.
         memory = config.buffer_memory * (job.in_flight + 1) // job.in_flight
         config = replace(config, buffer_memory=memory)
     async with aioidem.Producer(config=config, connector=job.connector) as producer:
@@ -253,7 +253,7 @@ async def run_aioidem(job: Job) -> Counted:
 
 
 async def run_aiokafka(job: Job, **options: Any) -> Counted:
-    """Run aiokafka, which has one batch per partition in flight while the next one fills."""
+    """Run aiokafka, which has one batch per partition in flight while it fills the next one."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(bootstrap_servers=job.bootstrap, **options)
@@ -355,7 +355,7 @@ def run_kafka_python(job: Job) -> Counted:
 
 
 def run_java(job: Job) -> Counted:
-    """Run Java's producer, which measures the times itself."""
+    """Run Java's producer, whose process measures the times itself."""
     work = Work(
         bootstrap=job.bootstrap,
         topic=job.topic,
@@ -415,7 +415,7 @@ class Peer:
     in_flight: int
 
     def missing(self, kafka: str | None) -> str | None:
-        """Return why it cannot be run here, or None."""
+        """Return why the client cannot be run here, or None."""
         if self.name != JAVA:
             found = importlib.util.find_spec(self.module) is not None
             return None if found else f"not installed: pip install {self.package}"
@@ -424,7 +424,7 @@ class Peer:
         return None if has_compiler(install_kafka(kafka)) else "Java's producer needs a JDK"
 
     def version(self, kafka: str | None) -> str:
-        """Return the version of its package."""
+        """Return the version of the client's package."""
         return kafka or "?" if self.name == JAVA else version(self.package)
 
 
@@ -459,7 +459,7 @@ def run_child(job: Job) -> Counted:
     """Run a Python client in a process of its own, which is this script again.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the process failed.
     """
     plan = job.plan
     command = [sys.executable, __file__, "--child", job.client, "--bootstrap", job.bootstrap]
@@ -480,7 +480,7 @@ def run_child(job: Job) -> Counted:
 
 
 async def be_child(flags: argparse.Namespace) -> Counted:
-    """Do what `run_child` asked for, with the last of the plans."""
+    """Run the client that `run_child` named, with the last of the plans."""
     plan = plans_of(flags)[-1]
     job = Job(flags.child, flags.bootstrap, flags.topic, plan, plan.in_flight[0], flags.kafka)
     return await RUNS[flags.child](job)
@@ -489,8 +489,8 @@ async def be_child(flags: argparse.Namespace) -> Counted:
 class FlightCount:
     """The most Produce requests that a client had in flight at once, as seen by its proxy.
 
-    The proxy sees a request when it is sent, and an answer half a round trip before it arrives,
-    less a few milliseconds, because timers are coarse.
+    The proxy sees a request when the client sends it, and an answer half a round trip before the
+    client gets it, less a few milliseconds, because timers are coarse.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:
@@ -512,7 +512,7 @@ class FlightCount:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run that is to be made."""
+    """One run of one client, and its name and version in the table."""
 
     client: str
     version: str
@@ -521,25 +521,25 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The name of the run on the screen."""
+        """Return the name of the run on the screen."""
         return f"{self.client}, {self.in_flight} in flight"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that use the same cluster."""
+    """The rows that are run on the same cluster."""
 
     rows: Sequence[Row]
     retain: int | None
 
     @property
     def topics(self) -> list[str]:
-        """The topics, one for each row."""
+        """Return the topics, one for each row."""
         return [f"run-{index}" for index in range(len(self.rows))]
 
 
 def parts_of(plans: Sequence[PerfPlan], peers: Sequence[Peer], kafka: str | None) -> list[Part]:
-    """Divide the rows: on real Kafka between a stock broker and the patched one."""
+    """Divide the rows by cluster: on real Kafka between a stock broker and a patched one."""
     ours = [
         Row(_our_name(plan), aioidem.__version__, plan, in_flight)
         for plan in plans
@@ -613,7 +613,7 @@ async def measure(
 
 
 async def run_row(row: Row, target: Target, topic: str, kafka: str | None) -> RunResult:
-    """Run one client."""
+    """Run the client of one row, and return its result."""
     label = RunLabel(
         client=row.client,
         version=row.version,
@@ -746,7 +746,7 @@ def plans_of(flags: argparse.Namespace) -> list[PerfPlan]:
     """
     plans = [_plan(flags, "false", flags.in_flight)]
     if flags.late_sealing:
-        # With one batch in flight there is no other client to compare with.
+        # No other client is compared with one batch in flight.
         wider = [number for number in flags.in_flight.split(",") if number.strip() != "1"]
         plans.append(_plan(flags, "true", ",".join(wider) or flags.in_flight))
     return plans

@@ -42,7 +42,7 @@ _BODY = (
 
 
 def calls(spark: SparkSession, records: int) -> DataFrame:
-    """Return every call, with its place in the topic."""
+    """Return every call of the load, with its partition and offset in the topic."""
     ids = spark.range(0, records, 1, 16)
     return ids.select(
         "id",
@@ -96,7 +96,7 @@ def topic(spark: SparkSession, records: int) -> DataFrame:
 
 
 def main() -> int:
-    """Run the audit and print what it took."""
+    """Run the audit, and print its findings, time and memory."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--heap", default="1g", help="spark.driver.memory")

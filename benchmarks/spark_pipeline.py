@@ -41,7 +41,7 @@ _LONGEST = 3600.0
 
 
 class Faults:
-    """A proxy hook that spoils answers to Produce requests and counts what it did."""
+    """A proxy hook that loses or delays some answers to Produce requests, and counts them."""
 
     def __init__(self, seed: int) -> None:
         self.lost = 0
@@ -50,7 +50,7 @@ class Faults:
         self._seen: set[int] = set()
 
     def __call__(self, seen: FrameSeen) -> Action | None:
-        """Return what happens to an answer."""
+        """Return the fault for an answer, or None."""
         if seen.api_key != _PRODUCE:
             return None
         if seen.connection not in self._seen:
@@ -81,12 +81,12 @@ def run(words: Sequence[str], timeout: float) -> tuple[int, float, int]:
 
 
 def _resident(parent: int) -> int:
-    """Return the highest resident size in MiB of the Java processes below another process."""
+    """Return the highest resident size, in MiB, of the Java processes below a process."""
     highest = 0
     for child in _children(parent):
         try:
             status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         if lines["Name"].strip() == "java" and "VmHWM" in lines:
@@ -106,7 +106,7 @@ def _children(parent: int) -> list[int]:
 
 
 async def pipeline(cluster: KafkaCluster, tasks: int, options: argparse.Namespace) -> bool:
-    """Run load and audit on one topic; return whether nothing is wrong."""
+    """Run load and audit on one topic; return whether both ended with exit status 0."""
     topic = f"pipeline-{tasks}"
     await cluster.create_topic(topic, partitions=options.partitions)
     servers = cluster.inner_servers if options.past_the_proxy else cluster.bootstrap_servers
@@ -131,7 +131,7 @@ async def pipeline(cluster: KafkaCluster, tasks: int, options: argparse.Namespac
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    """Return the figures of load and audit, without what is in both."""
+    """Return the figures of load and audit, without the audit's list of partitions."""
     told: dict[str, Any] = {}
     for name in ("load", "audit"):
         path = folder / f"{name}.json"
@@ -142,7 +142,7 @@ def _told(folder: Path) -> dict[str, Any]:
 
 
 async def main(options: argparse.Namespace) -> int:
-    """Run everything on one broker."""
+    """Run load and audit with each number of tasks, on one broker."""
     fine = True
     async with KafkaCluster(seed=options.seed, rtt=options.rtt / 1000) as cluster:
         for tasks in map(int, options.tasks.split(",")):

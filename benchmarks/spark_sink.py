@@ -2,7 +2,7 @@
 
     python benchmarks/spark_sink.py --rows 64000 --tasks 2,8,32
 
-Each row of the table is one batch write with all of its tasks at once, after another one that
+Each row of the table is one batch write with all of its tasks at once, after a first write that
 starts Python's workers. Requests to coordinators, and connections, are counted at the broker's
 proxy.
 
@@ -40,21 +40,21 @@ _SINKS = ("at-least-once", "exactly-once", "Spark's own")
 
 
 class Watch:
-    """Counts the requests to coordinators and the connections."""
+    """A proxy hook that counts the requests to coordinators, and the connections."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.connections: set[int] = set()
 
     def __call__(self, seen: FrameSeen) -> Action | None:
-        """Count a request."""
+        """Count a request and its connection."""
         self.calls += seen.api_key in _COORDINATORS
         self.connections.add(seen.connection)
         return None
 
 
 def write(spark: SparkSession, servers: str, topic: str, sink: str, rows: int, tasks: int) -> float:
-    """Make one batch write, and return its seconds."""
+    """Write all rows in one batch write, and return the seconds that it took."""
     frame = spark.range(0, rows, 1, tasks).selectExpr(
         "cast(id AS string) AS key", "repeat('x', 100) AS value"
     )
@@ -104,7 +104,7 @@ def compare(
 
 
 def main() -> int:
-    """Print the table."""
+    """Compare the sinks with each number of tasks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rows", type=int, default=64_000)
     parser.add_argument("--tasks", default="2,8,32", metavar="N,N,...")

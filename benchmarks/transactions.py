@@ -8,7 +8,7 @@ transactional id and a commit every three seconds. `kafka-producer-perf-test --t
 does this for Java, and this script for aioidem, in a process of its own. The two take turns; the
 output has medians over the rounds.
 
-How they are kept comparable:
+How the two are kept comparable:
 
 - The same batches (16 KiB, 5 ms of linger, which are Java's defaults), no compression, acks=all.
   aioidem seals batches at `batch.size` (late sealing off), because Java does; further rows have
@@ -59,7 +59,7 @@ TRANSACTION = 3.0
 MEGABYTE = 1 << 20
 BETWEEN_YIELDS = 50
 PATIENCE = 600.0
-# A broker for minutes of load: a bounded heap, and deleted topics leave the disk soon.
+# The broker is under load for minutes: its heap is bounded, and deleted topics leave the disk soon.
 BROKER = ("-Xms512m", "-Xmx512m", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 PROPERTIES = {"log.segment.delete.delay.ms": 1000}
 # The heap size and the garbage collector of kafka-producer-perf-test.sh.
@@ -103,7 +103,7 @@ async def send_all(flags: argparse.Namespace) -> float:
 
 
 def run_ours(flags: argparse.Namespace, client: str, run: Run) -> float:
-    """Run `send_all` in a process of its own."""
+    """Run `send_all` in a process of its own; return the records per second."""
     command = [sys.executable, __file__, "--child", client, "--in-flight", str(run.in_flight)]
     command += ["--bootstrap", run.bootstrap, "--topic", run.topic]
     command += ["--records", str(flags.records), "--warm-up", str(flags.warm_up)]
@@ -165,7 +165,7 @@ class Row:
 
 
 async def measure(flags: argparse.Namespace) -> list[Row]:
-    """Make all rounds with all clients."""
+    """Run all rounds with all clients, and return the medians."""
     install = install_kafka(flags.kafka)
     widths = [int(each) for each in flags.in_flight.split(",")]
     turns = [

@@ -1,17 +1,18 @@
-"""Hold the producer to its model on the wall clock: window x batch bytes per round trip.
+"""Compare the producer's rate with its model, window x batch bytes per round trip, in real time.
 
     python benchmarks/window.py
     python benchmarks/window.py --rtt 80 --duration 5
 
-`aioidem perf` writes to one partition of the embedded cluster over TCP with 1, 5 and 20 batches in
-flight, batches of 16 records sealed at 16 KiB, and then with late sealing at five. The exit status
-is 1 unless every window reaches 95 % of the model and none passes it, the windows are to one
-another as 1 : 5 : 20 within 5 %, and late sealing is worth at least ten times.
+`aioidem perf` writes to one partition of the embedded cluster over TCP, in batches of 16 records
+that are sealed at 16 KiB, with 1, 5 and 20 batches in flight; then with late sealing and 5. The
+exit status is 1 unless every window reaches 95 % of the model's rate and none exceeds it, the rates
+of the windows are as 1 : 5 : 20 within 5 %, and late sealing makes the rate at least ten times as
+high.
 
-The tests hold the same model on a virtual clock, where it is exact: it can fail there for what the
-producer does and for nothing else. Here it also fails where computing takes too long. A neighbour
-on the machine can only take from a rate, so the best of three attempts counts; timers may be late,
-so the round trip is the one that was measured.
+Tests check the same model on a virtual clock, where it is exact, so that they fail only because of
+what the producer does. This script fails also if computing takes too long. Other programs on the
+machine can only lower a rate, so the best of three attempts counts. Timers may be late, so the
+round-trip time in the model is a measured one.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from aioidem.broker import EmbeddedCluster
 WINDOWS = (1, 5, 20)
 RECORD_BYTES = 1000
 BATCH_BYTES = 16_384
-RECORDS_PER_BATCH = 16  # of 1009 bytes each, with 61 of the batch; a test holds this
+RECORDS_PER_BATCH = 16  # of 1009 bytes each, plus 61 of the batch, as a test checks
 ATTEMPTS = 3
 SHARE, RATIO, LATE_SEALING = 0.95, 0.05, 10.0
 
 
 async def round_trip(rtt: float) -> float:
-    """Measure the seconds that a link of the embedded cluster takes there and back."""
+    """Measure the round-trip time of a link of the embedded cluster, in seconds."""
     api_versions = struct.pack(">ihhih", 10, 18, 0, 1, -1)
     took = []
     async with EmbeddedCluster(rtt=rtt) as cluster:
@@ -55,7 +56,7 @@ async def round_trip(rtt: float) -> float:
 
 
 def perf(rtt: float, *words: str) -> list[dict[str, Any]]:
-    """Run `aioidem perf` over such a link and return its rows."""
+    """Run `aioidem perf` over a link with this round-trip time, and return its rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
         common = f"perf --rtt {rtt * 1000} --record-size {RECORD_BYTES} --json {path}"
@@ -66,7 +67,7 @@ def perf(rtt: float, *words: str) -> list[dict[str, Any]]:
 
 
 def shares_of_the_model(rtt: float, duration: float) -> tuple[list[float], list[str]]:
-    """Measure what each window reaches of the model, and say what is wrong with it."""
+    """Return each window's share of the model's rate, and a message for each wrong share."""
     words = f"--retain 20 --in-flight 1,5,20 --duration {duration}".split()
     words += ["--producer-props", "late.sealing=false", f"batch.size={BATCH_BYTES}"]
     shares, wrong = [0.0] * len(WINDOWS), []

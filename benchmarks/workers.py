@@ -1,4 +1,4 @@
-"""A client in a process of its own, watched from outside through the lines it prints.
+"""Run a client in a process of its own, and read its reports from the lines that it prints.
 
 The worker is `clients.py` for the Python clients, `JavaProducer.java` for Java's. It has one
 producer for one partition. It connects, has one record acknowledged, and prints a line for each
@@ -8,7 +8,7 @@ event:
     sent N                                  record N was handed to the client, counted from 1
     acked N OFFSET                          the client reported an acknowledgement
     failed N not-written|unknown REASON     the client reported a failure
-    closed                                  it was told to stop, and every record has ended
+    closed                                  every record has ended after the command `stop`
 
 Its input is `go`, to start sending, and `stop`. The end of its input also means `stop`, so that it
 does not outlive its parent. A value's first eight digits are the record's number.
@@ -52,7 +52,7 @@ _TIME_AT = {"sent": 0, "acked": 1}
 
 
 class WorkerError(Exception):
-    """A worker did not do what it was told to do, or not in time."""
+    """A worker did not carry out a command, or not in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class Work:
         backlog: how many records may be unacknowledged.
         size: the size of a value in bytes, except for record `big`, which has `bigsize`.
         sequence: the partition's first sequence number.
-        deadline: the seconds within which the client itself must end a record: for every option it
-            has for that, and for how long queueing may block.
+        deadline: the seconds within which the client itself must end a record; all its options for
+            that have this value, and so has the time for which queueing may block.
         request_timeout: the seconds it waits for one answer.
         batch_size: the size of a batch in bytes.
         patience: the seconds for closing.
@@ -91,7 +91,7 @@ class Work:
 
 @dataclass(slots=True)
 class Sent:
-    """One record: when it was handed over, and how it ended."""
+    """One record: when it was handed to the client, and how it ended."""
 
     at: float
     ended: float | None = None
@@ -153,7 +153,7 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Kill the process if it still runs."""
+        """Kill the process if it is still running."""
         process = self._process
         if process is None:
             return
@@ -168,49 +168,48 @@ class Worker:
                 with suppress(OSError):
                     pipe.close()
 
-    # -- orders and waiting
-    # ----------------------------------------------------------------------------
+    # -- commands and waiting ----------------------------------------------------------------------
 
     def until_ready(self, timeout: float) -> None:
-        """Return when the worker is connected.
+        """Wait until the worker is connected.
 
         Raises:
-            WorkerError: it could not connect, or it has ended.
+            WorkerError: the worker did not connect in time, or it has ended.
         """
         if not self._wait(lambda: self._ready or not self._running, timeout) or not self._ready:
             if not self._running:
-                # It has ended, but the last lines of its output may not have been read yet.
+                # The worker has ended, but the last lines of its output may not have been read yet.
                 for reader in self._readers:
                     reader.join(10)
             # The latest line comes first, because a note is cut at its end.
             raise WorkerError("not connected: " + "; ".join(reversed(self.trouble[-3:])))
 
     def go(self) -> None:
-        """Tell it to begin sending."""
+        """Command the worker to begin sending."""
         self._tell("go\n")
 
     def stop(self) -> None:
-        """Tell it to stop sending, and to close when every record has ended."""
+        """Command the worker to stop sending, and to close when every record has ended."""
         self._tell("stop\n")
 
     def until_closed(self, timeout: float) -> bool:
-        """Wait until it has closed or its process has ended; return whether it closed."""
+        """Wait until the worker has closed or its process has ended; return whether it closed."""
         self._wait(lambda: self._closed or not self._running, timeout)
         return self._closed
 
     def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until a condition on its reports holds."""
+        """Wait until a condition on the worker's reports is true; return whether it is."""
         return self._wait(lambda: condition() or not self._running, timeout) and condition()
 
     @property
     def acked(self) -> int:
-        """Return how many records it reported as acknowledged."""
+        """Return how many records the worker reported as acknowledged."""
         with self._changed:
             return sum(each.outcome == "acked" for each in self.records.values())
 
     @property
     def _running(self) -> bool:
-        # It counts as ended only after the rest of its output was read.
+        # The worker counts as ended only after the rest of its output was read.
         return bool(self._readers) and self._readers[0].is_alive()
 
     def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
@@ -229,8 +228,7 @@ class Worker:
                 self._process.stdin.write(word)
                 self._process.stdin.flush()
 
-    # -- its output
-    # ------------------------------------------------------------------------------------
+    # -- the worker's output -----------------------------------------------------------------------
 
     def _read(self, pipe: IO[str]) -> None:
         for line in pipe:

@@ -1,7 +1,8 @@
-"""Draws the life cycles of DESIGN.md from the engine's tables, so that no picture can go stale.
+"""Draw the life cycles in DESIGN.md from the engine's tables, so that no diagram becomes outdated.
 
-`python docs/draw_states.py` rewrites the diagrams between their markers in DESIGN.md; with
-`--check` it only says whether they are what the tables say (exit 1 when not). A test runs it so.
+`python docs/draw_states.py` rewrites the diagrams between their markers in DESIGN.md. With
+`--check` it changes nothing, and its exit status is 1 if a diagram differs from its table; a test
+runs this check.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aioidem._engine.transactions import TRANSACTION_TRANSITIONS
 DESIGN = Path(__file__).resolve().parent.parent / "DESIGN.md"
 
 Table = Mapping[tuple[Any, Any], Any]
-"""(state, event) -> following state, all enum members."""
+"""The state that follows each (state, event); all of them are members of enums."""
 
 TABLES: dict[str, Table] = {
     "batch": BATCH_TRANSITIONS,
@@ -35,7 +36,7 @@ TABLES: dict[str, Table] = {
 
 
 def draw(table: Table) -> str:
-    """A mermaid state diagram; events between the same two states share an arrow."""
+    """Return a Mermaid state diagram, in which the events between two states share one arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, event), following in table.items():
         arrows.setdefault((state.name, following.name), []).append(str(event.value))
@@ -47,7 +48,7 @@ def draw(table: Table) -> str:
 
 
 def redrawn(text: str) -> str:
-    """The document with every diagram replaced by what its table says now."""
+    """Return the document with every diagram drawn anew from its table."""
     for name, table in TABLES.items():
         opening, closing = f"<!-- states: {name} -->\n", "<!-- end -->"
         start = text.index(opening) + len(opening)
@@ -56,7 +57,7 @@ def redrawn(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrite DESIGN.md, or check it."""
+    """Rewrite the diagrams in DESIGN.md, or check them; return the exit status."""
     text = DESIGN.read_text(encoding="utf-8")
     wanted = redrawn(text)
     if "--check" in sys.argv[1:]:

@@ -1,7 +1,7 @@
-"""Write docs/options.md from the table of options, so that the page cannot go stale.
+"""Write docs/options.md from the table of options, so that the page does not become outdated.
 
-`python docs/write_options.py` rewrites the page; with `--check` it only says whether the page is
-what the table says (exit 1 when not). A test runs it so.
+`python docs/write_options.py` rewrites the page. With `--check` it changes nothing, and its exit
+status is 1 if the page differs from the table; a test runs this check.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ when the producer is made; nothing is corrected silently.
 
 
 def main() -> int:
-    """Write the page, or check it."""
+    """Write the page, or check it; return the exit status."""
     text = INTRODUCTION + option_tables()
     if "--check" in sys.argv[1:]:
         return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)

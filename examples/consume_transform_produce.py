@@ -2,10 +2,11 @@
 
     python examples/consume_transform_produce.py localhost:9092 numbers squares
 
-It reads `numbers` and writes the square of each to `squares`. Records and offsets are committed in
-one transaction: whatever is killed, and however often this program is started, a reader of
-committed data sees one square of each number. Several instances share the partitions. Give each a
-number of its own, which is part of its transactional id, and keep it over restarts.
+The program reads `numbers` and writes the square of each to `squares`. Records and offsets are
+committed in one transaction: whatever is killed, and however often this program is started, a
+reader of committed data sees one square of each number. Several instances share the partitions.
+Give each instance a number of its own, which is part of its transactional id, and keep the number
+over restarts.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def square(value: bytes | None) -> bytes:
 
 
 class Copier:
-    """Copies what a consumer reads; each transaction has the records and the consumer's offsets."""
+    """A loop that copies what a consumer reads, with the consumer's offsets in each transaction."""
 
     def __init__(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, target: str) -> None:
         self._consumer = consumer
         self._producer = producer
         self._target = target
         self._place: ConsumerGroupMetadata | None = None
-        # the partitions copied since we became this member of the group
+        # The partitions that were copied since the consumer became this member of the group.
         self._begun: set[TopicPartition] = set()
 
     async def copy_some(self) -> int:
@@ -53,10 +54,12 @@ class Copier:
         if not found:
             return 0
         try:
-            # Taken before the consumer can be given other partitions: see its docstring.
+            # This is read before the consumer can be assigned other partitions: see
+            # `group_metadata`.
             place = group_metadata(self._consumer)
         except CommitFailedError:
-            # it has lost its partitions; with the new ones it starts at the committed offsets
+            # The consumer has lost its partitions; it starts at the committed offsets of its next
+            # ones.
             return 0
         if await self._begin_where_others_ended(place, found):
             return 0
@@ -82,7 +85,7 @@ class Copier:
         """Skip records that an earlier member was still committing; return whether there were any.
 
         aiokafka's consumer does not wait for open transactions when it asks for committed offsets.
-        Since we became this member, no other one can commit offsets for these partitions.
+        Since this consumer became a member, no other member can commit offsets for its partitions.
         """
         if place != self._place:
             self._place, self._begun = place, set()
@@ -92,7 +95,7 @@ class Copier:
         ended = await committed(self._producer, place.group_id, new)
         behind = [each for each in new if found[each][0].offset < ended.get(each, 0)]
         if behind:
-            # also for the other partitions, because these records are not copied
+            # The other partitions are read again, too, because none of these records are copied.
             for each in found:
                 start = max(found[each][0].offset, ended.get(each, 0))
                 with contextlib.suppress(IllegalStateError):  # the partition is no longer ours

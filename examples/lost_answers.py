@@ -4,10 +4,10 @@
     python examples/lost_answers.py
     python examples/lost_answers.py --embedded    # on the embedded broker, which needs neither
 
-It starts a real broker behind a proxy that drops every tenth answer to a Produce request together
-with the connection. It produces through that proxy, and compares what the producer reported about
-each record with the broker's log, as Kafka's own tool prints it. The embedded broker needs no
-proxy, because it drops the answers itself.
+The example starts a real broker behind a proxy that drops every tenth answer to a Produce request
+together with the connection. It produces through that proxy, and compares what the producer
+reported about each record with the broker's log, as Kafka's own tool prints it. The embedded broker
+needs no proxy, because it drops the answers itself.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class LoseAnswers:
         self.seen = 0
 
     def __call__(self, frame: FrameSeen) -> Action | None:
-        """Lose this answer, or return None to let it pass; called by the proxy."""
+        """Return an action that loses this answer, or None to let it pass; the proxy calls this."""
         return Cut(after=0) if self.is_lost(frame.api_key) else None
 
     def in_the_broker(self, request: RequestSeen) -> CloseConnection | None:
-        """Lose the answer to this request; the embedded broker calls it before serving one."""
+        """Return an action that loses this answer, or None; the embedded broker calls this."""
         return CloseConnection(processed=True) if self.is_lost(request.api_key) else None
 
     def is_lost(self, api_key: int) -> bool:

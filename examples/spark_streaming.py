@@ -3,7 +3,7 @@
     spark-submit examples/spark_streaming.py INPUT CHECKPOINT localhost:9092 events
 
 Files with JSON lines that appear in INPUT are written record by record; the checkpoint remembers
-which files were.
+which files were written.
 """
 
 from __future__ import annotations
