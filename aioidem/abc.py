@@ -1,7 +1,7 @@
-"""The abstract classes that users of the drop-in subclass, under aiokafka's names.
+"""The abstract classes that users of the drop-in derive from, under aiokafka's names.
 
-Rejected: accepting instances of these classes only. Services that keep aiokafka beside aioidem have
-token providers derived from aiokafka's class, with the same two methods.
+Rejected: accepting instances of these classes only. Services that use aiokafka beside aioidem have
+token providers derived from aiokafka's class, which has the same two methods.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = [
 class AbstractTokenProvider(abc.ABC):
     """An object that gives bearer tokens for SASL/OAUTHBEARER.
 
-    It is asked once for each connection, and again before a session ends (KIP-368). It should keep
-    a token until shortly before the token expires.
+    `token` is called once for each connection, and again before a session ends (KIP-368). An
+    implementation should keep a token and return it until shortly before the token expires.
     """
 
     @abc.abstractmethod
@@ -56,10 +56,11 @@ class ProducerMetricsCollector(abc.ABC):
         Args:
             topic: The batch's topic.
             partition: Its partition.
-            queue_time_seconds: The time from queueing its first record to sending; 0 for a retry.
-            batch_size_bytes: Its size after compression.
-            record_count: How many records it has.
-            attempt: 1 for the first time that it is sent, one more for each retry.
+            queue_time_seconds: The time from queueing the first record to sending the batch; 0 for
+                a retry.
+            batch_size_bytes: The batch's size after compression.
+            record_count: How many records the batch has.
+            attempt: 1 for the first attempt, and one more for each retry.
         """
 
     @abc.abstractmethod
@@ -73,15 +74,15 @@ class ProducerMetricsCollector(abc.ABC):
         acknowledged: bool,
         batch_age_seconds: float,
     ) -> None:
-        """Take note of a batch that is stored or, with `acknowledged` False (acks=0), was sent.
+        """Take note of a batch that was acknowledged or, with acks=0, only sent.
 
         Args:
             topic: The batch's topic.
             partition: Its partition.
-            send_to_completion_seconds: The time from the last sending to the answer.
-            record_count: How many records it has.
-            acknowledged: Whether a broker has acknowledged it.
-            batch_age_seconds: The time since its first record was queued.
+            send_to_completion_seconds: The time from the last attempt to the answer.
+            record_count: How many records the batch has.
+            acknowledged: Whether a broker has acknowledged the batch; False with acks=0.
+            batch_age_seconds: The time since the batch's first record was queued.
         """
 
     @abc.abstractmethod
@@ -97,10 +98,10 @@ class ProducerMetricsCollector(abc.ABC):
         """Take note of records that failed.
 
         Args:
-            topic: Their topic.
-            partition: Their partition; -1 if none was chosen.
-            exception: Why they failed.
-            record_count: How many they are.
+            topic: The records' topic.
+            partition: The records' partition; -1 if none was chosen.
+            exception: Why the records failed.
+            record_count: How many records failed.
             batch_age_seconds: The time since the first of them was queued.
         """
 
@@ -111,7 +112,7 @@ class ProducerMetricsCollector(abc.ABC):
         Args:
             topic: The record's topic.
             partition: The partition that the caller chose; -1 if it chose none.
-            wait_seconds: How long it waited.
+            wait_seconds: How long the call waited.
         """
 
 

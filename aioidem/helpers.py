@@ -1,7 +1,7 @@
-"""What aiokafka has in its module of this name: a TLS context made of files.
+"""Make a TLS context from files, as aiokafka's module of the same name does.
 
 Invariant: a context made here verifies the broker's certificate and host name, and no argument
-turns that off. To do without, make an `ssl.SSLContext` yourself.
+turns that off. To connect without verification, make an `ssl.SSLContext` yourself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def create_ssl_context(
 ) -> ssl.SSLContext:
     """Return a TLS context for `security_protocol="SSL"` or `"SASL_SSL"`.
 
-    It reads files and so blocks: call it before the event loop is busy.
+    The call reads files and therefore blocks: make it before the event loop is busy.
 
     Args:
         cafile: A PEM file of the certificate authorities to trust. Without `cafile`, `capath` and

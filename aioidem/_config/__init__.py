@@ -1,8 +1,9 @@
-"""The options: what they mean, which values are legal, and how secrets among them are kept.
+"""A producer's options: what they mean, which values are legal, and how passwords stay hidden.
 
-`options` is the table, `kinds` says which values there are, `producer_config` holds the checked
-result, `names` and `reading` know Java's and aiokafka's names, and `described` makes documentation
-of the table. The rest of the library imports from this package, and from `secret`.
+`options` is the table of options, and `kinds` has the types of their values. `producer_config` has
+the checked result. `names` and `reading` handle Java's and aiokafka's names. `described` writes
+documentation from the table. Other packages import the names below; `secret` and `named_values`
+they import directly.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@ from typing import Final
 
 __all__ = ["LEVELS", "compression_complaints"]
 
-# Java's limits, so that a level moves over with its property. Codecs not named here have no levels.
+# The lowest and the highest level of each codec, as in Java, so that a level that is legal there is
+# legal here. A codec that is not listed has no levels.
 LEVELS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131072, 22)}
 )
-# The module each codec needs, and what to install for it.
+# For each codec: the module that it needs, and what to pass to pip to install it.
 _LIBRARIES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "snappy": ("cramjam", "aioidem[snappy]"),

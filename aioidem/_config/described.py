@@ -1,7 +1,7 @@
-"""Options as documentation: the text of `help()` and of docs/options.md, from the table.
+"""Write documentation from the table of options: the text of `help()` and docs/options.md.
 
-Every rendering takes the meaning, the legal values and the names from `OPTIONS` and the default
-from `ProducerConfig`, so none of them can differ from what the code does.
+Each text takes the meaning, the legal values and the names from `OPTIONS` and the default from
+`ProducerConfig`, so it cannot differ from what the code does.
 """
 
 from __future__ import annotations

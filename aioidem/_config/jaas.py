@@ -44,11 +44,14 @@ _JAVAS: Final = frozenset(
     | {"debug", "doNotPrompt", "keyTab", "principal", "refreshKrb5Config", "renewTGT", "storeKey"}
     | {"ticketCache", "tokenauth", "useKeyTab", "useTicketCache"}
 )
-"""The options of Java's login modules. Messages repeat these names and no others."""
+"""The options of Java's login modules.
+
+Error messages quote these names only: any other word may be a part of a password.
+"""
 
 
 class JaasError(ValueError):
-    """The text cannot be read; the message quotes no value of it."""
+    """A JAAS entry cannot be read; the message quotes none of its values."""
 
 
 def read_jaas(text: str) -> dict[str, str]:
@@ -68,7 +71,7 @@ def read_jaas(text: str) -> dict[str, str]:
     for name, quoted, bare in _OPTION.findall(entry["options"]):
         if name not in known:
             takes = ", ".join(known) or "no options"
-            # A password without quotes may have a blank and an equals sign in it.
+            # `name` may be a part of a password that has a blank and an equals sign and no quotes.
             other = name if name in _JAVAS else "another option"
             raise JaasError(f"{module} with {takes}; {other} is not one of them")
         options[known[name]] = bare or _ESCAPE.sub(r"\1", quoted)

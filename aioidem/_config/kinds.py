@@ -33,7 +33,7 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class RefusedValue(Exception):  # noqa: N818 - not an error yet: the caller knows the option's name
-    """A kind refuses a value. The caller, which knows the option's name, raises ConfigError."""
+    """A kind refuses a value; the caller turns this into a ConfigError that names the option."""
 
 
 class Kind(Protocol):
@@ -226,10 +226,10 @@ class Hidden:
 def _readable(secret: Secret[str]) -> Secret[str]:
     """Return the secret if it is text that can be encoded in UTF-8.
 
-    It is checked here because a later `UnicodeEncodeError` would quote the text.
+    The check comes this early because a later `UnicodeEncodeError` would quote the text.
 
     Raises:
-        RefusedValue: It is empty, not text, or holds a lone surrogate.
+        RefusedValue: The secret is empty, is not text, or has a lone surrogate.
     """
     text = secret.reveal()
     if not isinstance(text, str) or not text or not in_utf8(text):
@@ -284,7 +284,7 @@ class Acks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """A callable, or None for the built-in choice. A property cannot express it."""
+    """A callable, or None for the built-in choice. No property can express a callable."""
 
     allowed: str = "a callable (see aioidem.Partitioner) or None"
     allowed_text: str = "nothing: it has no text form"
@@ -300,7 +300,7 @@ class Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """A callable or an object with a certain method, or None. A property cannot express it.
+    """A callable, an object with a certain method, or None. No property can express such a value.
 
     Args:
         allowed: The legal values in words.

@@ -4,7 +4,7 @@ A password given as `env:NAME` or `file:PATH` is the name of an environment vari
 a file. The value is looked up where it is used, so that it appears in no command line, query plan
 or log.
 
-Invariants: no message and no frame of an error contains a value.
+Invariant: no error contains a value, neither in its message nor in the frames of its traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_named(value: object) -> bool:
 def look_up(text: str) -> str:
     """Return the value that `env:NAME` or `file:PATH` refers to, or any other text unchanged.
 
-    It blocks while it reads a file. A line end at the end of the file is not part of the value.
+    Reading a file blocks. A line end at the end of the file is not part of the value.
 
     Raises:
         NamedValueError: The variable does not exist; or the file cannot be read, is not UTF-8, or
@@ -46,7 +46,7 @@ def look_up(text: str) -> str:
     source, _, where = text.partition(":")
     if source == "file":
         return _content(Path(where))
-    with suppress(UnicodeEncodeError):  # a lone surrogate is no name of a variable
+    with suppress(UnicodeEncodeError):  # no variable's name has a lone surrogate
         if where in os.environ:
             return os.environ[where]
     raise NamedValueError(f"the environment has no variable {_shown(where)}")
@@ -60,9 +60,9 @@ def _content(path: Path) -> str:
         reason = error.strerror or type(error).__name__
         raise NamedValueError(f"{path}: {reason}") from error
     except ValueError as error:
-        if not isinstance(error, UnicodeDecodeError):  # a NUL in the path
+        if not isinstance(error, UnicodeDecodeError):  # the path has a NUL
             raise NamedValueError(f"{_shown(str(path))}: {error}") from error
-        value = None  # raised outside: that exception holds what was read
+        value = None  # a new error is raised below, because this one holds the bytes of the file
     if value is None:
         raise NamedValueError(f"{path} is not text in UTF-8")
     if len(value) > _MAX_VALUE:

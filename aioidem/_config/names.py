@@ -1,7 +1,7 @@
 """The names of options in each family, and the error messages that are about names and values.
 
-An option has a native name, and where Java and aiokafka have the option, theirs. Messages name an
-option in the family in which the caller wrote it.
+Every option has a native name. An option that Java or aiokafka has too also has Java's or
+aiokafka's name. Error messages use the name that the caller wrote.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def keyword(name: str) -> str:
 BY_PROPERTY: Final[Mapping[str, str]] = MappingProxyType(
     {option.java: name for name, option in OPTIONS.items() if option.java is not None}
 )
-"""Native names by Java's."""
+"""The native name of each option, by the name of Java's property."""
 
 BY_KEYWORD: Final[Mapping[str, str]] = MappingProxyType({keyword(name): name for name in OPTIONS})
-"""Native names by the drop-in's."""
+"""The native name of each option, by the name of the drop-in's argument."""
 
 _ALIKE: Final = 0.75
 """How similar two names must be (difflib's ratio) for the message to suggest one for the other.
@@ -69,11 +69,11 @@ def both_names(name: str) -> str:
 
 
 def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
-    """Return the error for a name that is not an option, with what was probably meant.
+    """Return the error for a name that is not an option; it suggests what was probably meant.
 
     Args:
         name: What the caller wrote.
-        known: All names of the family that the caller uses.
+        known: All legal names: the native ones, Java's, or the drop-in's.
     """
     for native, option in OPTIONS.items():
         here = native if native in known else option.java

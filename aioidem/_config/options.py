@@ -5,8 +5,8 @@ Everything that shows options to users is made from this table: the help of `Pro
 snake_case, times in seconds, sizes in bytes. Under Java's and aiokafka's names times are
 milliseconds. The defaults are those of `ProducerConfig`'s fields, in the same order.
 
-The texts are read by users more often than anything else in the project: complete sentences, each
-with its unit, what happens at the limits, and the KIP where there is one.
+Users read these texts more often than anything else in the project. Each consists of complete
+sentences and says the unit, what happens at the limits, and the KIP if there is one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Option:
     """One option.
 
     Args:
-        kind: The values that it accepts.
-        text: What it means, for users. It calls other options by their native names.
+        kind: The values that the option accepts.
+        text: What the option means, for users. Other options appear under their native names.
         java: The name of the property; None if a property cannot express the value.
         aiokafka: The name of the argument of aiokafka's producer; None if aiokafka has none.
         own: True if Java's producer has no such property, and its name only follows Java's style.

@@ -170,7 +170,8 @@ class ProducerConfig:
         for name in options:
             if name not in OPTIONS:
                 raise unknown(name, tuple(OPTIONS))
-        # The annotations say what a finished config holds; __post_init__ takes the looser forms.
+        # The fields' types are those of a finished config; __post_init__ also accepts other forms,
+        # such as "h1:9092,h2" for a tuple of addresses.
         values: dict[str, object] = {"bootstrap_servers": bootstrap_servers, **options}
         return cls(**values)  # type: ignore[arg-type]
 
@@ -211,7 +212,7 @@ class ProducerConfig:
         return cls(**read_keywords(keywords))  # type: ignore[arg-type]
 
 
-# The generated constructor's arguments are passwords, too.
+# The arguments of the constructor that dataclass generates may be passwords, too.
 ProducerConfig.__init__ = without_frames(ProducerConfig.__init__)  # type: ignore[method-assign]
 
 

@@ -57,7 +57,7 @@ def read_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
 
 
 def _jaas(properties: Mapping[str, str], others: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options in Java's login configuration. No message quotes any of it."""
+    """Return the options that sasl.jaas.config contains; no error message quotes its text."""
     if _JAAS not in properties:
         return {}
     problem = "a text"
@@ -77,7 +77,10 @@ def _jaas(properties: Mapping[str, str], others: Mapping[str, object]) -> Mappin
 
 
 def _one_level(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Replace Java's properties for the level of each codec by the one of the codec in use."""
+    """Return the properties with compression.level instead of Java's compression.<codec>.level.
+
+    Only the level of the codec in use is kept.
+    """
     codec = properties.get("compression.type", "none")
     levels = {f"compression.{name}.level": name for name in LEVELS}
     resolved: dict[str, str] = {}

@@ -42,7 +42,7 @@ class Secret(Generic[AnyStr]):
     def reveal(self) -> AnyStr:
         """Return the value.
 
-        Do not keep it in a variable: a traceback with local variables would show it.
+        Do not keep the value in a variable: a traceback with local variables would show it.
         """
         return self._value
 
@@ -104,8 +104,9 @@ def _raw(value: str | bytes) -> bytes:
 def without_frames(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function whose arguments may be passwords as plain strings.
 
-    Its exceptions lose the frames below the caller's. Error reporters send the local variables of
-    every frame, and those of the function and of its callees would hold the password.
+    The traceback of an exception that it raises ends with the caller's frame. Error reporters send
+    the local variables of every frame, and the frames of the function and of its callees would hold
+    the password.
     """
 
     @functools.wraps(function)

@@ -1,8 +1,8 @@
-"""The rules between the security options: functions from a configuration to complaints.
+"""The rules between the security options: which of them contradict one another.
 
-The principle: what the options ask for is done or refused. Credentials are never ignored because
-``security_protocol`` was forgotten, TLS is never left out, and no credentials that an eavesdropper
-could use are sent in plaintext unless an option allows it.
+The principle: what the options ask for is done, or refused with an error. Credentials are never
+ignored because ``security_protocol`` was forgotten, TLS is never left out, and no credentials that
+an eavesdropper could use are sent in plaintext unless an option allows it.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
     try:
         url = urlsplit(endpoint)
         whole = bool(url.hostname) and url.port != 0
-    except ValueError:  # the port's, too, which is only now looked at
+    except ValueError:  # also raised by `port`, which urlsplit has not parsed yet
         yield "sasl_oauthbearer_token_endpoint_url is no URL"
         return
     scheme = url.scheme

@@ -4,8 +4,8 @@ Names, ``retriable`` and ``invalid_metadata`` are aiokafka's wherever aiokafka h
 that ``except`` clauses move over with the import. For other codes they are Java's.
 
 Invariants: a code has one class, found by `error_for_code`; a code without a class becomes an
-`UnknownError` that keeps the code. ``retriable`` decides nothing in aioidem: what the producer does
-with a code is in the engine's table, which also knows whether the batch may be stored.
+`UnknownError` that keeps the code. ``retriable`` decides nothing in aioidem: the engine has a table
+of what the producer does about a code, and whether the batch may be in the log.
 
 Rejected: one generic class with a code (users cannot name a number in an ``except`` clause);
 classes for codes that no producer can receive and that aiokafka does not have.
@@ -171,7 +171,7 @@ class UnknownError(BrokerResponseError, errno=-1, message="UNKNOWN"):
     """
 
     def __str__(self) -> str:
-        """Return the text; for an unknown code it says that aioidem does not know it."""
+        """Return the text, which says so if aioidem does not know the code."""
         text = super().__str__()
         if self.errno == UnknownError.errno:
             return text

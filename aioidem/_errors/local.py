@@ -144,7 +144,7 @@ class ProducerClosed(KafkaError):
 
 
 class ClusterChangedError(KafkaError):
-    """The bootstrap servers lead to another cluster than before, and the old one is gone.
+    """The bootstrap servers lead to another cluster, and no connection to the old one is left.
 
     Records that may have been written to the old cluster end UNKNOWN with this error. With
     ``on_cluster_change="fail"`` or a transactional id the producer ends as well.
@@ -210,8 +210,8 @@ class PartialDeliveryError(KafkaError):
 class ForkedProducerError(KafkaError):
     """A producer was used in a child process after ``fork()``.
 
-    It would share its producer id and sequence numbers with the parent, and the broker would drop
-    records of one as duplicates of the other's. Make a new producer in the child.
+    It would share its producer id and sequence numbers with the parent's producer, and the broker
+    would drop records of one as duplicates of the other's. Make a new producer in the child.
     """
 
 
@@ -240,9 +240,9 @@ class IllegalStateError(KafkaError):
 class AbortableTransactionError(KafkaError):
     """The transaction can only be aborted; after that the producer can begin another one.
 
-    ``__cause__`` is the error that made it so. Every other error that a transaction's calls raise
-    is fatal for the producer, except `KafkaTimeoutError` (call again), `IllegalStateError` and
-    `IllegalOperation`.
+    ``__cause__`` is the error that made the abort necessary. Every other error that a transaction's
+    calls raise is fatal for the producer, except `KafkaTimeoutError` (call again),
+    `IllegalStateError` and `IllegalOperation`.
     """
 
 

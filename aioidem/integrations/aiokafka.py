@@ -1,12 +1,13 @@
-"""The drop-in producer in aiokafka's own types, for services that keep aiokafka for consuming.
+"""The drop-in producer with aiokafka's own exceptions and structs, beside aiokafka's consumer.
 
 This `AIOKafkaProducer` raises aiokafka's exceptions and returns aiokafka's structs, so that
-`except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` puts it in the place of
-aiokafka's for frameworks that make the producer themselves.
+`except aiokafka.errors.KafkaError` and `isinstance` keep working. `install` replaces aiokafka's
+class by this one, for frameworks that make the producer themselves.
 
-Invariants: an exception has the class of the same name, or of its nearest ancestor that aiokafka
-has. Its `status` says NOT_WRITTEN or UNKNOWN, and its cause is aioidem's exception. Errors of the
-constructor are ValueError and TypeError in both libraries and are not translated.
+Invariants: an exception has aiokafka's class of the same name or, where aiokafka lacks it, that of
+the nearest ancestor. Its `status` says NOT_WRITTEN or UNKNOWN, and its `__cause__` is aioidem's own
+exception. The constructor's errors are ValueError and TypeError in both libraries and are not
+translated.
 
 Rejected: exceptions that belong to both class trees (their `str` and `__reduce__` would be those of
 one tree, and `type(error)` would be a class of neither).
@@ -46,7 +47,7 @@ class _ToAiokafka(Translation):
         translated: Any = _class_for(type(reason))(*reason.args)
         translated.status = error.status
         if isinstance(reason, BrokerResponseError):
-            translated.errno = reason.errno  # aiokafka has no class for some codes
+            translated.errno = reason.errno  # UnknownError stands for codes without a class
         translated.__cause__ = error
         return translated  # type: ignore[no-any-return]
 
@@ -72,11 +73,11 @@ class AIOKafkaProducer(_AIOKafkaProducer):
 
 
 def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata:
-    """Return an aiokafka consumer's place in its group for `send_offsets_to_transaction` (KIP-447).
+    """Return a consumer's membership in its group for `send_offsets_to_transaction` (KIP-447).
 
     Call it together with `getmany`, with no `await` in between. aiokafka's consumer rebalances in
-    the background, and after that it may no longer own the partitions of these records. Brokers
-    refuse the offsets of a place that is out of date.
+    the background, and after that it may no longer own the partitions of the records that `getmany`
+    returned. Brokers refuse offsets that come with an outdated membership.
 
     Args:
         consumer: A started consumer with a group id.
@@ -86,7 +87,7 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         CommitFailedError: (aiokafka's) The consumer is not in its group now, and another one may
             read the same records.
     """
-    # aiokafka has no public names for any of it.
+    # aiokafka has no public names for these facts.
     coordinator: Any = getattr(consumer, "_coordinator", None)
     if getattr(coordinator, "group_id", None) is None:
         raise TypeError("the consumer was not started, or has no group_id")
@@ -97,7 +98,8 @@ def group_metadata(consumer: aiokafka.AIOKafkaConsumer) -> ConsumerGroupMetadata
         coordinator._group_instance_id,  # noqa: SLF001
     )
     if place.generation_id < 0 and coordinator._subscription.partitions_auto_assigned():  # noqa: SLF001
-        # Brokers would take it for a consumer that assigns itself partitions, and check nothing.
+        # A negative generation stands for a consumer that assigns its partitions itself. Brokers
+        # would accept the offsets unchecked.
         raise aiokafka.errors.CommitFailedError
     return place
 
@@ -111,8 +113,9 @@ async def committed(
     """Return a group's committed offsets, once no open transaction can change them (KIP-447).
 
     aiokafka's consumer starts at the committed offset without waiting for open transactions. If a
-    partition moves to it while a commit is going on, it reads records that the transaction has
-    already consumed. Compare its position with this before the first records are copied.
+    partition moves to the consumer while a transaction is being committed, it reads records that
+    the transaction has already consumed. Compare the consumer's position with these offsets before
+    copying the first records.
 
     Args:
         producer: The producer whose options say how to connect.
@@ -128,7 +131,7 @@ async def committed(
         KafkaTimeoutError: (aiokafka's) A transaction did not end in time, or no broker answered.
         KafkaError: (aiokafka's) The brokers refuse, or are older than Kafka 2.5.
     """
-    config = producer._config  # noqa: SLF001 - a part of it
+    config = producer._config  # noqa: SLF001 - a part of the drop-in
     with producer._translation:  # noqa: SLF001
         places = [TopicPartition(*each) for each in partitions]
         found = await committed_offsets(config, group_id, places, timeout_ms / 1000)
@@ -136,11 +139,11 @@ async def committed(
 
 
 def install() -> None:
-    """Put this class in the place of `aiokafka.AIOKafkaProducer`, for the whole process.
+    """Replace `aiokafka.AIOKafkaProducer` by this class, for the whole process.
 
-    It also replaces the name in every loaded module that has imported it. So it may be called
-    before or after a framework is imported, but must be called before the framework makes its
-    producer.
+    The name is also replaced in every loaded module that has imported it. So `install` may be
+    called before or after a framework is imported, but must be called before the framework makes
+    its producer.
     """
     for name, module in list(sys.modules.items()):
         if name != __name__ and vars(module).get(_NAME) is _THEIRS:

@@ -1,6 +1,6 @@
-"""aiokafka's names: what is here is defined elsewhere.
+"""The producers under the module names that aiokafka has; they are defined elsewhere.
 
-A package because aiokafka's is one, and code imports from within it: `aiokafka.producer`,
+aiokafka's `producer` is a package, and code imports from its modules: `aiokafka.producer`,
 `aiokafka.producer.producer` and `aiokafka.producer.message_accumulator` stay importable after
 s/aiokafka/aioidem/.
 """

@@ -1,4 +1,4 @@
-"""Another name for `aioidem._aiokafka.batches`: where aiokafka has its class."""
+"""`BatchBuilder` under the name of the module in which aiokafka defines it."""
 
 from __future__ import annotations
 
