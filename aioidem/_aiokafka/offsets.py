@@ -37,7 +37,7 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
         TypeError: A key has no topic and partition, or metadata is not a string.
     """
     if not isinstance(offsets, Mapping) or not offsets:
-        raise ValueError(f"offsets={offsets!r}: expected a partition's offset at least")
+        raise ValueError(f"offsets={offsets!r}: expected the offset of at least one partition")
     return {_place(place): _offset(each) for place, each in offsets.items()}
 
 

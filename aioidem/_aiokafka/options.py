@@ -159,13 +159,13 @@ def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> Produc
         del given["client_id"]
     if given["compression_type"] is None:
         given["compression_type"] = "none"
-    _settle_guarantees(given)
-    _settle_times(given)
-    _settle_sasl(given)
+    _choose_guarantees(given)
+    _choose_times(given)
+    _choose_sasl(given)
     return ProducerConfig.from_keywords(given)
 
 
-def _settle_guarantees(given: dict[str, Any]) -> None:
+def _choose_guarantees(given: dict[str, Any]) -> None:
     if given["transactional_id"] is not None:
         given["enable_idempotence"] = True
     acks = given.setdefault("acks", "all")
@@ -173,7 +173,7 @@ def _settle_guarantees(given: dict[str, Any]) -> None:
     given.setdefault("max_in_flight_requests_per_connection", 5 if idempotent else 1)
 
 
-def _settle_times(given: dict[str, Any]) -> None:
+def _choose_times(given: dict[str, Any]) -> None:
     request_timeout, backoff = given["request_timeout_ms"], given["retry_backoff_ms"]
     given.setdefault("max_block_ms", request_timeout)
     given.setdefault("retry_backoff_max_ms", _at_least(_RETRY_BACKOFF_MAX_MS, backoff))
@@ -191,7 +191,7 @@ def _at_least(usual: float, *parts: object) -> float:
     return max(usual, sum(part for part in parts if isinstance(part, int | float)))
 
 
-def _settle_sasl(given: dict[str, Any]) -> None:
+def _choose_sasl(given: dict[str, Any]) -> None:
     protocol = given["security_protocol"]
     if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
         _leave_out_sasl(given)

@@ -117,10 +117,13 @@ def _about_tls(config: _SecurityOptions) -> Iterator[str]:
         )
         return
     if config.ssl_context is not None and len(given) > 1:
-        yield f"ssl_context and {given[1]} are both given: the context has its own"
+        yield (
+            f"ssl_context and {given[1]} are both given: give one of them, because the context has "
+            "its own certificates and key"
+        )
     texts = _given(config, ("ssl_keystore_certificate_chain", "ssl_keystore_key"))
     if len(texts) == 1:
-        yield "ssl_keystore_certificate_chain and ssl_keystore_key go together"
+        yield "ssl_keystore_certificate_chain and ssl_keystore_key must be given together"
     if texts and config.ssl_keystore_location is not None:
         yield f"ssl_keystore_location and {texts[0]} are both given"
     if config.ssl_truststore_location and config.ssl_truststore_certificates:
@@ -166,7 +169,7 @@ def _about_token(config: _SecurityOptions) -> Iterator[str]:
             f"{', '.join(_OIDC)}; not both"
         )
     elif given and len(given) < len(_OIDC):
-        yield f"{', '.join(_OIDC)} go together"
+        yield f"{', '.join(_OIDC)} must be given together"
     elif config.sasl_oauthbearer_token_endpoint_url is not None:
         yield from _about_endpoint(config, config.sasl_oauthbearer_token_endpoint_url)
 
@@ -176,7 +179,7 @@ def _about_endpoint(config: _SecurityOptions, endpoint: str) -> Iterator[str]:
         url = urlsplit(endpoint)
         whole = bool(url.hostname) and url.port != 0
     except ValueError:  # also raised by `port`, which urlsplit has not parsed yet
-        yield "sasl_oauthbearer_token_endpoint_url is no URL"
+        yield "sasl_oauthbearer_token_endpoint_url is not a URL"
         return
     scheme = url.scheme
     if "@" in url.netloc:

@@ -635,7 +635,7 @@ def _hung_up_at_once(sent: bytes, asked: str) -> KafkaConnectionError:
     name = recognise(sent)
     if name is not None:
         return NotKafkaError(f"{_NO_LISTENER}: it speaks {name}")
-    after = f"after {sent[:16]!r}" if sent else "without a word"
+    after = f"after {sent[:16]!r}" if sent else "without sending a byte"
     kind = KafkaConnectionError if sent else _SilentHangUpError
     return kind(
         f"it hung up {after} when asked {asked}; the broker may be going down, "

@@ -49,7 +49,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
         self._transport = transport
         self._chunks: deque[bytes] = deque()
         self._unread = 0
-        self._resting = False
+        self._paused = False
         self._reader: asyncio.Future[None] | None = None
         self._room: asyncio.Event | None = None
         self._ended = False
@@ -75,8 +75,8 @@ class EagerStream(ByteStream, asyncio.Protocol):
             self._chunks.appendleft(chunk[max_bytes:])
             chunk = chunk[:max_bytes]
         self._unread -= len(chunk)
-        if self._resting and self._unread < _READ_AHEAD and not self._ended:
-            self._resting = False
+        if self._paused and self._unread < _READ_AHEAD and not self._ended:
+            self._paused = False
             self._transport.resume_reading()
         return chunk
 
@@ -138,8 +138,8 @@ class EagerStream(ByteStream, asyncio.Protocol):
         """Keep more bytes from the peer."""
         self._chunks.append(bytes(data))  # the Proactor loop of Windows can pass a bytearray
         self._unread += len(data)
-        if self._unread >= _READ_AHEAD and not self._resting:
-            self._resting = True
+        if self._unread >= _READ_AHEAD and not self._paused:
+            self._paused = True
             self._transport.pause_reading()
         self._wake_reader()
 

@@ -91,7 +91,7 @@ def client_context(config: ProducerConfig) -> ssl.SSLContext:
     context.check_hostname = config.ssl_endpoint_identification_algorithm != ""
     mine = config.ssl_keystore_location
     texts = "ssl_keystore_key, ssl_keystore_certificate_chain"
-    with _told(texts if mine is None else f"ssl_keystore_location={mine!r}", _IDENTITY):
+    with _loading(texts if mine is None else f"ssl_keystore_location={mine!r}", _IDENTITY):
         _load_identity(context, config)
     return context
 
@@ -105,13 +105,13 @@ _IDENTITY: Final = (
 def _trusting(config: ProducerConfig) -> ssl.SSLContext:
     file, text = config.ssl_truststore_location, config.ssl_truststore_certificates
     named = "ssl_truststore_certificates" if file is None else f"ssl_truststore_location={file!r}"
-    with _told(named, _AUTHORITIES):
+    with _loading(named, _AUTHORITIES):
         return ssl.create_default_context(cafile=file, cadata=text)
     raise InternalError("a failure to load certificates was not raised")
 
 
 @contextmanager
-def _told(option: str, expected: str) -> Iterator[None]:
+def _loading(option: str, expected: str) -> Iterator[None]:
     """Turn a failure to load into a ConfigError that names the option, never its content."""
     try:
         yield

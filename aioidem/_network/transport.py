@@ -52,7 +52,7 @@ class TcpConnector:
             stream = await anyio.connect_tcp(host, port)
         except (OSError, ValueError) as error:
             # ValueError: a host name that cannot be encoded for DNS.
-            cause = _told_by_the_system(error)
+            cause = _underlying(error)
             raise KafkaConnectionError(
                 f"cannot connect to {address(host, port)}: {_reason(cause)}"
             ) from cause
@@ -67,7 +67,7 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _told_by_the_system(error: BaseException) -> BaseException:
+def _underlying(error: BaseException) -> BaseException:
     """Return the errors below anyio's "All connection attempts failed": one, or a group of them."""
     below = error.__cause__
     return below if isinstance(below, OSError | BaseExceptionGroup) else error

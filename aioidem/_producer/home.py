@@ -33,7 +33,7 @@ class HomeLoop:
         self._thread = 0
         self._thread_name = ""
 
-    def move_in(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def bind(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Record the current thread and an event loop as the producer's.
 
         Args:

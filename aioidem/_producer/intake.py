@@ -181,12 +181,12 @@ class RecordIntake:
         size = record_size_bound(key, value, headers)
         if size + BATCH_OVERHEAD > self._config.max_request_size:
             raise errors.MessageSizeTooLargeError(
-                f"a record of {size} bytes for topic {topic!r}, more than max_request_size "
+                f"a record for topic {topic!r} has {size} bytes, more than max_request_size "
                 f"({self._config.max_request_size}) allows: nothing was queued",
             )
         if size > self._config.buffer_memory:
             raise errors.MessageSizeTooLargeError(
-                f"a record of {size} bytes for topic {topic!r}, more than buffer_memory "
+                f"a record for topic {topic!r} has {size} bytes, more than buffer_memory "
                 f"({self._config.buffer_memory}): nothing was queued"
             )
         delivery = QueuedDelivery(group, self._sender.unseen, self._home)

@@ -118,12 +118,12 @@ class Producer(TransactionCalls):
         """
         self._life.check_process()
         if self._life.closed or self._life.background is not None:
-            raise errors.ProducerClosed("a producer is started once")
+            raise errors.ProducerClosed("this producer was started before: make a new one")
         self._life.clock = self._sender.clock = loop_clock()
         background = BackgroundTask(self._sender.run, _crash_handler(self._core))
         background.start(f"aioidem sender of {self.config.client_id}")
         self._life.background = background
-        self._life.home.move_in(background.loop)
+        self._life.home.bind(background.loop)
         try:
             await self._bootstrap()
         except BaseException:
@@ -451,8 +451,8 @@ class Producer(TransactionCalls):
             return await self._flush()
         if scope.cancelled_caught:
             raise errors.KafkaTimeoutError(
-                f"flush: {self._core.unsettled + self._sender.settled.untold} records are "
-                f"unsettled after {timeout:g} s"
+                f"flush: {self._core.unsettled + self._sender.settled.untold} records have no "
+                f"outcome after {timeout:g} s"
             )
         raise errors.InternalError("a flush ended without a result")
 

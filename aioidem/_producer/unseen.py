@@ -90,7 +90,7 @@ class UnseenFailures:
         if counts:
             self._next_at = now + INTERVAL
             logger.warning(
-                "%s: %s failed, and nobody has looked at the outcome yet: %s; the first: %s",
+                "%s: %s failed, and the outcome has not been looked at yet: %s; the first: %s",
                 self._client_id,
                 "1 record" if counts.total() == 1 else f"{counts.total()} records",
                 _described(counts),

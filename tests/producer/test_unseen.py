@@ -26,7 +26,7 @@ from .tools import PRODUCE, bounded, numbered, producer_for, virtual_time
 pytestmark = pytest.mark.anyio
 
 NEVER = "never looked at"
-NOT_YET = "nobody has looked at the outcome yet"
+NOT_YET = "the outcome has not been looked at yet"
 
 
 @asynccontextmanager
@@ -221,7 +221,7 @@ async def test_a_flush_that_times_out_says_how_many_are_left() -> None:
         cluster.intercept(lambda seen: Drop() if seen.api_key == PRODUCE else None)
         for value in numbered(3):
             producer.send_nowait("orders", value, partition=0)
-        with pytest.raises(errors.KafkaTimeoutError, match="flush: 3 records are unsettled"):
+        with pytest.raises(errors.KafkaTimeoutError, match="flush: 3 records have no outcome"):
             await producer.flush(1.0)
         assert producer._core.outcomes.flushes == 0  # noqa: SLF001 - nothing is left behind
         cluster.intercept(None)

@@ -49,8 +49,8 @@ def _build(**options: Any) -> ProducerConfig:
         (sasl("PLAIN"), "needs sasl_username and sasl_password"),
         (sasl("SCRAM-SHA-512", sasl_username="alice"), "needs sasl_username and sasl_password"),
         (sasl("OAUTHBEARER"), "needs sasl_oauth_token_provider"),
-        (sasl("OAUTHBEARER", sasl_oauthbearer_client_id="me"), "go together"),
-        ({**_TLS, "ssl_keystore_key": "canary"}, "go together"),
+        (sasl("OAUTHBEARER", sasl_oauthbearer_client_id="me"), "must be given together"),
+        ({**_TLS, "ssl_keystore_key": "canary"}, "must be given together"),
         # Two values for the same thing.
         ({**_SCRAM, "sasl_credentials": lambda: None}, "both given"),
         (sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: "", **_OIDC), "not both"),

@@ -89,7 +89,7 @@ class AwsMskIam:
         action = quote(f"{_SERVICE}:Connect", safe="")
         request = AWSRequest("GET", f"https://{self._host}/?Action={action}")
         signer = SigV4QueryAuth(credentials.get_frozen_credentials(), _SERVICE, region, _SECONDS)
-        with _unheard("botocore.auth"):
+        with _unlogged("botocore.auth"):
             signer.add_auth(request)
         return str(request.url)
 
@@ -102,7 +102,7 @@ class AwsMskIam:
 
 
 @contextmanager
-def _unheard(name: str) -> Iterator[None]:
+def _unlogged(name: str) -> Iterator[None]:
     """Drop the log records that this thread gives to the named logger."""
     this = threading.get_ident()
 

@@ -170,7 +170,7 @@ class ClientCredentials:
             if self._http is None:
                 self._http = await anyio.to_thread.run_sync(_load_http_client)
             try:
-                with _unheard(self._http.module.__name__, self._url):
+                with _unlogged(self._http.module.__name__, self._url):
                     return await self._post(self._http)
             except (self._http.module.HTTPError, self._http.module.InvalidURL, OSError) as error:
                 failure = printable(self._hidden(str(error)) or type(error).__name__)
@@ -218,8 +218,8 @@ class ClientCredentials:
             refused = answer.status < 500 and answer.status != 429
             kind = AuthenticationFailedError if refused else KafkaConnectionError
             code = printable(self._hidden(_oauth_error(answer.body)), 100)
-            told = f"HTTP status {answer.status}{', ' if code else ''}{code}"
-            return kind(f"no token from {self._shown}: {told}")
+            problem = f"HTTP status {answer.status}{', ' if code else ''}{code}"
+            return kind(f"no token from {self._shown}: {problem}")
         if len(answer.body.reveal()) <= _LONGEST_ANSWER:
             token, lifetime = _token_of(answer.body)
             if token and lifetime > 0:
@@ -261,7 +261,7 @@ def _oauth_error(body: Secret[bytes]) -> str:
 
 
 @contextmanager
-def _unheard(name: str, url: str) -> Iterator[None]:
+def _unlogged(name: str, url: str) -> Iterator[None]:
     """Drop the logger's records that mention this URL, and no others."""
 
     def of_another(record: logging.LogRecord) -> bool:
