@@ -163,6 +163,31 @@ async def leave_in_doubt(
     await cluster.proxy.until(lambda: spans.answers - start == batches)
 
 
+class InDoubt(NamedTuple):
+    """A producer with a full window in doubt: its history, and the batches seen at the proxy."""
+
+    producer: Producer
+    history: History
+    spans: SpanCount
+
+
+@asynccontextmanager
+async def window_in_doubt(
+    cluster: KafkaCluster, world: World, topic: str, **options: Any
+) -> AsyncIterator[InDoubt]:
+    """Create a topic and run the body with a full window appended to it and not answered.
+
+    Answers are dropped until the body sets `spans.answer`.
+    """
+    await cluster.create_topic(topic)
+    spans = SpanCount(cluster.proxy)
+    async with producer_of(cluster, world, **options) as producer:
+        history = History(producer, topic)
+        await fill(history, producer, world)
+        await leave_in_doubt(cluster, spans, history, world.window)
+        yield InDoubt(producer, history, spans)
+
+
 # --- what is asked of the broker, past the proxy --------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from tests.kafka.world import (
     leave_in_doubt,
     nothing_noticed,
     producer_of,
+    window_in_doubt,
 )
 
 pytestmark = pytest.mark.anyio
@@ -86,15 +87,11 @@ async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
     topic = f"forgotten-{read}"
-    await cluster.create_topic(topic)
-    spans = SpanCount(cluster.proxy)
     async with (
         broker_config(cluster, EXPIRATION, "500"),
-        producer_of(cluster, world, producer_id_expiration=0.5) as producer,
+        window_in_doubt(cluster, world, topic, producer_id_expiration=0.5) as in_doubt,
     ):
-        history = History(producer, topic)
-        await fill(history, producer, world)
-        await leave_in_doubt(cluster, spans, history, world.window)
+        producer, history, spans = in_doubt
         async with nothing_arrives(cluster, spans):
             await forgotten(cluster, topic)
             if not read:

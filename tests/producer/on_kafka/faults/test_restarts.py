@@ -12,16 +12,16 @@ from kio.schema.errors import ErrorCode
 
 from aioidem.structs import DeliveryStatus
 from aioidem.testing import KafkaCluster
-from tests.kafka.tools import History, SpanCount, bounded, check, outcomes
+from tests.kafka.tools import History, bounded, check, outcomes
 from tests.kafka.world import (
     RTT,
     World,
     fill,
-    leave_in_doubt,
     load,
     nothing_noticed,
     producer_of,
     settled,
+    window_in_doubt,
 )
 
 pytestmark = pytest.mark.anyio
@@ -49,12 +49,7 @@ async def test_restarts_under_load(cluster: KafkaCluster, world: World, clean: b
 async def test_a_full_window_is_in_doubt_when_a_clean_restart_leaves_a_memory_of_one(
     cluster: KafkaCluster, world: World
 ) -> None:
-    await cluster.create_topic("doubt")
-    spans = SpanCount(cluster.proxy)
-    async with producer_of(cluster, world) as producer:
-        history = History(producer, "doubt")
-        await fill(history, producer, world)
-        await leave_in_doubt(cluster, spans, history, world.window)
+    async with window_in_doubt(cluster, world, "doubt") as (producer, history, spans):
         await cluster.terminate()
         spans.answer = lambda: None
         spans.forget()

@@ -36,6 +36,7 @@ from tests.kafka.world import (
     nothing_noticed,
     producer_of,
     settled,
+    window_in_doubt,
 )
 
 pytestmark = pytest.mark.anyio
@@ -94,12 +95,7 @@ async def test_records_are_deleted_and_the_broker_crashes(
     cluster: KafkaCluster, world: World
 ) -> None:
     """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
-    await cluster.create_topic("emptied-crash")
-    spans = SpanCount(cluster.proxy)
-    async with producer_of(cluster, world) as producer:
-        history = History(producer, "emptied-crash")
-        await fill(history, producer, world)
-        await leave_in_doubt(cluster, spans, history, world.window)
+    async with window_in_doubt(cluster, world, "emptied-crash") as (producer, history, spans):
         start = await delete_records(cluster, "emptied-crash")
         assert start == len(history.deliveries)
         await cluster.kill()
