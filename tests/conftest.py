@@ -43,6 +43,8 @@ for _name in ("NO_PROXY", "no_proxy"):
 
 CI = os.environ.get("CI", "").lower() == "true"
 
+_LONG_SECONDS = 300
+
 # No deadline: on a shared machine it measures the neighbours. A seed is printed by pytest-randomly.
 settings.register_profile("aioidem", deadline=None, print_blob=True)
 settings.load_profile("aioidem")
@@ -70,10 +72,20 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with what it runs with: see markers.py."""
+    """Mark each test with what it runs with (see markers.py), and put the longest ones first.
+
+    Where one of these comes last in the random order, all workers but one have nothing to do.
+    """
     for item in items:
         for marker in markers_of(item):
             item.add_marker(marker)
+    items.sort(key=_takes_long, reverse=True)
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    """Return whether a test has a bound of its own, and one of several minutes."""
+    bound = item.get_closest_marker("timeout")
+    return bound is not None and bool(bound.args) and bound.args[0] >= _LONG_SECONDS
 
 
 @pytest.fixture(
