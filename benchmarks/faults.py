@@ -23,7 +23,7 @@ numbers began elsewhere), its note says so, and its row shows nothing. The clien
 compared with the log as Kafka's own tool prints it:
 
 - lost: acknowledged, but not in the log. duplicated: superfluous copies. reordered: in the log
-  after a record that was handed over later. hung: no outcome within the client's own deadline plus
+  after a record that was sent later. hung: no outcome within the client's own deadline plus
   twelve seconds, or never.
 - not written, unknown: failures, by what the client says of them. Only aioidem distinguishes these.
   For the others a record is `not written` if the broker refused the record itself or the call did

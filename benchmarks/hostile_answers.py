@@ -291,7 +291,7 @@ class _Stream(ByteStream):
                     gc.freeze()
                     await anyio.sleep(0.02)
                     forging.began = time.perf_counter()
-                    await anyio.sleep(0.005)  # lets the ticker run once before
+                    await anyio.sleep(0.005)  # lets the ticker run before the answer
                 passed += frame(made)
             self._ready = memoryview(passed)
         await anyio.lowlevel.checkpoint()

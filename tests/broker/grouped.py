@@ -96,7 +96,7 @@ class MemberClient:
     # -- syncing -----------------------------------------------------------------------------------
 
     def ask_to_sync(self, *assigned: MemberClient, version: int = 5, **changes: Any) -> None:
-        """Send a SyncGroup that assigns its own number to each member in `assigned`."""
+        """Send a SyncGroup that assigns to each member in `assigned` its position there."""
         request = self.place | {
             "protocol_type": self.protocol_type,
             "protocol_name": next(iter(self.protocols)),

@@ -114,7 +114,7 @@ def test_the_broker_config_has_the_same_minimum_and_may_differ_per_broker() -> N
 
 
 def test_an_old_broker_names_neither_config_even_where_a_new_one_set_it() -> None:
-    """A broker without KIP-1269 does not describe its configs, even if a newer broker set them."""
+    """A broker without KIP-1269 leaves out that KIP's configs, even if a newer broker set them."""
     cluster, new = make(brokers=2, produce_versions={0: 14, 1: 13})
     alter(new, (RETAIN, SET, "20"))
     old_client = cluster.client(1)

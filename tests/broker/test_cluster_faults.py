@@ -156,7 +156,7 @@ def test_a_request_waiting_for_the_high_watermark_keeps_what_is_behind_it_waitin
 
 
 def test_not_leader_before_an_append_has_base_offset_minus_1_and_names_the_leader() -> None:
-    """NOT_LEADER_OR_FOLLOWER before the append carries base offset -1 and the leader (KIP-951)."""
+    """A NOT_LEADER_OR_FOLLOWER answer before the append has offset -1 and the leader (KIP-951)."""
     cluster, _, client = make(brokers=2)
     elsewhere = cluster.client(1)
     part = elsewhere.produce(idempotent_batch(0), version=12)
@@ -176,7 +176,7 @@ def test_leader_hints_come_with_v10_and_later_only() -> None:
 
 
 def test_not_leader_after_an_append_keeps_the_base_offset() -> None:
-    """NOT_LEADER_OR_FOLLOWER after the append carries the batch's base offset."""
+    """A NOT_LEADER_OR_FOLLOWER answer after the append has the batch's base offset."""
     cluster, partition, client = make(brokers=2, replication=2)
     fill(client, 3)
     partition.hold_high_watermark()
@@ -255,7 +255,7 @@ def test_a_leader_with_too_few_replicas_in_sync_refuses_before_the_append() -> N
 
 
 def test_replicas_lost_while_a_request_waits_are_answered_after_append() -> None:
-    """A waiting request whose in-sync replicas become too few is refused as after the append."""
+    """A Produce that waits gets an error for after the append if too few replicas stay in sync."""
     cluster, partition, client = make(brokers=2, replication=2)
     cluster.state.set_topic_configs(partition.topic, {"min.insync.replicas": "2"})
     partition.pause(1)
@@ -286,7 +286,7 @@ def test_any_replica_answers_describe_producers_and_others_say_not_leader_or_fol
 
 
 def test_a_topic_deleted_while_a_request_waits_is_unknown_with_the_base_offset_kept() -> None:
-    """Deleting its topic ends a waiting Produce: UNKNOWN_TOPIC_OR_PARTITION and the base offset."""
+    """A Produce that waits while its topic is deleted gets UNKNOWN_TOPIC_OR_PARTITION."""
     cluster, partition, client = make()
     partition.hold_high_watermark()
     sent = client.send_produce(idempotent_batch(0), version=12)

@@ -41,7 +41,7 @@ TRANSPORTS: list[Transport] = ["tcp", "memory"]
 
 
 def batch_time() -> float:
-    """Return the wall clock time of the test's batches, in seconds, so that none has expired."""
+    """Return a wall clock time, in seconds, at which the test's batches have not expired."""
     return START_MS / 1000
 
 
@@ -398,7 +398,7 @@ async def test_cancelling_a_cluster_that_starts_leaves_no_listener() -> None:
 
 
 async def test_topics_and_configs_by_hand(transport: Transport) -> None:
-    """Methods create, change and delete topics and configs, and raise typed errors."""
+    """The cluster's methods create, change and delete topics and configs, with typed errors."""
     with anyio.fail_after(BOUND):
         async with EmbeddedCluster(transport=transport) as cluster:
             cluster.create_topic("t", configs={"producer.state.batches.to.retain": "20"})

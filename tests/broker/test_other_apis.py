@@ -321,7 +321,7 @@ def test_every_version_of_every_api_is_answered_without_an_error(
 
 
 def test_every_api_is_tried_in_every_version() -> None:
-    """The requests above cover every API that is served, but Produce and authentication."""
+    """The requests above cover every API that is served, except Produce and authentication."""
     produce, authentication = {0}, {17, 36}
     assert set(REQUESTS) | produce | authentication == set(APIS)
 
@@ -569,7 +569,7 @@ def test_fetch_below_what_retention_left_is_out_of_range(
     ],
 )
 def test_offsets_by_time(client: VirtualClient, timestamp: int, offset: int) -> None:
-    """ListOffsets finds the first offset from a timestamp on; negative ones name positions."""
+    """ListOffsets finds the first offset at or after a time; negative times name positions."""
     ((part,),) = [t.partitions for t in client.ask(2, 9, offsets_request(timestamp)).topics]
     assert (part.error_code, part.offset) == (ErrorCode.none, offset)
 

@@ -177,7 +177,7 @@ def test_before_version_7_a_codec_that_is_none_spoils_the_request(client: Virtua
 def test_a_producer_may_not_say_that_its_stamps_are_the_brokers(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A batch that claims LogAppendTime is refused on LogAppendTime topics, or loses the claim."""
+    """A producer's LogAppendTime bit is refused on LogAppendTime topics, and cleared on others."""
     claim = resealed(idempotent_batch(0, 2), 21, ">h", 0x08)
     topic = cluster.state.topics["t"]
     cluster.state.set_topic_configs(topic, {"message.timestamp.type": "LogAppendTime"})

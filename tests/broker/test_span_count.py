@@ -58,7 +58,7 @@ def test_an_answer_that_does_not_say_leaves_the_batch_open_until_a_success() -> 
 
 
 def test_a_refusal_of_what_was_never_in_doubt_resolves() -> None:
-    """A refusal resolves a batch of which no answer was unclear."""
+    """A refusal resolves a batch if no earlier answer left open whether it was stored."""
     spans = Spans()
     spans.seen(0, 1)
     spans.said(0, REFUSED)

@@ -315,7 +315,7 @@ def test_a_batch_the_coordinator_put_off_is_not_overtaken(
 
 @BOTH
 def test_while_it_is_being_ended_the_id_is_busy(cluster: VirtualCluster, speech: Speech) -> None:
-    """A transactional id is CONCURRENT_TRANSACTIONS until the markers of its end are written."""
+    """Requests get CONCURRENT_TRANSACTIONS until the markers of the transaction are written."""
     producer = begun(cluster, speech)
     old = Transactor(cluster, speech=speech)
     old.producer_id, old.epoch = producer.producer_id, producer.epoch
@@ -484,7 +484,7 @@ def test_the_coordinator_aborts_what_takes_too_long(version: int) -> None:
         assert producer.end(commit=True) is FENCED
         assert producer.init(claim=True) is FENCED
     else:
-        # In v2 the epoch is still the one that the producer had: it can abort and go on.
+        # In v2 the producer does not have the raised epoch yet: EndTxn gives it that epoch.
         assert producer.end(commit=True) is WRONG
         assert producer.end(commit=False) is OK
         assert producer.produce(b"on time") is OK

@@ -43,6 +43,7 @@ ALLOWED = ["kafka.example.org", "*.brokers.example.org", "10.1.0.0/16", "127.0.0
     ],
 )
 async def test_what_is_allowed_is_connected_to(host: str) -> None:
+    """A client connects to the bootstrap hosts and to what `allowed_brokers` lists."""
     noting = Noting()
     await AllowedConnector(noting, ALLOWED, ["boot.example.com"]).connect(host, 9092)
     assert noting.asked == [(host, 9092)]
@@ -56,6 +57,7 @@ async def test_what_is_allowed_is_connected_to(host: str) -> None:
     ],
 )
 async def test_what_is_not_is_not(host: str) -> None:
+    """An address outside of `allowed_brokers` raises BrokerNotAllowedError, unconnected."""
     noting = Noting()
     with pytest.raises(BrokerNotAllowedError, match="no connection was made"):
         await AllowedConnector(noting, ["*.brokers.example.org", "10.1.0.0/16"], []).connect(
@@ -68,6 +70,7 @@ async def test_what_is_not_is_not(host: str) -> None:
     "host", ["fe80::1%x.example.org", "10.0.0.1:80.example.org", "::1%.example.org"]
 )
 async def test_an_address_with_a_zone_is_in_no_domain(host: str) -> None:
+    """An address with a zone or port is in no allowed domain, whatever it ends with."""
     noting = Noting()
     with pytest.raises(BrokerNotAllowedError):
         await AllowedConnector(noting, ["*.example.org"], []).connect(host, 9092)
@@ -75,6 +78,7 @@ async def test_an_address_with_a_zone_is_in_no_domain(host: str) -> None:
 
 
 async def test_a_name_is_connected_to_by_the_address_that_was_checked() -> None:
+    """A connection to a host name goes to the resolved address that was checked."""
     noting = Noting()
     await AllowedConnector(noting, ["127.0.0.0/8", "::1/128"], []).connect("localhost", 9092)
     assert noting.asked in ([("127.0.0.1", 9092)], [("::1", 9092)])
@@ -91,6 +95,8 @@ def test_without_the_option_nothing_is_limited() -> None:
 async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A producer does not connect to an address in metadata that is not allowed."""
+
     def elsewhere(answer: Any) -> Any:
         brokers = tuple(
             dataclasses.replace(each, host="127.0.0.2", port=9) for each in answer.brokers
@@ -122,11 +128,13 @@ async def test_a_broker_that_names_an_address_elsewhere_is_not_followed(
     "given", ["a b", "10.0.0.0/33", "*", "*.*.org", "x*", "http://h", "[::1]", ["h", 3], []]
 )
 def test_what_names_no_place_is_refused(given: Any) -> None:
+    """`allowed_brokers` refuses what is no host, domain pattern or network."""
     with pytest.raises(ConfigError, match="allowed_brokers"):
         ProducerConfig.build("h", allowed_brokers=given)
 
 
 def test_forms_of_the_option() -> None:
+    """`allowed_brokers` may be a list or a text with commas, also in properties."""
     expected = ("kafka.example.org", "*.example.org", "10.0.0.0/8")
     text = "kafka.example.org, *.example.org,10.0.0.0/8"
     assert ProducerConfig.build("h", allowed_brokers=text).allowed_brokers == expected

@@ -175,6 +175,7 @@ async def test_requests_leave_in_the_order_they_were_written() -> None:
 
 
 async def test_requests_of_one_moment_leave_in_few_sends() -> None:
+    """Requests that are written together leave in one send."""
     async with running() as peer:
         size = sum(len(request(peer.write(bytes(1000)), bytes(1000))) for _ in range(100))
         await peer.arrives(size)
@@ -183,6 +184,7 @@ async def test_requests_of_one_moment_leave_in_few_sends() -> None:
 
 
 async def test_a_long_request_leaves_in_pieces_so_that_its_progress_shows() -> None:
+    """A long request leaves in pieces of 128 KiB at most."""
     async with running() as peer:
         body = bytes(3 * PIECE)
         size = len(request(peer.write(body), body))
@@ -229,6 +231,7 @@ async def test_responses_may_come_byte_by_byte() -> None:
 
 
 async def test_a_request_without_an_answer_does_not_shift_the_others() -> None:
+    """A request without an answer does not shift the answers of later requests."""
     async with running() as peer:
         peer.write(expects_response=False)
         second = peer.write()
@@ -310,6 +313,7 @@ async def test_an_answer_longer_than_its_request_allows_is_refused_by_its_length
 
 
 async def test_an_answer_that_takes_long_is_waited_for_before_the_next_one() -> None:
+    """A response is delivered only when the awaitable for the earlier one is done."""
     async with running() as peer:
         go_on = anyio.Event()
         done: list[int] = []
@@ -331,6 +335,7 @@ async def test_an_answer_that_takes_long_is_waited_for_before_the_next_one() -> 
 
 
 async def test_an_answer_that_takes_long_does_not_hold_up_the_end() -> None:
+    """Closing a connection cancels the awaitable that still handles a response."""
     async with running() as peer:
         given_up = anyio.Event()
 
@@ -412,6 +417,7 @@ async def test_requests_that_share_a_send_start_together() -> None:
 
 
 async def test_what_never_started_stays_known_after_the_end() -> None:
+    """After a connection's end `started` is still False for requests that were never sent."""
     async with running() as peer:
         peer.near.hold = anyio.Event()
         first = peer.write(bytes(PIECE))
@@ -425,11 +431,13 @@ async def test_what_never_started_stays_known_after_the_end() -> None:
 
 
 async def test_an_id_never_written_counts_as_started() -> None:
+    """`started` is True for a correlation id that was never written."""
     async with running() as peer:
         assert peer.connection.started(12345)
 
 
 async def test_nothing_starts_before_run() -> None:
+    """A request does not start before `run`, nor if the connection is closed without it."""
     peer = Peer()
     only = peer.write()
     for _ in range(5):
@@ -444,6 +452,7 @@ async def test_nothing_starts_before_run() -> None:
 
 
 async def test_a_peer_that_hangs_up_is_the_cause() -> None:
+    """If the peer closes the connection, the cause names the number of missing responses."""
     async with running() as peer:
         peer.write()
         peer.write()
@@ -456,6 +465,7 @@ async def test_a_peer_that_hangs_up_is_the_cause() -> None:
 
 
 async def test_a_peer_that_hangs_up_within_a_frame_is_told_so() -> None:
+    """If the peer closes the connection within a frame, the cause says so."""
     async with running() as peer:
         only = peer.write()
         await peer.until(lambda: bool(peer.near.sent))
@@ -467,6 +477,7 @@ async def test_a_peer_that_hangs_up_within_a_frame_is_told_so() -> None:
 
 
 async def test_answers_that_came_before_the_peer_hung_up_are_delivered() -> None:
+    """Responses that came before the peer closed are delivered, even if a send fails."""
     async with running() as peer:
         ids = [peer.write() for _ in range(3)]
         await peer.until(lambda: bool(peer.near.sent))
@@ -484,6 +495,7 @@ async def test_answers_that_came_before_the_peer_hung_up_are_delivered() -> None
 
 
 async def test_a_writer_that_fails_waits_for_answers_still_to_be_read() -> None:
+    """After a failed send the connection delivers responses until the stream ends."""
     async with running() as peer:
         peer.near.broken = True
         only = peer.write()
@@ -498,6 +510,7 @@ async def test_a_writer_that_fails_waits_for_answers_still_to_be_read() -> None:
 
 
 async def test_a_send_that_fails_is_the_cause_even_if_the_peer_stays_silent() -> None:
+    """A failed send ends the connection even if the peer neither answers nor closes."""
     async with running() as peer:
         peer.near.broken = True
         only = peer.write()
@@ -519,6 +532,7 @@ async def test_nothing_can_be_written_after_the_end() -> None:
 
 
 async def test_close_soon_gives_the_cause_and_the_first_one_stays() -> None:
+    """The reason of the first `close_soon` is the cause of the connection's end."""
     async with running() as peer:
         peer.connection.close_soon("request 7 timed out")
         peer.connection.close_soon("something else")
@@ -592,6 +606,7 @@ async def test_run_cancelled_from_outside_closes_the_stream_and_has_a_cause() ->
 
 
 async def test_run_twice_is_our_error() -> None:
+    """A second `run` raises InternalError, and the connection stays open."""
     async with running() as peer:
         only = peer.write()
         await peer.until(lambda: peer.connection.started(only))
@@ -601,6 +616,8 @@ async def test_run_twice_is_our_error() -> None:
 
 
 async def test_a_protocol_error_of_the_callback_is_the_cause() -> None:
+    """A ProtocolError that the callback raises is the cause of the connection's end."""
+
     def refuse(_id: int, _frame: bytes) -> None:
         raise ProtocolError("1 bytes follow the message")
 
@@ -618,6 +635,8 @@ async def test_a_protocol_error_of_the_callback_is_the_cause() -> None:
 async def test_any_other_error_of_a_callback_comes_out_of_run_with_the_stream_closed(
     where: str,
 ) -> None:
+    """`run` closes the stream and raises any other error of a callback."""
+
     def broken(_one: int, _two: object) -> None:
         raise LookupError(where)
 
@@ -717,6 +736,7 @@ async def test_tcp_a_thousand_pipelined_requests_are_answered_in_order() -> None
 
 
 async def test_tcp_a_reader_that_never_reads_stops_progress_but_not_closing() -> None:
+    """Over TCP a peer that does not read stops the sending, but not `aclose`."""
     stay = anyio.Event()
 
     async def never_read(_stream: SocketStream) -> None:

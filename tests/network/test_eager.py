@@ -64,6 +64,7 @@ async def speaks_first(stream: SocketStream) -> None:
 
 @pytest.mark.anyio
 async def test_which_stream_it_is(anyio_backend_name: str) -> None:
+    """On asyncio the connector returns an EagerStream, and on every loop sets TCP_NODELAY."""
     async with connected(echo) as stream:
         assert isinstance(stream, EagerStream) == (anyio_backend_name == "asyncio")
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
@@ -84,6 +85,8 @@ async def test_bytes_come_back_in_order_and_no_more_than_asked_for() -> None:
 
 @pytest.mark.anyio
 async def test_what_came_before_the_end_is_handed_out_before_the_end() -> None:
+    """Bytes that came before the end of a stream are received before EndOfStream."""
+
     async def speak(stream: SocketStream) -> None:
         await stream.send(b"words")
 
@@ -175,6 +178,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 @pytest.mark.anyio
 async def test_closing_ends_who_receives_and_who_sends() -> None:
+    """Closing a stream ends a waiting `receive`, and later calls of `send` are refused."""
     async with connected(echo) as stream:
         caught: list[Exception] = []
 
@@ -197,6 +201,8 @@ async def test_closing_ends_who_receives_and_who_sends() -> None:
 
 @pytest.mark.anyio
 async def test_sending_to_a_peer_that_has_gone_is_a_broken_stream() -> None:
+    """Sending to a peer that has closed its connection raises BrokenResourceError."""
+
     async def send_on(stream: ByteStream) -> None:
         while True:
             await stream.send(b"x" * 1000)
@@ -208,6 +214,8 @@ async def test_sending_to_a_peer_that_has_gone_is_a_broken_stream() -> None:
 
 
 def test_a_stream_that_has_heard_something_is_left_as_it_is() -> None:
+    """`eager` does not wrap a stream to which data has already come."""
+
     async def heard() -> None:
         async with connected(speaks_first) as stream:
             assert isinstance(stream, EagerStream)

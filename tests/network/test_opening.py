@@ -142,6 +142,7 @@ def broker(newest: int, *ranges: tuple[int, int, int], hint: bool = True) -> Scr
     ("newest", "hint"), [(4, True), (3, True), (2, True), (0, True), (0, False)]
 )
 async def test_a_broker_of_any_age_is_understood(newest: int, hint: bool) -> None:
+    """`open` negotiates with brokers of ApiVersions v0 to v4, also without a hint."""
     async with peer(broker(newest, (0, 0, 13), (3, 0, 12), hint=hint)) as port:
         connection = await open_to(port)
         assert connection.versions.choose(ApiKey.PRODUCE) == 13
@@ -152,6 +153,7 @@ async def test_a_broker_of_any_age_is_understood(newest: int, hint: bool) -> Non
 
 
 async def test_correlation_ids_go_on_where_opening_stopped() -> None:
+    """Correlation ids continue after those that the opening has used."""
     async with peer(broker(0, (0, 0, 13), hint=False)) as port:
         connection = await open_to(port)
         assert connection.next_correlation_id() == 2
@@ -176,6 +178,7 @@ async def test_an_opened_connection_carries_requests() -> None:
 
 
 async def test_after_opening_frames_may_be_as_large_as_allowed() -> None:
+    """After the opening, responses may be as large as `max_frame_bytes` allows."""
     big = b"\0\0\0\1" + bytes(2 * LIMIT)
 
     async def script(stream: SocketStream) -> None:
@@ -204,6 +207,7 @@ async def test_broker_without_produce_is_refused() -> None:
 
 
 async def test_broker_that_always_says_unsupported_is_refused_after_few_questions() -> None:
+    """A broker that supports no ApiVersions is asked once for each version."""
     asked: list[int] = []
 
     async def script(stream: SocketStream) -> None:
@@ -225,6 +229,7 @@ async def test_broker_that_always_says_unsupported_is_refused_after_few_question
 
 
 async def test_another_error_is_the_brokers() -> None:
+    """Another error code in the ApiVersions answer is raised as that error."""
     async with peer(says(versions(4, error=ErrorCode.invalid_request))) as port:
         with pytest.raises(InvalidRequestError, match=f"127.0.0.1:{port}"):
             await open_to(port)
@@ -251,6 +256,7 @@ STRANGERS = [
 
 @pytest.mark.parametrize(("chunks", "name"), STRANGERS)
 async def test_a_stranger_is_recognised_and_named(chunks: list[bytes], name: str) -> None:
+    """The error for a peer that is no Kafka broker names the protocol of the peer."""
     async with peer(says(*chunks)) as port:
         with pytest.raises(NotKafkaError, match=name) as caught:
             await open_to(port, limit=100 << 20)
@@ -261,6 +267,7 @@ async def test_a_stranger_is_recognised_and_named(chunks: list[bytes], name: str
 async def test_a_peer_that_hangs_up_without_an_answer_is_told_with_the_likely_reasons(
     sent: bytes,
 ) -> None:
+    """If the peer closes without an answer, the error names TLS and SASL as reasons."""
     async with peer(says(sent) if sent else says()) as port:
         with pytest.raises(KafkaConnectionError, match="TLS or SASL") as caught:
             await open_to(port)
@@ -269,6 +276,8 @@ async def test_a_peer_that_hangs_up_without_an_answer_is_told_with_the_likely_re
 
 
 async def test_a_peer_that_resets_the_connection_is_told() -> None:
+    """If the peer resets the connection, the error names its address."""
+
     async def reset(stream: SocketStream) -> None:
         raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -309,6 +318,8 @@ async def test_a_web_server_that_waits_for_the_end_of_a_line_is_recognised() -> 
 
 
 async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
+    """A silent TLS listener is recognised by its answer to a TLS greeting."""
+
     async def patient(stream: SocketStream) -> None:
         async for data in stream:
             if data[0] == 0x16:
@@ -320,6 +331,8 @@ async def test_a_tls_listener_that_waits_for_more_is_recognised() -> None:
 
 
 async def test_slow_drip_ends_with_the_setup_timeout() -> None:
+    """A peer that sends its answer byte by byte is given up after the setup timeout."""
+
     async def drip(stream: SocketStream) -> None:
         await stream.receive()
         await stream.send(b"\0\x08\0\0")
@@ -378,6 +391,7 @@ def test_addresses_are_shown_as_people_write_them() -> None:
 
 
 async def test_small_frames_are_sent_at_once() -> None:
+    """TCP connections have TCP_NODELAY and SO_KEEPALIVE set."""
     async with peer(broker(4, (0, 0, 13))) as port:
         stream = await TcpConnector().connect("127.0.0.1", port)
         async with stream:

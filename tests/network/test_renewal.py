@@ -215,6 +215,7 @@ async def pass_time(seconds: float) -> None:
 
 
 async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> None:
+    """Requests in flight are answered before a renewal, and queued ones sent after it."""
     async with world(Credentials()) as it:
         early = it.write(8)  # answered after 1.6 seconds
         await pass_time(1.95)
@@ -230,6 +231,7 @@ async def test_what_is_due_is_answered_first_and_what_is_queued_goes_after() -> 
 
 
 async def test_requests_in_the_pipe_are_drained_before_the_exchange_begins() -> None:
+    """A renewal begins only when all requests in flight have been answered."""
     async with world(Credentials()) as it:
         await pass_time(1.6)
         early = it.write(3)  # answered after 1.8, 2.0 and 2.2 seconds
@@ -243,6 +245,7 @@ async def test_requests_in_the_pipe_are_drained_before_the_exchange_begins() -> 
 
 
 async def test_parked_requests_have_not_started_and_a_failure_leaves_them_so() -> None:
+    """Requests that wait for a renewal have not started, even if the renewal fails."""
     credentials = Credentials()
     async with world(credentials) as it:
         await pass_time(3)
@@ -255,6 +258,7 @@ async def test_parked_requests_have_not_started_and_a_failure_leaves_them_so() -
 
 
 async def test_it_is_done_again_and_again_and_only_when_there_is_something_to_send() -> None:
+    """An expired session is renewed each time that there is a request to send."""
     credentials = Credentials()
     async with world(credentials) as it:
         for _ in range(5):
@@ -285,6 +289,7 @@ async def test_an_absurd_lifetime_keeps_us_neither_busy_nor_for_ever() -> None:
 
 
 async def test_another_user_name_ends_the_connection_once_nothing_is_due() -> None:
+    """If the credentials name another user, the connection ends once it is idle."""
     credentials = Credentials()
     async with world(credentials) as it:
         early = it.write(8)
@@ -298,6 +303,7 @@ async def test_another_user_name_ends_the_connection_once_nothing_is_due() -> No
 
 
 async def test_a_provider_that_hangs_has_the_setup_timeout() -> None:
+    """A callable for credentials that hangs is given up after the setup timeout."""
     credentials = Credentials()
     async with world(credentials, setup_timeout=3.0) as it:
         await pass_time(3)
@@ -310,6 +316,8 @@ async def test_a_provider_that_hangs_has_the_setup_timeout() -> None:
 
 
 async def test_a_refusal_is_the_cause() -> None:
+    """If the broker refuses a renewal, its error is the cause of the connection's end."""
+
     async def refuse(broker: Broker, correlation_id: int) -> bool:
         if broker.kinds.count(AUTHENTICATE) < 2:
             return False
@@ -376,6 +384,7 @@ async def test_closing_in_the_middle_of_an_exchange_leaves_nothing_behind() -> N
 
 
 async def test_the_bytes_of_an_exchange_are_progress() -> None:
+    """The bytes of a renewal are reported as progress."""
     async with world(Credentials()) as it:
         await it.until_answered(it.write(1))
         before = it.progress

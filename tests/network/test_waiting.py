@@ -18,11 +18,13 @@ async def passes(count: int = 5) -> None:
 
 @pytest.mark.anyio
 async def test_it_is_anyios_event_but_on_asyncio(anyio_backend_name: str) -> None:
+    """`new_signal` returns anyio's Event, except on asyncio."""
     assert isinstance(new_signal(), anyio.Event) != (anyio_backend_name == "asyncio")
 
 
 @pytest.mark.anyio
 async def test_all_who_wait_go_on_and_who_comes_later_does_not_wait() -> None:
+    """A signal that is set wakes all waiting tasks, and later tasks do not wait."""
     signal = new_signal()
     gone: list[int] = []
 
@@ -44,6 +46,7 @@ async def test_all_who_wait_go_on_and_who_comes_later_does_not_wait() -> None:
 
 @pytest.mark.anyio
 async def test_a_cancelled_waiter_takes_no_other_with_it() -> None:
+    """Cancelling a task that waits for a signal does not affect another one."""
     signal = new_signal()
     gone: list[str] = []
 
@@ -63,6 +66,8 @@ async def test_a_cancelled_waiter_takes_no_other_with_it() -> None:
 
 
 def test_a_waiter_cancelled_as_it_is_woken_is_cancelled() -> None:
+    """A task that is cancelled just after its signal was set is cancelled."""
+
     async def cancelled() -> None:
         signal = new_signal()
         task = asyncio.ensure_future(signal.wait())
@@ -77,6 +82,7 @@ def test_a_waiter_cancelled_as_it_is_woken_is_cancelled() -> None:
 
 @pytest.mark.anyio
 async def test_a_wakeup_is_lowered_by_waiting() -> None:
+    """`Wakeup.wait` resets the wakeup, so that the next wait needs another `set`."""
     wakeup = Wakeup()
     wakeup.set()
     with anyio.fail_after(10):

@@ -19,11 +19,13 @@ def test_the_default_is_sixteen_mebibytes() -> None:
 
 @pytest.mark.parametrize("api_key", ApiKey)
 def test_no_answer_may_be_longer_than_the_user_says(api_key: ApiKey) -> None:
+    """No API's limit is above the option `max_frame_bytes`."""
     assert answer_limit(api_key, MOST).max_bytes <= MOST
     assert answer_limit(api_key, 1024).max_bytes == 1024
 
 
 def test_most_answers_are_short_and_raising_the_option_does_not_change_that() -> None:
+    """The limits of short answers do not grow with the option `max_frame_bytes`."""
     for most in (MOST, 1 << 30):
         assert answer_limit(ApiKey.INIT_PRODUCER_ID, most).max_bytes == 1 << 16
         assert answer_limit(ApiKey.DESCRIBE_CONFIGS, most).max_bytes == 1 << 20

@@ -146,6 +146,7 @@ slow_to_draw = [HealthCheck.too_slow, HealthCheck.data_too_large]
 def test_what_was_encoded_is_decoded_and_kio_reads_the_same(
     schema: type[Any], data: st.DataObject
 ) -> None:
+    """A message survives encoding and decoding, and kio's reader agrees."""
     entity = data.draw(entities(schema, seconds_only=True))
     raw = encode(entity)
     assert decode(schema, raw) == entity
@@ -155,6 +156,7 @@ def test_what_was_encoded_is_decoded_and_kio_reads_the_same(
 @settings(max_examples=300, suppress_health_check=slow_to_draw)
 @given(data=st.data())
 def test_any_buffer_is_read_alike(data: st.DataObject) -> None:
+    """Messages in bytes, bytearray and memoryview are decoded alike."""
     schema = data.draw(ANY_SCHEMA)
     entity = data.draw(entities(schema))
     raw = encode(entity)

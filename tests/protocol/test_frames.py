@@ -55,6 +55,7 @@ def test_any_bytes_give_frames_or_a_typed_error_and_never_more_memory_than_came(
 
 @pytest.mark.parametrize("data", [bytearray, memoryview, bytes])
 def test_any_buffer_is_taken(data: type) -> None:
+    """`FrameSplitter.feed` accepts bytes, bytearray and memoryview."""
     assert FrameSplitter(LIMIT).feed(data(frame(b"abc"))) == [b"abc"]
 
 
@@ -115,6 +116,7 @@ def test_frames_before_a_bad_length_are_handed_out_first() -> None:
 
 
 def test_after_an_error_nothing_comes_out_any_more() -> None:
+    """After an error the splitter raises it again, whatever it is fed."""
     splitter = FrameSplitter(LIMIT)
     for data in (b"\xff\xff\xff\xff", frame(b"fine")):
         with pytest.raises(NotKafkaError):
@@ -136,18 +138,21 @@ STRANGERS = [
 
 @pytest.mark.parametrize(("first_bytes", "name"), STRANGERS)
 def test_strangers_are_named_by_their_first_bytes(first_bytes: bytes, name: str) -> None:
+    """The error for bytes of another protocol names the protocol."""
     assert name in (recognise(first_bytes) or "")
     with pytest.raises(NotKafkaError, match=name):
         FrameSplitter(100 << 20).feed(first_bytes)
 
 
 def test_unknown_strangers_are_shown_by_their_first_bytes() -> None:
+    """The error for bytes of an unknown protocol shows the bytes."""
     assert recognise(b"hello") is None
     with pytest.raises(NotKafkaError, match=r"something else.*hello"):
         FrameSplitter(LIMIT).feed(b"hello there")
 
 
 def test_a_stranger_later_in_the_stream_is_a_broken_stream() -> None:
+    """Bytes of another protocol after a valid frame raise ProtocolError."""
     splitter = FrameSplitter(LIMIT)
     splitter.feed(frame(b"x"))
     with pytest.raises(ProtocolError):

@@ -86,6 +86,7 @@ def test_requests_are_read_back_with_their_headers(
 
 
 def test_the_version_in_the_header_may_be_another_than_the_entitys() -> None:
+    """A request can be encoded with another version in its header than its schema's."""
     entity = schema(request_type(0, 13))(
         acks=-1, timeout=timedelta(seconds=1), topic_data=(), transactional_id=None
     )
@@ -113,6 +114,7 @@ def test_responses_are_read_back_with_their_correlation_ids(
 
 
 def test_the_answer_about_versions_has_the_oldest_header_in_every_version() -> None:
+    """ApiVersions answers have response header v0 in every version (KIP-511)."""
     for version in range(5):
         kind = schema(response_type(18, version))
         more = {"throttle_time": timedelta(0)} if version else {}
@@ -155,6 +157,7 @@ def test_request_without_a_schema_is_refused_with_its_header(api_key: int, versi
 
 
 def test_the_refusal_can_be_copied_and_pickled() -> None:
+    """UnsupportedRequestError can be copied and pickled."""
     error = UnsupportedRequestError(RequestHeader(1, 2, 3, "c"))
     for same in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - pickled here
         assert same.header == error.header

@@ -55,6 +55,7 @@ def by_schema(version: int, frame: bytes) -> MetadataUpdate:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_reads_what_the_schemas_reader_reads(version: int) -> None:
+    """`read_metadata` returns what the schema's decoder returns, in every version."""
     for frame in (answer(version), answer(version, topics=0, brokers=0)):
         read = read_metadata(version, frame, Everything())
         assert read == by_schema(version, frame)
@@ -64,6 +65,7 @@ def test_it_reads_what_the_schemas_reader_reads(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_on_spoilt_bytes_both_say_the_same(version: int) -> None:
+    """`read_metadata` and the schema's decoder agree on damaged answers, too."""
     seed = secrets.randbelow(2**32)
     chance = random.Random(seed)
     honest = answer(version)
@@ -87,6 +89,7 @@ def test_on_spoilt_bytes_both_say_the_same(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_topics_nobody_asked_for_are_walked_over(version: int) -> None:
+    """`read_metadata` skips topics that were not asked for."""
     frame = answer(version, topics=50)
     assert [topic.name for topic in read_metadata(version, frame, {"t7"}).topics] == ["t7"]
     assert not read_metadata(version, frame, ()).topics
@@ -125,6 +128,7 @@ def test_more_brokers_than_any_cluster_has_are_refused() -> None:
 
 
 def test_versions_nobody_speaks_are_an_error_of_ours() -> None:
+    """Metadata versions that aioidem does not speak raise InternalError."""
     for version in (3, 14):
         with pytest.raises(InternalError, match=f"no Metadata version {version}"):
             read_metadata(version, answer(12), ())

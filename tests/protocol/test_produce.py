@@ -191,6 +191,7 @@ def test_absent_fields_have_their_defaults_in_every_version(version: int) -> Non
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_every_field_of_every_version_reaches_the_view(version: int) -> None:
+    """`decode_produce_response` returns every field that a version has."""
     kinds = schemas(version, "response")
     fields: dict[str, Any] = {
         "error_code": ErrorCode.not_leader_or_follower,
@@ -228,6 +229,7 @@ def test_answers_are_read_as_kio_reads_them(version: int) -> None:
 
 
 def test_new_leaders_addresses_are_told_and_impossible_ones_left_out() -> None:
+    """Addresses of new leaders (KIP-951) are returned, except for impossible ones."""
     kinds = schemas(13, "response")
     right = [(5, "host", 9092), (0, "host", 1), (1, "host", 65_535)]
     wrong = [(-1, "host", 9092), (6, "", 9092), (7, "host", 0), (8, "host", 65_536)]
@@ -257,12 +259,14 @@ def test_negative_partition_or_offset_is_refused(fields: dict[str, int]) -> None
 
 
 def test_other_negative_numbers_count_as_not_told() -> None:
+    """A negative leader id, leader epoch or log start offset counts as absent."""
     leader = schemas(13, "response").LeaderIdAndEpoch(leader_id=-7, leader_epoch=-9)
     seen = only_partition(13, answer(13, current_leader=leader, log_start_offset=-5))
     assert (seen.leader_id, seen.leader_epoch, seen.log_start_offset) == (-1, -1, -1)
 
 
 def test_unknown_error_code_reaches_the_view_as_its_number() -> None:
+    """An unknown error code is returned as its number."""
     raw = bytearray(payload(encode_response(answer(13), 1)))
     at = raw.index((3).to_bytes(4, "big") + b"\0\0") + 4
     raw[at : at + 2] = b"\x7f\xff"
@@ -339,6 +343,7 @@ def nearly_plain(draw: st.DrawFn) -> tuple[int, bytes]:
 
 @given(made=nearly_plain())
 def test_the_usual_answer_is_read_as_by_its_schema(made: tuple[int, bytes]) -> None:
+    """The fast reader and the schema's decoder give the same result or the same error."""
     version, raw = made
     seen = outcome(decode_produce_response, version, raw)
     assert seen == outcome(decode_by_schema, version, raw)
@@ -390,6 +395,7 @@ def test_the_window_is_read_from_both_structs_and_the_partitions_wins(
 
 
 def test_a_v14_answer_that_says_nothing_is_byte_for_byte_a_v13_answer() -> None:
+    """A v14 answer without a window has the bytes of a v13 answer."""
     assert encode(v14()) == encode(answer(13))
 
 
@@ -400,6 +406,7 @@ def test_a_v14_answer_is_a_v13_answer_with_one_tag_more() -> None:
 
 
 def test_a_v13_answer_never_tells_a_window() -> None:
+    """A v13 answer never gives a window, even with KIP-1269's field in its bytes."""
     # A reader of v13 takes KIP-1269's field for an unknown tagged field.
     raw = payload(encode_response(v14(20, 20), 1))
     assert decode_produce_response(13, raw)[1].partitions[0].retained is None
@@ -419,6 +426,7 @@ def test_a_window_that_is_not_four_bytes_is_ignored(value: bytes) -> None:
 
 
 def test_a_malformed_window_of_the_partition_leaves_the_topics() -> None:
+    """If the partition's window is malformed, the topic's window counts."""
     raw = payload(encode_response(v14(20, 30), 1))
     odd = raw.replace(PARTITION_TAG, b"\x01\x01\x01\x14")
     assert decode_produce_response(14, odd)[1].partitions[0].retained == 30
@@ -438,6 +446,7 @@ def test_the_embedded_broker_tags_one_struct_and_leaves_the_default_out() -> Non
 
 
 def test_our_v14_reads_back_what_kio_writes_of_it() -> None:
+    """Our decoder reads what kio's writer makes of our Produce v14 schema."""
     for entity in (v14(), v14(20), v14(None, 30), v14(6, 7)):
         assert decode(ProduceResponseV14, by_kio(entity)) == entity
 

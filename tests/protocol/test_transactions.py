@@ -62,6 +62,7 @@ def answered(api_key: int, version: int, values: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("version", spoken(10))
 def test_a_coordinator_is_asked_for_and_found(version: int) -> None:
+    """FindCoordinator requests and answers keep their fields in every version."""
     kind = CoordinatorKey.TRANSACTION if version else CoordinatorKey.GROUP
     request = sent(coordinator_request(version, "tx", kind))
     assert getattr(request, "key_type", 0) == kind
@@ -99,6 +100,7 @@ def test_the_oldest_version_finds_no_coordinator_of_transactions() -> None:
 
 @pytest.mark.parametrize("version", spoken(22))
 def test_a_transactional_producer_id_is_asked_for(version: int) -> None:
+    """InitProducerId carries the transactional id and its timeout, and no identity."""
     request = sent(transactional_producer_id_request(version, "tx", 30_000))
     assert (request.transactional_id, request.transaction_timeout) == ("tx", timedelta(seconds=30))
     assert (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)) == (-1, -1)
@@ -106,12 +108,14 @@ def test_a_transactional_producer_id_is_asked_for(version: int) -> None:
 
 @pytest.mark.parametrize("version", spoken(22))
 def test_the_identity_a_producer_has_is_named_from_v3_on(version: int) -> None:
+    """InitProducerId carries the producer's identity from v3 on (KIP-360)."""
     request = sent(transactional_producer_id_request(version, "tx", 1, WHO))
     named = getattr(request, "producer_id", None), getattr(request, "producer_epoch", None)
     assert named == ((7, 3) if version >= 3 else (None, None))
 
 
 def test_a_plain_producer_names_nothing() -> None:
+    """InitProducerId of a producer without transactions carries no identity."""
     request = sent(producer_id_request(5))
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == (None, -1, -1)
 
@@ -137,6 +141,7 @@ def test_partitions_are_added_by_topic(version: int) -> None:
 
 
 def test_versions_of_brokers_among_themselves_are_not_spoken() -> None:
+    """AddPartitionsToTxn v4, which only brokers send, raises InternalError."""
     with pytest.raises(InternalError):
         add_partitions_request(4, WHO, [("a", 0)])
 
@@ -179,6 +184,7 @@ def test_offsets_are_committed_with_the_consumers_place_in_its_group(version: in
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", spoken(26))
 def test_the_end_says_what_to_go_on_with_from_v5_on(version: int, commit: bool) -> None:
+    """EndTxn answers carry the next producer id and epoch from v5 on (KIP-890)."""
     request = sent(end_txn_request(version, WHO, commit=commit))
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("tx", 7, 3)
     assert request.committed is commit
@@ -200,6 +206,7 @@ def test_the_end_says_what_to_go_on_with_from_v5_on(version: int, commit: bool) 
     ],
 )
 def test_a_version_nobody_has_is_our_own_fault(ask: Any) -> None:
+    """A request in a version that does not exist raises InternalError."""
     with pytest.raises(InternalError):
         ask()
 
@@ -224,5 +231,6 @@ MODERN = {0: (0, 13), 26: (0, 5), 28: (0, 5)}
 def test_transactions_v2_are_a_finalised_feature_and_the_requests_for_it(
     offered: dict[int, tuple[int, int]], level: int | None, expected: int
 ) -> None:
+    """Transactions v2 need the cluster's feature level 2 and the requests of KIP-890."""
     features = {} if level is None else {"transaction.version": level}
     assert ApiVersionTable(offered, features).transaction_version == expected

@@ -115,6 +115,7 @@ def test_an_api_we_do_not_speak_is_not_supported() -> None:
 
 
 def test_features_are_told_by_name() -> None:
+    """The table has the cluster's finalised features by name."""
     entity = response(4, PRODUCE, features={"transaction.version": 2, "metadata.version": 25})
     features = ApiVersionTable.from_response(entity).features
     assert dict(features) == {"transaction.version": 2, "metadata.version": 25}
@@ -146,6 +147,7 @@ def test_no_produce_version_in_common_is_refused(ranges: list[tuple[int, int, in
 
 
 def test_the_first_question_is_the_newest_and_says_who_asks() -> None:
+    """The first ApiVersions request has the newest version and names the client."""
     header, request = asked(negotiation(), 5)
     assert (header.api_key, header.api_version) == (18, 4)
     assert (header.correlation_id, header.client_id) == (5, "me")
@@ -179,6 +181,7 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
     hints=st.lists(st.tuples(st.integers(-5, 300), st.integers(-5, 300)), min_size=8, max_size=8)
 )
 def test_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int, int]]) -> None:
+    """The negotiation asks for lower versions each time and ends, whatever is hinted."""
     talk = negotiation()
     versions = [talk.version]
     answers = iter(raw(response(0, (18, *each), error=UNSUPPORTED)) for each in hints)
@@ -198,6 +201,7 @@ def test_a_higher_hint_is_not_followed() -> None:
 
 
 def test_another_error_is_that_brokers_error() -> None:
+    """Another error code in the ApiVersions answer is raised as that error."""
     with pytest.raises(InvalidRequestError):
         negotiation().answer(raw(response(4, PRODUCE, error=ErrorCode.invalid_request)))
 

@@ -153,6 +153,7 @@ def test_aiokafka_reads_what_we_build(
 def test_aiokafka_reads_what_a_broker_would_stamp(
     reader: Any, records: list[ReadRecord], codec: Codec, stamp: int
 ) -> None:
+    """aiokafka reads our batches after a broker's offsets and times were assigned."""
     built = build_batch(records, codec=codec, transactional=True, control=True)
     data = assign_offsets(built.data, base_offset=77, leader_epoch=3, log_append_time_ms=stamp)
     batch = reader(data)
@@ -215,6 +216,7 @@ def test_restamping_gives_the_batch_that_the_other_identity_would_have_built(
     after: Identity,
     flag: Flags,
 ) -> None:
+    """`restamp` gives the bytes of the batch that is built with the other identity."""
     first = build_batch(records, codec=codec, **before, **flag).data
     assert restamp(first, **after) == build_batch(records, codec=codec, **after, **flag).data
     assert restamp(restamp(first, **after), **before) == first
@@ -276,6 +278,7 @@ def test_the_same_records_give_the_same_bytes(records: list[ReadRecord]) -> None
 def test_batches_in_a_row_are_cut_apart_wherever_the_stream_ends(
     lists: list[list[ReadRecord]], data: st.DataObject
 ) -> None:
+    """`read_batches` leaves out an incomplete last batch only with ``partial``."""
     batches = [build_batch(records).data for records in lists]
     stream = b"".join(batches)
     ends = [sum(map(len, batches[:i])) for i in range(len(batches) + 1)]
@@ -375,6 +378,7 @@ def test_a_batch_without_records_is_a_record_error() -> None:
     ],
 )
 def test_an_identity_that_does_not_fit_is_our_bug(identity: Identity) -> None:
+    """`build_batch` and `restamp` raise InternalError for an identity out of range."""
     records = [ReadRecord(0, NOW, None, b"x", ())]
     with pytest.raises(InternalError):
         build_batch(records, **identity)
@@ -383,6 +387,7 @@ def test_an_identity_that_does_not_fit_is_our_bug(identity: Identity) -> None:
 
 
 def test_restamping_what_is_no_batch_is_our_bug() -> None:
+    """`restamp` raises InternalError for bytes that are no batch."""
     for data in (b"", b"\x00" * 60, b"\x00" * 100):
         with pytest.raises(InternalError):
             restamp(data, producer_id=1, producer_epoch=1, base_sequence=1)
@@ -396,6 +401,7 @@ def test_assigning_offsets_to_what_is_no_single_batch_is_a_protocol_error() -> N
 
 
 def test_a_place_that_does_not_fit_is_our_bug() -> None:
+    """`assign_offsets` raises InternalError for values out of range."""
     data = build_batch([ReadRecord(0, NOW, None, b"x", ())]).data
     for offset, epoch, time in ((2**63, 0, 0), (0, 2**31, None), (0, 0, 2**63)):
         with pytest.raises(InternalError):

@@ -45,6 +45,7 @@ def test_varints_are_right_at_every_change_of_size(sign: int) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_any_varint_is_right_and_of_the_size_foretold(number: int) -> None:
+    """`varint` agrees with the definition, and `varint_size` with its length."""
     assert encode_loop.varint(number) == reference_varint(number)
     assert encode_loop.varint_size(number) == len(reference_varint(number))
 
@@ -69,6 +70,7 @@ def near(number: int) -> range:
 @pytest.mark.parametrize("edge", [64, 4096, 8192])
 @pytest.mark.parametrize("key", [None, b"key"])
 def test_records_are_right_where_a_table_ends(edge: int, key: bytes | None) -> None:
+    """Records whose sizes and times are at a table's limit are encoded as by aiokafka."""
     first = ReadRecord(0, NOW, key, b"", ())
     sizes = [ReadRecord(0, NOW, key, b"v" * size, ()) for size in near(edge)]
     keys = [ReadRecord(0, NOW, b"k" * size, None, ()) for size in near(edge)]
@@ -87,6 +89,7 @@ def test_a_records_own_length_is_right_where_its_varint_grows(edge: int) -> None
 
 
 def test_runs_of_one_time_share_it_and_end_where_it_changes() -> None:
+    """Runs of records with the same timestamp keep their timestamps."""
     stamps = [5, 5, 5, 7, 7, 5, 5, -1, -1, 9, 5]
     records = [ReadRecord(i, stamp, None, b"v", ()) for i, stamp in enumerate(stamps)]
     built = build_batch(records)
@@ -95,6 +98,7 @@ def test_runs_of_one_time_share_it_and_end_where_it_changes() -> None:
 
 
 def test_a_first_record_without_a_time_is_not_taken_for_the_run_before_it() -> None:
+    """Records without timestamps at the start of a batch are encoded as by aiokafka."""
     records = [ReadRecord(i, -1, None, b"v", ()) for i in range(3)]
     built = build_batch(records)
     assert built.data == by_aiokafka(records)

@@ -31,6 +31,7 @@ def test_an_estimate_rises_at_once_and_by_at_least_0_05() -> None:
 
 
 def test_it_takes_140_batches_to_believe_in_a_ratio_of_0_3() -> None:
+    """An estimate falls from 1.0 to an observed ratio of 0.3 within 141 batches."""
     estimator = CompressionRatioEstimator()
     batches = 0
     while estimator.estimate("t", Codec.ZSTD) > 0.3:
@@ -52,6 +53,7 @@ def test_after_a_split_the_estimate_is_the_actual_ratio_but_at_least_1(
 
 
 def test_topics_and_codecs_do_not_know_of_each_other() -> None:
+    """Each topic and codec has an estimate of its own."""
     estimator = CompressionRatioEstimator()
     estimator.observe("a", Codec.GZIP, 0.1)
     estimator.observe("b", Codec.GZIP, 2.0)

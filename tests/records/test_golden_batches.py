@@ -198,6 +198,7 @@ def test_javas_transaction_markers_are_read(name: str, kind: int) -> None:
 
 
 def test_a_marker_of_ours_is_javas_byte_for_byte_in_its_records() -> None:
+    """A transaction marker that we build from Java's record equals Java's marker."""
     theirs = golden_batch("COMMIT")
     ours = build_batch(
         theirs.records(), producer_id=77, producer_epoch=4, transactional=True, control=True
@@ -224,6 +225,7 @@ def test_offsets_of_a_compacted_batch_keep_their_gaps(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["magic 0", "magic 1"])
 def test_message_sets_of_older_kafkas_are_refused_by_name(name: str) -> None:
+    """Message sets of magic 0 and 1 raise ProtocolError."""
     with pytest.raises(ProtocolError):
         read_batches(bytes.fromhex(CASES[name]["data"]))
 

@@ -262,6 +262,7 @@ def test_varints_longer_than_need_be_are_read() -> None:
 
 
 def test_the_batches_before_a_malformed_one_do_not_excuse_it() -> None:
+    """A malformed batch is refused even after well-formed batches."""
     good = BATCHES[Codec.NONE]
     refuses(good + with_field(good, MAGIC_AT, ">b", 1))
 
@@ -301,6 +302,7 @@ def test_the_limit_itself_is_allowed_and_a_byte_more_is_not(codec: Codec) -> Non
 
 
 def test_uncompressed_records_need_no_room_to_decompress() -> None:
+    """The limit of decompressed bytes does not apply to uncompressed records."""
     (batch,) = read_batches(BATCHES[Codec.NONE], max_decompressed_bytes=1)
     assert batch.records() == RECORDS
 

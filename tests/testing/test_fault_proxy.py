@@ -422,7 +422,7 @@ async def window_of(w: World, topic: str = "t", **options: Any) -> tuple[int, se
 
 @pytest.mark.parametrize("discovery", ["auto", "on"])
 async def test_a_broker_of_v13_shows_v14_and_each_topics_value(discovery: str) -> None:
-    """With a RetentionFace, a broker of Produce v13 seems to answer v14 with each topic's value."""
+    """With a RetentionFace, a broker of Produce v13 appears to speak v14, with topics' values."""
     face = RetentionFace(20, {"own": 9})
     async with world({"produce_versions": 13}, retention=face) as w:
         w.cluster.create_topic("own")

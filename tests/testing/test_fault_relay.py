@@ -1,4 +1,4 @@
-"""When bytes arrive through a `Relay` between two streams in memory, on a virtual clock."""
+"""Arrival times of bytes through a `Relay` between two streams in memory, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_changed_link_applies_to_open_connections() -> None:
 
 
 async def test_a_delayed_link_is_pipelined() -> None:
-    """Five requests that are sent 10 ms apart arrive 10 ms apart: a delay holds no later one up."""
+    """Five requests that are sent 10 ms apart over a delayed link arrive 10 ms apart."""
     async with relayed(Owner(rtt=0.2)) as (client, broker):
         sent = []
 
@@ -142,7 +142,7 @@ async def test_a_delay_is_added_to_the_link_and_keeps_the_order() -> None:
 
 @pytest.mark.parametrize("link", [{}, {"rtt": 0.001}], ids=["bare", "delayed-and-watched"])
 async def test_untouched_frames_are_passed_on_in_few_writes(link: dict[str, Any]) -> None:
-    """The relay writes 64 unchanged frames that it read at once in one piece, even with hooks."""
+    """Unchanged frames that are read at once are written at once, even if hooks see them."""
     seen = 0
 
     def count(_: FrameSeen) -> None:

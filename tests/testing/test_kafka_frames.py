@@ -122,7 +122,7 @@ def is_told_apart_once_its_acks_are_there(
 
 @given(st.binary(max_size=60), st.integers(1, 80))
 def test_any_bytes_have_a_head_or_are_waited_for(data: bytes, size: int) -> None:
-    """Any bytes have a request head and a response head, or more bytes are needed for them."""
+    """`request_head` and `response_head` accept any bytes; None means that more are needed."""
     head = request_head(data, 0, size)
     assert (head is None) <= (len(data) < size)
     answer = response_head(data, 0, size)

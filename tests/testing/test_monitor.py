@@ -506,7 +506,7 @@ LOSSES = [lost_by_offset, lost_by_hole, lost_by_gap, lost_by_probes]
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_planted_loss_without_an_event(lose: Callable[[Watched], None]) -> None:
-    """An EVENT violation is each loss that answers prove and no data-loss event reported."""
+    """A loss that the answers prove is an EVENT violation unless a data-loss event reported it."""
     wire = Watched()
     lose(wire)
     assert wire.unreported == [Anomaly.EVENT]

@@ -190,7 +190,7 @@ class Side:
         name: str,
         address: Callable[[], tuple[str, int]],
     ) -> None:
-        """Set the name and the address, a function because a restarted broker may have moved."""
+        """Set the name, and the function that returns the address even after a restart."""
         self.name = name
         self._address = address
         self._members: dict[str, str] = {}
@@ -214,7 +214,7 @@ class Side:
         )
 
     async def run(self, steps: Sequence[Step], frames: Sequence[bytes] = ()) -> list[Answer]:
-        """Run the steps and return the answers, or `CLOSED`, `SILENCE` or `HANGING` for one."""
+        """Run the steps; return for each its answer, or `CLOSED`, `SILENCE` or `HANGING`."""
         frames = frames or [self.encode(step) for step in steps]
         answers: list[Answer] = []
         waiting: list[tuple[Step, bytes]] = []

@@ -39,7 +39,7 @@ _INSIDE: Final = (
 def _at(
     *apis: int, path: str = "", label: str | Iterable[str] = ""
 ) -> Callable[[Difference], bool]:
-    """Return a matcher of differences by API, part of the field's path and part of the label."""
+    """Return a function that matches differences by API, part of the path and of the label."""
     labels = (label,) if isinstance(label, str) else tuple(label)
 
     def matches(found: Difference) -> bool:
@@ -53,7 +53,7 @@ def _at(
 
 
 def _only_kafka(*apis: int, path: str) -> Callable[[Difference], bool]:
-    """Return a matcher of fields that Kafka's answer has and the embedded broker's lacks."""
+    """Return a function that matches fields that only Kafka's answer has."""
     there = _at(*apis, path=path)
     return lambda found: found.ours == "nothing" and there(found)
 

@@ -239,7 +239,7 @@ class Someone:
 
     def _taken(self, step: Step, answer: Plain) -> Plain:
         if not isinstance(answer, dict):
-            return answer  # there is no answer, as was compared
+            return answer  # not an answer, but for example `CLOSED`
         if step.api == 11 and step.gives and answer["member_id"]:
             self.id = Member(self.name)
         if step.api == 11 and answer["error_code"] == "none":
@@ -514,7 +514,7 @@ async def statics(g: Groups) -> None:
     await changed.end()
     await g.until(group, "PreparingRebalance", 2)
     await changed.ask(changed.beating())
-    # It returns while the rebalance waits for members, and replaces the one that waits.
+    # Another client joins as the static member while a rebalance waits, and replaces the first.
     more = g.member(group, "more", instance="b")
     await more.begin(more.joining())
     await back.end()

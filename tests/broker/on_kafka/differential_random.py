@@ -239,7 +239,7 @@ class Chaos:
             (3, self.random.randint(-8, 0)),
             (2, self.bench.start_ms + self.random.randint(-1500, 1500)),
         )
-        # Not -3: on a truncated log Kafka may answer with a deleted record (see `ALLOWED`).
+        # Timestamp -3 is left out: Kafka may answer with a deleted record (see `ALLOWED`).
         stamp = -1 if stamp == -3 else stamp
         return self.bench.list_offsets(
             topic,

@@ -63,7 +63,7 @@ def called(label: str, *steps: Step) -> list[Step]:
 
 
 async def sequences(b: Bench) -> None:
-    """Produce duplicates, gaps, other epochs, wrapped sequences, and as unknown producers."""
+    """Produce duplicates, gaps, other epochs, wrapped sequences, and new producers' batches."""
     await b.topic("seq", 4)
     w = Writer(b, "seq")
     remembered = b.world.retain or 5

@@ -548,7 +548,7 @@ async def without_state(t: Transactions) -> None:
 
 
 async def offsets(t: Transactions) -> None:
-    """Commit offsets within transactions, also with members and producers that may not."""
+    """Commit offsets within transactions, also as members and producers that may not do so."""
     await t.b.topic("offs", 1)
     p = await t.start("offs")
     for version in (0, 2, 3, 4):

@@ -29,7 +29,7 @@ def test_two_processes_do_not_download_at_the_same_time() -> None:
             while not waiters(os.fstat(lock.fileno()).st_ino):
                 assert second.poll() is None
                 assert time.monotonic() < gone
-                os.sched_yield()  # the end of a wait for a lock can only be polled
+                os.sched_yield()  # there is no event for a process that waits for a lock
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert second.wait(60) == 0
 

@@ -101,4 +101,4 @@ def test_a_run_that_ends_badly_leaves_nothing(tmp_path: Path, end: str) -> None:
     left = [int(each) for each in ports]
     while any(map(alive, groups)) or any(map(listening, left)) or folder.exists():
         assert time.monotonic() < bound, (groups, left, folder)
-        os.sched_yield()  # the end of another process can only be polled
+        os.sched_yield()  # there is no event for the end of those processes
