@@ -1,1 +1,1 @@
-"""The tests: a package, so that tests/kafka is not taken for the client library of that name."""
+"""Tests of aioidem: a package, so that `tests.kafka` does not hide the client library `kafka`."""

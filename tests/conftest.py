@@ -1,12 +1,12 @@
-"""What all tests share: the three event loops, and guards against what a test may leave behind.
+"""Fixtures of all tests: the three event loops, and guards against what a test may leave behind.
 
-Invariants: an async test runs on asyncio, uvloop and trio alike, from one source; on CI
-(``CI=true``) a missing component fails the test that needs it, elsewhere it is skipped with a
-reason that pytest's summary shows; a property that fails prints the blob that reproduces it.
+Invariants: one source of an async test runs on asyncio, uvloop and trio; where a component is
+missing, its tests are skipped with a reason that pytest's summary shows, but fail on CI
+(``CI=true``); a property that fails prints the blob that reproduces the failure.
 
-The guards are for every test: no library code blocks the event loop, and no listening port outlives
-the test that opened it. Unclosed sockets and forgotten producers need no guard of ours: they raise
-ResourceWarning, and warnings are errors here.
+The guards apply to every test: no library code blocks the event loop, and no listening port
+outlives the test that opened it. Unclosed sockets and producers need no guard here, because they
+raise ResourceWarning when they are collected, and warnings are errors.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.fake_maven import FakeMaven
 from tests.ground import foreign
 from tests.markers import markers_of
 
-# What tests share asserts, too: without this a failure there shows no values.
+# Helper modules contain asserts too; without this their failures would show no values.
 pytest.register_assert_rewrite(
     *(f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir())
 )
 
-# What others have in their environment is no part of a test; a test that wants it sets it.
+# Variables that other programs set must not change a test; a test that needs one sets it.
 for _name in [name for name in os.environ if foreign(name)]:
     del os.environ[_name]
-# Servers of a test are on loopback, where no proxy finds them.
+# Servers of tests listen on loopback, which an HTTP proxy cannot reach.
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
@@ -45,7 +45,7 @@ CI = os.environ.get("CI", "").lower() == "true"
 
 _LONG_SECONDS = 300
 
-# No deadline: on a shared machine it measures the neighbours. A seed is printed by pytest-randomly.
+# No deadline: on a busy machine it would measure other processes. pytest-randomly prints the seed.
 settings.register_profile("aioidem", deadline=None, print_blob=True)
 settings.load_profile("aioidem")
 
@@ -58,10 +58,10 @@ def _backend(name: str, needs: str, backend: str, **options: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Import the tests without the garbage collector, and keep it from what they imported.
+    """Import the tests while the garbage collector is off, and exempt what they imported from it.
 
-    Nothing of that becomes garbage, but each full collection would look at all of it: that took a
-    fifth of a second in each test that collects to see what is forgotten.
+    Imported objects do not become garbage, but each full collection would visit them all. That took
+    a third of a second in every test that calls `gc.collect`.
     """
     gc.disable()
     try:
@@ -72,9 +72,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with what it runs with (see markers.py), and put the longest ones first.
+    """Set the markers of each test (see markers.py), and run the longest tests first.
 
-    Where one of these comes last in the random order, all workers but one have nothing to do.
+    If such a test came last in the random order, one worker would run it while the others wait.
     """
     for item in items:
         for marker in markers_of(item):
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _takes_long(item: pytest.Item) -> bool:
-    """Return whether a test has a bound of its own, and one of several minutes."""
+    """Return whether a test's own timeout is at least `_LONG_SECONDS`."""
     bound = item.get_closest_marker("timeout")
     return bound is not None and bool(bound.args) and bound.args[0] >= _LONG_SECONDS
 
@@ -96,14 +96,14 @@ def _takes_long(item: pytest.Item) -> bool:
     ]
 )
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Run each ``@pytest.mark.anyio`` test on every event loop aioidem promises."""
+    """Run each ``@pytest.mark.anyio`` test on every event loop that aioidem supports."""
     backend: tuple[str, dict[str, Any]] = request.param
     return backend
 
 
 @pytest.fixture
 def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven]:
-    """Put an empty Maven repository in the place of Maven Central, and find no older jars."""
+    """Replace Maven Central by an empty repository, and the cache of jars by an empty folder."""
     made = FakeMaven(tmp_path / "central")
     made.folder.mkdir()
     with made.serve():
@@ -111,12 +111,12 @@ def maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeMaven
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         yield made
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # what jgo forgets is not to be found by a later test
+        gc.collect()  # the sockets that jgo does not close must not warn in a later test
 
 
 @pytest.fixture(scope="session")
 def _blockbuster() -> BlockBuster:
-    # The command line runs its own loop and writes its reports when the load is over.
+    # The command line is excluded: it writes its reports in its own loop, after the load.
     return BlockBuster(scanned_modules=["aioidem"], excluded_modules=["aioidem._cli"])
 
 
@@ -124,7 +124,7 @@ def _blockbuster() -> BlockBuster:
 def _nothing_blocks_the_loop(
     request: pytest.FixtureRequest, _blockbuster: BlockBuster
 ) -> Iterator[None]:
-    """Fail a blocking call (file, lock, sleep, DNS) made by library code on an asyncio loop."""
+    """Fail a test in which library code blocks an asyncio loop (file, lock, sleep, DNS)."""
     if "anyio_backend" not in request.fixturenames:
         yield
         return
@@ -143,7 +143,7 @@ def listening_ports() -> Callable[[], set[int]]:
 
 @pytest.fixture(autouse=True)
 def _no_port_outlives_its_test() -> Iterator[None]:
-    """Fail a test that leaves a server listening: the next one would talk to it."""
+    """Fail a test that leaves a server listening, to which the next test might connect."""
     before = _listening_ports()
     yield
     left = _listening_ports() - before
@@ -151,9 +151,9 @@ def _no_port_outlives_its_test() -> Iterator[None]:
 
 
 def _listening_ports() -> set[int]:
-    """Return this process's listening TCP ports; none where /dev/fd does not tell (Windows).
+    """Return the TCP ports on which this process listens; none on Windows, which has no /dev/fd.
 
-    Asks each socket: reading /proc/net/tcp instead costs milliseconds per test.
+    Each socket is asked, because reading /proc/net/tcp would take milliseconds per test.
     """
     fds = Path("/dev/fd")
     if not fds.is_dir():
@@ -172,5 +172,5 @@ def _listening_port(fd: int) -> int | None:
                 return None
             port: int = copy.getsockname()[1]
             return port
-    except OSError:  # closed since it was listed
+    except OSError:  # closed after it was listed
         return None

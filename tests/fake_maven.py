@@ -1,4 +1,4 @@
-"""A Maven repository that is served on a loopback port."""
+"""A Maven repository that a test fills and serves on a loopback port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-# Connections, until they are collected.
+# jgo does not close its connections, so they warn when they are collected.
 JGO_FORGETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*<socket:pytest.PytestUnraisableExceptionWarning",
@@ -18,14 +18,14 @@ JGO_FORGETS = (
 
 
 class FakeMaven:
-    """A repository in a folder; `url` once it is served."""
+    """A Maven repository in a folder; `url` is its address while it is served."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = ""
 
     def put(self, coordinate: str, *needs: str, jar: bool = True) -> Path:
-        """Publish an artifact that needs these; return its POM, beside which its jar is."""
+        """Publish an artifact with these dependencies; return the path of its POM."""
         group, artifact, version = coordinate.split(":")
         pom = self.folder.joinpath(
             *group.split("."), artifact, version, f"{artifact}-{version}.pom"
@@ -44,7 +44,7 @@ class FakeMaven:
 
     @contextmanager
     def serve(self) -> Iterator[None]:
-        """Answer on a port, until the block ends."""
+        """Serve the repository over HTTP on a free port during the block."""
         handler = partial(_Quiet, directory=str(self.folder))
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             self.url = f"http://127.0.0.1:{server.server_port}"
@@ -59,7 +59,7 @@ class FakeMaven:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _named(coordinate: str) -> str:

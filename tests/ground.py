@@ -1,4 +1,4 @@
-"""An environment as others have it: nothing in it is meant for us, and most of it is wrong."""
+"""An environment with the settings of other programs, most of which are wrong for aioidem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioidem._jars import jar_folder
 
 _NOBODY = "http://127.0.0.1:9"
 
-# What no test is to see unless it asks for it.
+# Variables that are removed before the tests run; a test that needs one sets it.
 FOREIGN = (
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "OPENJ9_JAVA_OPTIONS"),
     *("IBM_JAVA_OPTIONS", "CLASSPATH"),
@@ -20,12 +20,12 @@ FOREIGN_PREFIXES = ("AWS_", "HADOOP_", "KAFKA_", "PYSPARK_", "SPARK_")
 
 
 def foreign(name: str) -> bool:
-    """Whether a variable of the environment is kept from the tests."""
+    """Return whether an environment variable is removed before the tests run."""
     return name in FOREIGN or name.startswith(FOREIGN_PREFIXES)
 
 
 def hostile(folder: Path) -> dict[str, str]:
-    """Return this environment with everything that another machine may have in it."""
+    """Return this process's environment, changed by all that another machine may set in it."""
     home, scratch = folder / "a home", folder / "a scratch"
     for each in (home, scratch):
         each.mkdir(exist_ok=True)

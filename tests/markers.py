@@ -1,14 +1,14 @@
-"""Which markers say with what a test runs; its folder says what it tests.
+"""The markers say what a test runs with; its folder says what it tests.
 
-Markers are set here and not in the tests, so that none is forgotten:
+They are set here and not in the tests, so that no test lacks one:
 
-- ``kafka``: the test is below a folder ``on_kafka``. It starts Apache Kafka's own brokers.
-- ``spark``: it asks for the fixture ``spark``, or is about Spark on real Kafka.
-- ``simulated``: it is in ``tests/simulated``. Brokers, network and clock are one seeded model.
+- ``kafka``: the test is below a folder ``on_kafka``. It starts brokers of Apache Kafka.
+- ``spark``: it uses the fixture ``spark``, or tests Spark with real Kafka.
+- ``simulated``: it is in ``tests/simulated``. It simulates brokers, network and clock from a seed.
 - ``embedded``: it can reach `EmbeddedCluster`, from its own module or from a helper of the tests.
-- ``install``: it is in ``tests/install``. It installs what is built.
+- ``install``: it is in ``tests/install``. It installs the wheel or the sdist.
 
-A test without any of these calls functions and classes, and starts nothing.
+A test without any of these markers calls functions and classes only, and starts no broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Parametrised(Protocol):
 
 
 def markers_of(item: pytest.Item) -> Iterator[pytest.MarkDecorator]:
-    """Yield the markers of one test."""
+    """Yield the markers that one test gets."""
     folders = item.path.relative_to(_TESTS).parts if _TESTS in item.path.parents else ("",)
     fixtures = getattr(item, "fixturenames", ())
     if "spark" in fixtures or folders[:2] == ("spark", _ON_KAFKA):
@@ -58,9 +58,9 @@ def _module_of(item: pytest.Item) -> str:
 
 
 def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
-    """Name the tests that run in one process.
+    """Return the name of the group of tests that share a cluster, and so run in one process.
 
-    They are those of one file, or of one folder that shares its clusters, with one kind of brokers.
+    A group is one file, or one folder that shares its clusters, with one kind of brokers.
     """
     depth = folders.index(_ON_KAFKA) + 2
     world = item.callspec.params.get("world") if isinstance(item, _Parametrised) else None
@@ -69,7 +69,7 @@ def _who_shares_a_cluster(item: pytest.Item, folders: tuple[str, ...]) -> str:
 
 @functools.cache
 def _reaches_embedded_brokers(name: str) -> bool:
-    """Return whether a module, or one of the tests' modules that it imports from, names them."""
+    """Return whether a module, or a module of the tests that it imports from, names the class."""
     seen, ahead = {name}, [name]
     while ahead:
         values = list(vars(sys.modules[ahead.pop()]).values())

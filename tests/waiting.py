@@ -1,4 +1,4 @@
-"""Waiting in tests for what no event tells."""
+"""Wait in a test for a condition that no event signals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["until"]
 
 
 async def until(condition: Callable[[], bool], *, pause: float = 0) -> None:
-    """Let other tasks run until the condition is true; the caller bounds the wait.
+    """Let other tasks run until the condition is true; the caller sets the time limit.
 
     Args:
-        condition: it is looked at after each pause.
-        pause: seconds; 0 gives way to the other tasks once.
+        condition: checked after each pause.
+        pause: seconds between two checks; 0 lets the other tasks run once.
     """
-    while not condition():  # noqa: ASYNC110 - no event tells
+    while not condition():  # noqa: ASYNC110 - no event signals it
         await anyio.sleep(pause)

@@ -1,4 +1,4 @@
-"""The tests as they are written: which there are, and what their docstrings say."""
+"""The tests as source: the functions of each file, and their docstrings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TESTS = Path(__file__).parent
 
 
 def files_of_tests() -> Iterator[tuple[Path, str]]:
-    """Every file of tests and its text: to parse one takes much longer than to search it."""
+    """Yield each test file and its text, which is much faster to search than to parse."""
     for path in sorted(TESTS.rglob("test_*.py")):
         yield path, path.read_text(encoding="utf-8")
 
 
 @functools.cache
 def written_in(path: Path) -> dict[str, str]:
-    """Test -> its docstring, empty where it has none."""
+    """Return the docstring of each test in a file, by name; empty where there is none."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = [*tree.body]
     nodes += [

@@ -1,1 +1,1 @@
-"""The benchmarks do what they say."""
+"""Tests of the benchmarks."""

@@ -35,7 +35,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 class SilentScreen:
-    """Keeps what it is given to show."""
+    """A screen that keeps what it would show."""
 
     interval = 0.01
 
@@ -107,7 +107,7 @@ class Delivered:
 
 
 class Obedient:
-    """Acknowledges at once; a test can make each step fail or hang."""
+    """A producer that acknowledges at once; a test can make each of its steps fail or hang."""
 
     def __init__(self, fail: str = "", hang: str = "") -> None:
         self.fail = fail

@@ -19,7 +19,7 @@ RECORDS_PER_BATCH = 16
 
 
 def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
-    """A batch of 16 KiB holds 16 records of 1000 bytes, as the benchmark assumes."""
+    """A batch of 16 KiB holds 16 records of 1000 bytes, which the expected rates assume."""
 
     class Record:
         key = None
@@ -32,7 +32,7 @@ def test_the_batch_of_the_arithmetic_is_what_fits() -> None:
 
 
 def test_1_5_and_20_in_flight_are_reached_and_not_passed(tmp_path: Path) -> None:
-    """The report shows the window that was asked for, and the span that the broker counted."""
+    """The report shows the requested window, and a span counted by the broker that equals it."""
     path = tmp_path / "rows.json"
     words = "perf --rtt 50 --retain 20 --in-flight 1,5,20 --num-records 500 --record-size 1000"
     props = ("--producer-props", "late.sealing=false", f"batch.size={BATCH_BYTES}")

@@ -1,4 +1,4 @@
-"""The errors: one class per code, aiokafka's names and flags, attributes that survive a copy."""
+"""The errors have one class per code, aiokafka's names and flags, and survive pickling."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ALL: list[type[KafkaError]] = [
 ]
 _BROKER: list[type[BrokerResponseError]] = [
     cls
-    for cls in dict.fromkeys(_ALL)  # some have two names
+    for cls in dict.fromkeys(_ALL)  # some classes have two names
     if issubclass(cls, BrokerResponseError) and cls is not BrokerResponseError
 ]
 _THEIRS: list[Any] = [cls for cls in vars(aiokafka.errors).values() if inspect.isclass(cls)]
@@ -48,7 +48,7 @@ _AIOKAFKA: dict[int, Any] = {
     for cls in _THEIRS
     if hasattr(cls, "errno")
     and issubclass(cls, aiokafka.errors.BrokerResponseError)
-    and cls.errno != ErrorCode.network_exception  # Kafka 0.8 meant another error
+    and cls.errno != ErrorCode.network_exception  # this code meant another error in Kafka 0.8
 }
 # The codes with which brokers answer a producer's requests.
 _PRODUCERS_CODES = [

@@ -1,6 +1,6 @@
-"""The public modules, and what stands in the signatures of their names, read from the source.
+"""The public modules, and the names in the signatures of what they export, read from the source.
 
-Source and not objects: names that are imported for annotations only do not exist at run time.
+The source is read because names that are imported only for annotations do not exist at run time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPECIAL = {"__init__", "__call__", "__aenter__", "__enter__", "__await__", "__i
 
 
 class Definition(NamedTuple):
-    """Where a name is defined."""
+    """The module and the statement that define a name."""
 
     module: str
     name: str
@@ -27,7 +27,7 @@ class Definition(NamedTuple):
 
 
 def public_modules() -> list[str]:
-    """Return the names of the modules that users may import: no part has an underscore."""
+    """Return the names of the modules that users may import: those without a leading underscore."""
     files = sorted((ROOT / "aioidem").rglob("*.py"))
     parts = [file.relative_to(ROOT).with_suffix("").parts for file in files]
     public = [each for each in parts if not any(p.startswith("_") for p in each[:-1])]

@@ -1,4 +1,4 @@
-"""The shape of the house, in numbers: `python -m tests.house.shape [CHECKOUT]`.
+"""Measure the structure of the source: `python -m tests.house.shape [CHECKOUT]`.
 
 Run it on another checkout to compare two states of the tree:
 
@@ -6,7 +6,7 @@ Run it on another checkout to compare two states of the tree:
     python -m tests.house.shape /tmp/before
     python -m tests.house.shape
 
-Files are read, never imported, so that any state of the tree will do.
+Files are read and never imported, so it works for any state of the tree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAKES_CODE = {"classify", "classify_call", "broker_error", "may_pass"}
 _TWO_IN = re.compile(r"\b_?core\.(?!partitions\b)([a-z]\w*)\.(?!_)(\w+)")
 _DOCUMENT = re.compile(r"\b([\w-]+\.md)\b")
 
-# A record's way, hop by hop: `file: function`. The engine's files are looked for by their names.
+# The functions that a record passes, as `file: function`. The engine's files go without a folder.
 _WAY = """
 producer/native: send; intake: enqueue, record, queue; memory: try_take;
 record_accumulator: append, _assign, _choose_partition; partitions: state; partition_queue: append;
@@ -52,7 +52,7 @@ partition: on_ack, _settle_ack; core: settle; sender: deliver; outcomes: tell; d
 
 
 class Source:
-    """One file of the tree."""
+    """One parsed file of the tree."""
 
     def __init__(self, root: Path, path: Path) -> None:
         self.path = path.relative_to(root)
@@ -68,7 +68,7 @@ def sources(root: Path, folder: str) -> list[Source]:
 
 
 def main(root: Path) -> None:
-    """Print everything about one checkout."""
+    """Print all measurements of one checkout."""
     library, tests = sources(root, "aioidem"), sources(root, "tests")
     _section("largest classes: lines, methods", _classes(library))
     _section("largest files: lines", _files(library))
@@ -119,7 +119,7 @@ def _imports(source: Source, names: set[str]) -> set[str]:
 
 
 def circles(files: list[Source]) -> Iterator[str]:
-    """Yield the files of one package that import one another, for types alone included."""
+    """Yield the files of one package that import one another, including imports for types alone."""
     names = {source.module for source in files}
     graph = {source.module: _imports(source, names) for source in files}
     reach = {name: _reachable(graph, name) for name in graph}

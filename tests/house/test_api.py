@@ -1,4 +1,4 @@
-"""What is public is written down, can be imported, and can be named by those who use it."""
+"""Every public name is documented, can be imported, and is enough to annotate a user's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.house.public_names import Definition, definition, in_signature, liste
 ROOT = Path(__file__).parents[2]
 MODULES = [name for name in public_modules() if listed(name)]
 
-# These stand in signatures of public classes, but users only receive them and do not name them.
+# Public signatures contain these, but users only receive such objects and do not name the types.
 INNER = {
     "Asked",
     "BatchRecordMetadata",
@@ -39,12 +39,12 @@ INNER = {
     "TopicLookup",
 }
 
-# The headers of a record that was read: a tuple, not the sequence that `aioidem.Headers` is.
+# The headers of a record that was read are a tuple; `aioidem.Headers` is any sequence.
 READ = {("aioidem._records._decode", "Headers")}
 
 
 def _documented() -> dict[str, dict[str, str]]:
-    """Return the rows of docs/api.md by module and name."""
+    """Return the rows of docs/api.md, by module and name."""
     rows: dict[str, dict[str, str]] = {}
     module = ""
     for line in (ROOT / "docs" / "api.md").read_text(encoding="utf-8").splitlines():
@@ -67,7 +67,7 @@ def test_every_public_module_has_a_section() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_page_lists_exactly_what_a_module_exports(module: str) -> None:
-    """No name is missing in docs/api.md, and none is there that cannot be imported."""
+    """docs/api.md lists exactly the names that can be imported from each public module."""
     rows = _documented()[module]
     assert set(rows) == _public(module)
     loaded = importlib.import_module(module)
@@ -76,20 +76,20 @@ def test_the_page_lists_exactly_what_a_module_exports(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_each_name_is_described_in_a_sentence(module: str) -> None:
-    """Each row of docs/api.md says what the name is."""
+    """Each row of docs/api.md describes its name in a sentence."""
     for name, text in _documented()[module].items():
         assert text.endswith("."), name
         assert len(text.split()) >= 3, name
 
 
 def test_names_in_public_signatures_are_exported() -> None:
-    """What a public function takes or returns can be imported for an annotation."""
+    """Every type in a public signature can be imported from a public module, for annotations."""
     found = _unexported(MODULES)
     assert {each for each in found if each[1] not in INNER} - READ == set()
 
 
 def test_a_name_that_is_not_exported_is_found() -> None:
-    """The rule above can fail: aioidem.errors alone does not export what its errors hold."""
+    """The check above can fail: aioidem.errors alone does not export all types of its errors."""
     names = {name for _, name in _unexported(["aioidem.errors"])}
     assert names >= {"DeliveryStatus", "RecordMetadata"}
 
@@ -109,7 +109,7 @@ def _definitions(module: str) -> Iterator[Definition]:
 
 
 def test_a_producer_shows_users_only_what_is_for_them() -> None:
-    """What the drop-in needs of a producer is behind an underscore."""
+    """A producer's public attributes are for users; those for the drop-in have an underscore."""
     assert _members(aioidem.Producer) == {
         *("start", "stop", "close", "flush", "config", "statistics", "set_sasl_credentials"),
         *("send", "send_nowait", "send_many", "wait_for_room", "partitions_for"),
@@ -127,7 +127,7 @@ def _members(cls: type) -> set[str]:
 
 
 def test_no_two_exceptions_have_one_name() -> None:
-    """An except clause names one class, whichever module it is imported from."""
+    """An exception's name means the same class in every public module."""
     names: Counter[str] = Counter()
     for file in (ROOT / "aioidem").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -137,7 +137,7 @@ def test_no_two_exceptions_have_one_name() -> None:
 
 
 def test_the_page_of_options_is_what_the_table_says() -> None:
-    """docs/options.md is written from the table of options."""
+    """docs/options.md is what docs/write_options.py writes from the table of options."""
     done = subprocess.run(
         [sys.executable, "docs/write_options.py", "--check"], cwd=ROOT, check=False, timeout=30
     )
@@ -146,5 +146,5 @@ def test_the_page_of_options_is_what_the_table_says() -> None:
 
 @pytest.mark.parametrize("name", ["ConfigError", "KafkaTimeoutError", "error_for_code"])
 def test_errors_show_the_module_that_users_import_from(name: str) -> None:
-    """A traceback and help() show aioidem.errors, wherever the class is defined."""
+    """A traceback and help() show an error under aioidem.errors, wherever its class is defined."""
     assert getattr(aioidem.errors, name).__module__ == "aioidem.errors"

@@ -1,4 +1,4 @@
-"""DESIGN.md tells the truth: its diagrams are the engine's tables, its file map real files."""
+"""DESIGN.md is correct: its diagrams show the engine's tables, and its map names real files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests and the command line in an environment that other people's programs were set up in."""
+"""The tests and the command line run in an environment with other programs' settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) 
         "tests/jars/test_jars.py",
         "tests/security/test_mechanisms.py",
     ]
-    # These two are for make to take away: pytest reads them before any code of ours runs.
+    # The Makefile removes these two, because Python reads them before it imports any of our code.
     environment = hostile(tmp_path)
     del environment["PYTHONOPTIMIZE"], environment["PYTHONWARNINGS"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The guards of tests/conftest.py catch what they are there for."""
+"""The guards of tests/conftest.py find what they are meant to find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARY = Path(aioidem.__file__).parent
 
 
 def _code_in(module: Path) -> Callable[[], Any]:
-    """Make a function that lists a folder and, by its file name, belongs to ``module``."""
+    """Make a function that lists a folder and whose code claims to be in the file ``module``."""
     scope: dict[str, Any] = {}
     source = "import os\ndef block(): return os.listdir()"
     exec(compile(source, str(module), "exec"), scope)  # noqa: S102 - ours
@@ -30,7 +30,7 @@ def _code_in(module: Path) -> Callable[[], Any]:
 async def test_library_code_that_blocks_the_loop_is_caught(anyio_backend_name: str) -> None:
     block = _code_in(_LIBRARY / "sender.py")
     if anyio_backend_name == "trio":
-        block()  # blockbuster knows asyncio only; the same code runs there in the other two
+        block()  # blockbuster supports asyncio only
         return
     with pytest.raises(BlockingError):
         block()

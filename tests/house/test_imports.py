@@ -1,4 +1,4 @@
-"""Who may import whom, and what importing aioidem costs."""
+"""Packages import only what their contracts allow, and importing aioidem is cheap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_import_contracts_hold() -> None:
-    """The contracts in pyproject.toml: layers, and which packages do no IO."""
+    """The import contracts in pyproject.toml hold: the layers, and which packages do no IO."""
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -28,7 +28,7 @@ def test_importing_the_package_loads_no_optional_dependency() -> None:
         *("cramjam", "hdrh", "pyspark", "rich", "trio", "typer", "uvloop"),
         *("aiokafka", "confluent_kafka", "kafka"),
     ]
-    # kio imports hypothesis where it is installed, and hypothesis whatever has a plugin for it.
+    # kio imports hypothesis if it is installed, and hypothesis imports every package with a plugin.
     program = (
         "import sys; sys.modules['hypothesis'] = None\n"
         "import aioidem, aioidem._config, aioidem.errors, aioidem.structs\n"

@@ -1,4 +1,4 @@
-"""Every claim of SECURITY.md names a test that exists."""
+"""Every claim of SECURITY.md names a test, and that test exists."""
 
 from __future__ import annotations
 

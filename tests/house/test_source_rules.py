@@ -1,7 +1,7 @@
-"""The house rules that a linter has no rule for, checked on the source itself.
+"""Rules for the source that no linter has.
 
-Each rule is a plain function from a file's text to what is wrong with it, so that a planted
-violation shows that the rule can fail at all.
+Each rule is a function from a file's text to its violations. A test gives each rule a violation
+that it must find.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHERS = sorted(
 # Split so that this file does not contain what it looks for.
 _HOSTS = ("files." + "pythonhosted", "py" + "pi.org", "registry." + "npmjs", "repo1." + "maven")
 _DOCUMENT = re.compile(r"(?<![\w/.-])(?:[\w.-]+/)*[A-Za-z][\w-]*\.md\b")
-# Numbers of lists that are nowhere in the tree; issues of Kafka and of other clients are welcome.
+# Numbers of lists that are not in the tree. Issues of Kafka and of other clients are permitted.
 _LIST = re.compile(
     r"(?<![\w.#/%+-])(?:A\d{1,2}\.\d{1,2}|C-J\d{1,2}|D\d\.\d{1,2}|S\d-\d{1,2})(?!\w)"
     r"|\b(?:[Ff]indings?|[Rr]ules?) \d|\b[Rr]ows? [A-Z]\d|\b2nd attack\b"
@@ -48,7 +48,7 @@ _MACHINE_PATH = re.compile(r"(?<![\w.])/" + r"(?:work|home|root|Users)/\w")
 
 
 def _committed() -> list[Path]:
-    """Return the files git tracks, or all source files where this is no git checkout (an sdist)."""
+    """Return the files that git tracks, or all source files where there is no git (in an sdist)."""
     listing = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,
@@ -63,8 +63,8 @@ def _committed() -> list[Path]:
 
 
 def missing_header(text: str) -> Iterable[str]:
-    """Find a module without a docstring at its head."""
-    # Without parsing the rest: that would be most of the time of all these tests.
+    """Find a module without a docstring."""
+    # Only the first statement is parsed: parsing whole files would take most of these tests' time.
     skipped = (tokenize.COMMENT, tokenize.NL)
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     first = next(token for token in tokens if token.type not in skipped)
@@ -73,28 +73,28 @@ def missing_header(text: str) -> Iterable[str]:
 
 
 def assert_statements(text: str) -> Iterable[str]:
-    """`python -O` removes asserts, and what input can cause deserves a typed error."""
+    """Find asserts in the library: `python -O` removes them, and input deserves a typed error."""
     for node in ast.walk(ast.parse(text)) if "assert" in text else ():
         if isinstance(node, ast.Assert):
             yield f"line {node.lineno}: assert"
 
 
 def unfinished(text: str) -> Iterable[str]:
-    """Nothing half done is left behind."""
+    """Find markers of unfinished work."""
     for number, line in enumerate(text.splitlines(), 1):
         if re.search(r"\b(?:TODO|FIXME|XXX|NotImplementedError)\b", line):
             yield f"line {number}: {line.strip()}"
 
 
 def sleeps(text: str) -> Iterable[str]:
-    """Find sleeps: too long here, and too short on a busy machine.
+    """Find sleeps, which are too long on a fast machine and too short on a busy one.
 
-    A test waits for an event.
+    A test waits for an event or for a condition.
     """
     if "sleep" not in text:
         return
     tree, lines = ast.parse(text), text.splitlines()
-    # Another process tells no event: what it does is asked for again and again.
+    # A sleep in a loop with a condition is permitted: other processes can only be polled.
     polls = {
         call
         for loop in ast.walk(tree)
@@ -106,20 +106,20 @@ def sleeps(text: str) -> Iterable[str]:
             if lines[node.lineno - 1].endswith("# virtual time"):
                 continue
             name = ast.unparse(node.func).rpartition(".")[2]
-            # sleep(0) and sleep_forever() wait for no clock.
+            # sleep(0) and sleep_forever() do not depend on a clock.
             if name == "sleep" and [ast.unparse(argument) for argument in node.args] != ["0"]:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def stop_watches(text: str) -> Iterable[str]:
-    """Find clocks that measure this machine: a test counts, or has virtual time."""
+    """Find clocks that measure this machine: a test counts, or uses virtual time."""
     for number, line in enumerate(text.splitlines(), 1):
         if re.search(r"\b(?:perf_counter|process_time|thread_time)(?:_ns)?\(", line):
             yield f"line {number}: {line.strip()}: measure in benchmarks/"
 
 
 def machine_traces(text: str) -> Iterable[str]:
-    """Find paths and hosts of one machine: they are of no use on another."""
+    """Find paths and hosts that exist on one machine only."""
     for number, line in enumerate(text.splitlines(), 1):
         if _MACHINE_PATH.search(line) or any(host in line for host in _HOSTS):
             yield f"line {number}: {line.strip()[:100]}"
@@ -136,7 +136,7 @@ def absent_documents(text: str) -> Iterable[str]:
 
 
 def incomplete_all(text: str) -> Iterable[str]:
-    """`__all__` names every public function and class that its module defines."""
+    """Find public functions and classes that the module's `__all__` does not name."""
     tree = ast.parse(text)
     listed: set[str] | None = None
     defined: set[str] = set()
@@ -219,7 +219,7 @@ def test_every_name_in_every_all_exists() -> None:
 
 
 def test_the_version_is_one() -> None:
-    """The package and its metadata have the same version."""
+    """`aioidem.__version__` is the version in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == aioidem.__version__
 
@@ -229,7 +229,7 @@ def test_the_version_is_one() -> None:
     ["S4" + "-5: a rule", "see A1" + ".6.", "C-J" + "14", "as D2" + ".4 has it", "finding" + " 7"],
 )
 def test_a_planted_number_of_a_list_is_found(planted: str) -> None:
-    """Each kind of number that was cited once is found."""
+    """The rule finds each kind of number that refers to a list outside of the tree."""
     assert list(absent_documents(planted))
 
 
@@ -237,5 +237,5 @@ def test_a_planted_number_of_a_list_is_found(planted: str) -> None:
     "harmless", ["KIP-854", "KAFKA-9199", "franz-go #1312", "RFC 6749", "SHA-256", "docs/spark.md"]
 )
 def test_what_can_be_looked_up_is_not_taken_for_absent(harmless: str) -> None:
-    """Public issues, standards and pages of the tree may be cited."""
+    """The rule permits public issues, standards and pages of the tree."""
     assert not list(absent_documents(harmless))

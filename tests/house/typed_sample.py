@@ -1,7 +1,7 @@
-"""How users write against the public names, for type checkers only: nothing runs this file.
+"""Use the public names as users do, for type checkers only: this file is never run.
 
-mypy and pyright (strict) check it with everything else. A name that loses its type, or an option a
-checker no longer accepts, fails `make check` here before it fails in a user's editor.
+mypy and pyright (strict) check it with the rest of the source. If a name loses its type, or a
+checker no longer accepts an option, `make check` fails.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from aioidem.structs import DeliveryStatus, RecordMetadata, TopicPartition
 def first_partition(
     _key: bytes | None, all_partitions: Sequence[int], _available: Sequence[int]
 ) -> int:
-    """Any function of that shape is a partitioner, whatever its arguments are called."""
+    """Choose the first partition: any function with these positional types is a partitioner."""
     return all_partitions[0]
 
 
 def configure() -> ProducerConfig:
-    """Addresses in each of their forms, options one by one or together."""
+    """Give addresses in each of their forms, and options one by one or together."""
     ProducerConfig.build([("broker-1", 9092), ("broker-2", 9092)], acks="all", linger=0.005)
     ProducerConfig.build(["broker-1:9092"], partitioner=first_partition, connections_max_idle=None)
     options: ProducerOptions = {"compression_type": "zstd", "batch_size": 1 << 20}
@@ -37,14 +37,14 @@ def configure() -> ProducerConfig:
 
 
 def refused() -> None:
-    """Call what a checker must refuse: an ignore that is not needed is itself an error."""
+    """Make calls that a checker must reject: an unnecessary ignore is an error itself."""
     ProducerConfig.build("b", linger_ms=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ProducerConfig.build("b", compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     ProducerConfig.build("b", max_block="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def partition() -> int:
-    """Call a partitioner by hand."""
+    """Call a partitioner directly."""
     partitioner: Partitioner = DefaultPartitioner()
     assert_type(murmur2(b"key"), int)
     return partitioner(b"key", [0, 1], [0])
@@ -70,7 +70,7 @@ async def produce() -> None:
 
 
 def outcome(error: errors.KafkaError, metadata: RecordMetadata) -> DeliveryStatus | None:
-    """Everything known of a record, from its error or its metadata."""
+    """Return all that is known of a record, from its error or its metadata."""
     if isinstance(error, errors.BrokerResponseError):
         assert_type(error.errno, int)
         assert_type(error.message, str)

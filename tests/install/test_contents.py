@@ -1,4 +1,4 @@
-"""What is in the sdist and the wheel: the one has the whole project, the other only the package."""
+"""The sdist contains the whole project, the wheel only the package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_sdist_is_the_whole_project(tree: Path, unpacked: Path) -> None:
 
 
 def test_the_projects_tests_run_from_the_sdist(unpacked: Path, tmp_path: Path) -> None:
-    """In a copy: they leave files behind, and other tests look at what was shipped."""
+    """Tests pass in a copy of the unpacked sdist (a copy, because they leave files behind)."""
     shipped = shutil.copytree(unpacked, tmp_path / "shipped")
     folders = ("tests/errors", "tests/structs", "tests/partitioner", "tests/jars")
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *folders)

@@ -1,6 +1,6 @@
-"""`pip install aioidem` into an empty environment, alone and with each extra alone.
+"""`pip install aioidem` works in an empty environment, alone and with each extra alone.
 
-It imports, a record is sent, and the extra does what it is for.
+The package can be imported, a record is sent, and the extra does its work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTRAS: dict[str, set[str]] = {
     "trio": {"trio"},
     "uvloop": {"uvloop"},
 }
-"""What each extra lets one import."""
+"""The packages that each extra installs, by the names under which they are imported."""
 
 _NO_KERBEROS = pytest.mark.skipif(
     shutil.which("krb5-config") is None, reason="gssapi is compiled: no Kerberos headers here"

@@ -1,4 +1,4 @@
-"""What the tests of installing share: uv, a copy of the tree, and an environment of its own."""
+"""Helpers of the tests of installing: uv, a copy of the tree, and virtual environments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SECONDS = 350
 
 @dataclass(frozen=True)
 class Built:
-    """What is uploaded for users to install."""
+    """The files that are uploaded for users: a wheel and an sdist."""
 
     wheel: Path
     sdist: Path
 
 
 def copy_tree(root: Path, to: Path) -> Path:
-    """Copy what .gitignore does not name: there may be no git, and the tree may be an sdist's."""
+    """Copy the files that .gitignore does not name, also where there is no git (in an sdist)."""
     return Path(shutil.copytree(root, to, ignore=_NOT_IN_A_CLONE))
 
 
@@ -45,7 +45,7 @@ def uv(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 class Environment:
-    """A virtual environment with what one `pip install` brings, and nothing else."""
+    """A virtual environment that contains only what one `pip install` brought."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -54,21 +54,21 @@ class Environment:
         assert done.returncode == 0, done.stderr
 
     def install(self, what: str) -> None:
-        """Install a requirement with its dependencies resolved."""
+        """Install a requirement and its dependencies, resolved by uv."""
         where = ("--quiet", "--python", str(self.python))
         done = uv("pip", "install", *where, what, cwd=self._home)
         assert done.returncode == 0, done.stderr
 
     def run(self, program: str, *words: str) -> str:
-        """Run one of the programs, which sees neither the checkout nor the user's settings.
+        """Run one of the programs, without access to the checkout or the user's settings.
 
         Returns:
-            What it printed.
+            Its standard output.
         """
         work = self._home / "work"
         work.mkdir(exist_ok=True)
         plain = {"HOME": str(work), "PATH": os.environ["PATH"]}
-        # -I: no PYTHONPATH, and nothing from the program's folder; -W: as tests have it.
+        # -I ignores PYTHONPATH and the program's folder; -W makes warnings errors, as in the tests.
         command = (str(self.python), "-I", "-W", "error", str(PROGRAMS / f"{program}.py"), *words)
         done = run(*command, cwd=work, env=plain)
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"

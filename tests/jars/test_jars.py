@@ -1,4 +1,4 @@
-"""Jars are found whatever other programs left on the machine, and what is missing is one line."""
+"""Jars are found despite what other programs left in Maven's caches; errors take one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.fake_maven import JGO_FORGETS, FakeMaven
 pytestmark = pytest.mark.filterwarnings(*JGO_FORGETS)
 
 A, B = "org.example:a:1", "org.example:b:2"
-NOWHERE = "http://127.0.0.1:9"  # nobody listens there
+NOWHERE = "http://127.0.0.1:9"  # no server listens on this port
 
 
 @pytest.fixture(autouse=True)
 def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMaven:
-    """Provide the user's own Maven repository."""
+    """Return the user's own Maven repository, which is empty."""
     own = tmp_path / "mine"
     monkeypatch.setenv("M2_REPO", str(own))
     return FakeMaven(own)
@@ -104,7 +104,7 @@ def test_what_is_missing_is_one_line(mine: FakeMaven, monkeypatch: pytest.Monkey
     )
     assert f"neither {jar_folder()} nor {mine.folder} has it" in line
     assert "the first use of a version needs the network" in line
-    assert caught.value.__cause__ is None  # which would show the password
+    assert caught.value.__cause__ is None  # the cause would show the password
 
 
 def test_what_nobody_published_is_one_line(maven: FakeMaven) -> None:

@@ -1,1 +1,1 @@
-"""What tests on real Apache Kafka share; the tests are in the folders named ``on_kafka``."""
+"""Helpers of the tests on real Apache Kafka, which are in the folders named ``on_kafka``."""

@@ -1,11 +1,11 @@
 """Fixtures for tests on real Kafka, which are in the folders named ``on_kafka``.
 
-They need Java 17 or newer, and Maven Central the first time. One cluster serves a module, or a
-folder, in one event loop: brokers start in seconds, and the machine may have two cores. Most tests
-wait most of their time, so several run at once, by `pytest -n 3 --dist loadgroup`; those that share
-a cluster stay together (see tests/markers.py).
+The tests need Java 17 or newer, and Maven Central the first time. Brokers take seconds to start, so
+one cluster serves a module or a folder, in one event loop. Most tests spend their time waiting, so
+`pytest -n 3 --dist loadgroup` runs several at once, and those that share a cluster in one process
+(see tests/markers.py).
 
-Invariant: where Kafka cannot be run a test is skipped with the reason, but on CI it fails.
+Invariant: where Kafka cannot run, a test is skipped with the reason, but fails on CI.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Print the SHA-256 of each jar of a version of Kafka: ``python -m tests.kafka.new_pins VERSION``.
 
-For a version that is added: the lines go into aioidem/_testing/kafka-VERSION.sha256, and are held
-against what Maven Central shows in a browser.
+To add a version, write the lines to aioidem/_testing/kafka-VERSION.sha256, and compare them with
+what Maven Central shows in a browser.
 """
 
 from __future__ import annotations

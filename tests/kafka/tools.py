@@ -1,8 +1,8 @@
-"""What the tests against real Kafka share: a count of spans on the wire, and histories.
+"""Helpers of the tests on real Kafka: spans counted on the wire, and histories of records.
 
-The count is taken by the brokers' proxies, from frames, with the embedded broker's arithmetic and
-nothing of the engine's. It sees an answer before the client does, so a client that keeps to its
-window never looks as if it did not.
+The brokers' proxies count the spans from frames, with the embedded broker's arithmetic and none of
+the engine's code. A proxy sees an answer before the client does, so a client that keeps to its
+window never seems to exceed it.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ PRODUCE, DESCRIBE_CONFIGS, DESCRIBE_PRODUCERS = 0, 32, 61
 _CREATE_ACLS = (30, 3)
 _PREFIXED, _ALLOW = 4, 3
 
-# For a machine that is busy with other things; what must be settled is not waited for, it is told.
+# Seconds by which a record may be settled late on a busy machine.
 _SLACK = 5.0
 
-# One record makes a batch: a span is then counted in records, and nothing depends on their size.
+# Each record is a batch of its own, so spans count records and do not depend on their size.
 ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
 
 
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail the test if it takes longer."""
+    """Fail the test if it takes longer than this."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -84,9 +84,10 @@ def partition_of(producer: Producer, topic: str, partition: int = 0) -> Partitio
 
 
 class SpanCount:
-    """Counts the span of each partition at one broker, by what its proxy sees.
+    """Counts the span of each partition at one broker, from the frames that its proxy sees.
 
-    Then it asks ``request`` and ``answer`` what is to become of each Produce frame.
+    After each Produce frame it calls ``request`` or ``answer``, which return what the proxy does
+    with that frame.
     """
 
     def __init__(self, proxy: FaultProxy) -> None:
@@ -103,14 +104,14 @@ class SpanCount:
         proxy.on_answer = self._on_answer
 
     def max_span(self, partition: int = 0) -> int:
-        """Return the widest span among all topics' partitions of this number."""
+        """Return the widest span of the partitions with this number, of all topics."""
         return max(
             (each.max_span() for (_, number), each in self._spans.items() if number == partition),
             default=0,
         )
 
     def forget(self) -> None:
-        """Count from now on."""
+        """Forget the spans and error codes counted so far."""
         self._spans.clear()
         self.codes.clear()
 
@@ -142,7 +143,7 @@ class SpanCount:
         action = self.answer()
         asked = self._asked.pop((seen.connection, seen.correlation_id), [])
         if action is not None:
-            return action  # whatever it is, the client does not get to know in time
+            return action  # the client gets this answer late or never
         schema = response_type(PRODUCE, seen.api_version)
         assert schema is not None
         response: Any = decode_response(schema, payload)[1]
@@ -167,7 +168,7 @@ def _verdict(part: Any) -> Verdict:
 
 
 class History:
-    """Records sent to one partition by one producer, and what became of them."""
+    """The records that one producer sent to one partition, and their outcomes."""
 
     def __init__(self, producer: Producer, topic: str, partition: int = 0) -> None:
         self.rows: list[Row] = []
@@ -178,7 +179,7 @@ class History:
         self._partition = partition
 
     def send(self, count: int, *, size: int = 0, timestamp: float | None = None) -> list[Delivery]:
-        """Queue so many records, of at least ``size`` bytes each."""
+        """Queue this many records, of at least ``size`` bytes each; ``timestamp`` is in s."""
         sent = []
         for _ in range(count):
             value = ValueId(self._name, self._topic, self._partition, len(self.rows))
@@ -197,12 +198,12 @@ class History:
 
     @property
     def deadline(self) -> float:
-        """Seconds within which each of them must be settled."""
+        """Return the seconds within which each record must be settled."""
         config = self._producer.config
         return config.delivery_timeout + config.request_timeout + _SLACK
 
     def offsets(self) -> list[int]:
-        """Return the offset of each acknowledged record, -1 where the broker named none."""
+        """Return the offset of each record, all acknowledged; -1 where the broker gave none."""
         return [each.metadata.offset for each in self.deliveries]
 
     def settle(self) -> list[Row]:
@@ -224,7 +225,7 @@ def _settled_now(row: Row, delivery: Delivery) -> None:  # noqa: ARG001 - a call
 
 
 async def allow(cluster: KafkaCluster, user: str, *rules: tuple[int, int, str]) -> None:
-    """Let somebody do that, each (kind of resource, operation, prefix of names)."""
+    """Permit a user these operations, each (resource type, operation, prefix of the names)."""
     creations = [
         {
             "resource_type": kind,
@@ -242,7 +243,7 @@ async def allow(cluster: KafkaCluster, user: str, *rules: tuple[int, int, str]) 
 
 
 async def outcomes(deliveries: Iterable[Delivery]) -> list[DeliveryStatus]:
-    """Wait for them all."""
+    """Wait for all of these deliveries, and return their statuses."""
     found = []
     for each in deliveries:
         with contextlib.suppress(KafkaError):
@@ -252,7 +253,7 @@ async def outcomes(deliveries: Iterable[Delivery]) -> list[DeliveryStatus]:
 
 
 def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[LogRecord]:
-    """Return a dumped log in the form that the history checker takes."""
+    """Return a dumped log in the form that `check_history` takes."""
     return [
         LogRecord(topic, partition, record.offset, bytes.fromhex(record.payload or ""))
         for batch in dump
@@ -264,7 +265,7 @@ def records_of(topic: str, partition: int, dump: Sequence[DumpedBatch]) -> list[
 def judge(
     histories: Iterable[History], log: Sequence[LogRecord], expect: Expectations | None = None
 ) -> list[Violation]:
-    """Return what would be wrong with the histories, lateness included, if this were the log."""
+    """Return the violations, late outcomes included, of these histories if the log is as given."""
     histories = list(histories)
     deadline = max(each.deadline for each in histories)
     rows = [row for each in histories for row in each.settle()]
@@ -278,9 +279,9 @@ async def check(
     partition: int = 0,
     expect: Expectations | None = None,
 ) -> list[int]:
-    """Hold what the producers said against what Kafka's dump tool reads.
+    """Assert that the log, read by Kafka's dump tool, agrees with the outcomes of the records.
 
-    Returns the records' calls in log order.
+    Returns the call numbers of the records, in log order.
     """
     log = records_of(topic, partition, await cluster.dump_log(topic, partition))
     assert judge(histories, log, expect) == []

@@ -1,8 +1,8 @@
-"""What the tests of transactions at real brokers share: witnesses, and hooks for single requests.
+"""Helpers of the tests of transactions on real brokers: other consumers, and hooks for frames.
 
-Witnesses are not ours: aiokafka's consumer and Java's read what is committed, and Kafka's dump tool
-says how often a transaction was ended. A value names its topic and its transaction, so that Java's
-consumer can read all topics of a test file in one run.
+aiokafka's and Java's consumers read what was committed, and Kafka's dump tool shows how each
+transaction ended. A value names its topic and its transaction, so that one run of Java's consumer
+can read all topics of a test file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def values(topic: str, transaction: str, count: int) -> list[bytes]:
 def send(
     producer: Producer, topic: str, transaction: str, count: int, partition: int = 0
 ) -> list[Delivery]:
-    """Queue so many records that name their transaction."""
+    """Queue this many records, whose values name their transaction."""
     return [
         producer.send_nowait(topic, each, partition=partition)
         for each in values(topic, transaction, count)
@@ -43,20 +43,20 @@ def send(
 
 
 def next_of(api_key: int, action: Action) -> FrameHook:
-    """Do this to the next frame of that API, and nothing to those after it."""
+    """Return a hook that applies the action to the next frame of this API only."""
     left = iter((action,))
     return lambda seen: next(left, None) if seen.api_key == api_key else None
 
 
 def each_of(api_key: int, action: Action) -> FrameHook:
-    """Do this to every frame of that API."""
+    """Return a hook that applies the action to every frame of this API."""
     return lambda seen: action if seen.api_key == api_key else None
 
 
 def seen_of(cluster: KafkaCluster, api_key: int, *, answer: bool = False) -> list[FrameSeen]:
-    """Return the requests of an API, or their answers, that the first proxy saw.
+    """Return the requests of an API, or their answers, that the first broker's proxy saw.
 
-    `forget` empties them.
+    `forget` clears the list.
     """
     return [
         each for each, _ in cluster.proxy.trace if each.api_key == api_key and each.answer is answer
@@ -64,15 +64,15 @@ def seen_of(cluster: KafkaCluster, api_key: int, *, answer: bool = False) -> lis
 
 
 def forget(cluster: KafkaCluster) -> None:
-    """Have `seen_of` begin anew."""
+    """Clear what `seen_of` returns."""
     cluster.proxy.trace.clear()
 
 
-# -- witnesses -------------------------------------------------------------------------------------
+# -- consumers -------------------------------------------------------------------------------------
 
 
 async def _end(cluster: KafkaCluster, topic: str, partition: int, isolation: int) -> int:
-    """-1 while nobody can tell."""
+    """Return the end of a log for this isolation level, or -1 while no broker knows it."""
     broker = await cluster.leader(topic, partition)
     if broker < 0 or not cluster.brokers[broker].running:
         return -1
@@ -90,12 +90,12 @@ async def _end(cluster: KafkaCluster, topic: str, partition: int, isolation: int
 
 
 async def end_of(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
-    """Where readers of committed data end for now: the last stable offset."""
+    """Return the last stable offset, where readers of committed data stop."""
     return await _end(cluster, topic, partition, _COMMITTED)
 
 
 async def decided(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
-    """Wait until no transaction is open there, and return the log's end."""
+    """Wait until no transaction is open in the partition, and return the log's end."""
     stable = end = -1
 
     async def same() -> bool:
@@ -109,7 +109,7 @@ async def decided(cluster: KafkaCluster, topic: str, partition: int = 0) -> int:
 
 
 async def committed(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]:
-    """Return what aiokafka's consumer reads with read_committed once nothing is open."""
+    """Return what aiokafka's consumer reads with read_committed once no transaction is open."""
     end = await decided(cluster, topic, partition)
     place = aiokafka.TopicPartition(topic, partition)
     found: list[bytes] = []
@@ -127,7 +127,7 @@ async def committed(cluster: KafkaCluster, topic: str, partition: int = 0) -> li
 
 
 async def ends(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[str]:
-    """How each transaction ended there, by Kafka's dump tool: COMMIT or ABORT, in log order."""
+    """Return how each transaction in a log ended, COMMIT or ABORT, by Kafka's dump tool."""
     return [
         record.marker
         for batch in await cluster.dump_log(topic, partition)
@@ -142,7 +142,7 @@ async def group_offset(
 ) -> int:
     """Return the committed offset of a group.
 
-    If it is to be stable, wait until no transaction can change it any more.
+    With `stable`, wait until no open transaction can change the offset.
     """
     places = [{"name": topic, "partition_indexes": [0]}]
     wanted = {"group_id": group, "topics": places}
@@ -150,7 +150,8 @@ async def group_offset(
 
     async def told() -> bool:
         nonlocal offset
-        coordinator = await cluster.leader("__consumer_offsets")  # which has one partition here
+        # This topic has one partition in these clusters.
+        coordinator = await cluster.leader("__consumer_offsets")
         if coordinator < 0 or not cluster.brokers[coordinator].running:
             return False
         answer = await cluster.ask(
@@ -173,11 +174,11 @@ async def group_offset(
 
 
 async def markers_written(cluster: KafkaCluster, transactional_id: str) -> None:
-    """Wait until a single broker has done what EndTxn said, if it was asked.
+    """Wait until a single broker has carried out EndTxn, if it received that request.
 
-    To be called before it is killed. Restarted in between, Kafka (4.3.1) finds no leader for its
-    own partitions, takes them for deleted, and writes no marker: the transaction is committed, and
-    open for its readers for ever. No client can help that.
+    Call this before killing the broker. If Kafka 4.3.1 is restarted before it has written the
+    markers, it finds no leader for its own partitions, takes them for deleted, and never writes the
+    markers: the transaction is committed, but stays open for readers. No client can prevent that.
     """
 
     async def written() -> bool:
@@ -189,9 +190,9 @@ async def markers_written(cluster: KafkaCluster, transactional_id: str) -> None:
 
 
 class Witness:
-    """Compare what each test says is committed with what other consumers read.
+    """Compares the records that a test expects to be committed with what other consumers read.
 
-    aiokafka's consumer reads at once, and Java's reads all of it in the end.
+    aiokafka's consumer reads them at once, and Java's reads the topics of all tests at the end.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -201,9 +202,10 @@ class Witness:
     async def reads(
         self, topic: str, *transactions: tuple[str, int], for_good: bool = True
     ) -> None:
-        """Assert that these topics have so many committed records each, and nothing else.
+        """Assert that this topic has these numbers of committed records, and no others.
 
-        With `for_good` Java will read the same in the end, whatever happens to the broker.
+        With `for_good`, Java's consumer must read the same at the end, whatever happens to the
+        broker.
         """
         expected = [each for name, count in transactions for each in values(topic, name, count)]
         assert await committed(self._cluster, topic) == expected
@@ -211,10 +213,10 @@ class Witness:
             self._expected[topic] = expected
 
     async def java_reads_the_same(self) -> None:
-        """Run Java's console consumer once for all topics.
+        """Run Java's console consumer once, for all topics.
 
-        Each topic gets a last record, so that one too many would show: the console consumer knows
-        no end of a log.
+        Each topic gets one last record, so that a surplus record would show: the console consumer
+        reads a number of records, and not up to the end of a log.
         """
         async with Producer(
             self._cluster.bootstrap_servers, transactional_id="the-last-one"

@@ -1,7 +1,8 @@
-"""What the rows share: three kinds of brokers, producers that fill their windows, load, and hooks.
+"""Helpers of the tests of faults: three kinds of brokers, full windows, load, and hooks for frames.
 
-No row waits for time to pass: each waits for what it is about (a frame at the proxy, an outcome,
-a state that the broker tells past the proxy), and `bounded` ends it if that does not come.
+No test waits for time to pass. Each waits for an event (a frame at the proxy, an outcome, a state
+of the broker, which is asked without the proxy), and `bounded` ends a test whose event does not
+come.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from aioidem.testing import Action, Drop, KafkaCluster
 from tests.kafka.tools import ONE_EACH, History, SpanCount, outcomes, partition_of
 
 RTT: Final = 0.01
-"""Enough to have a full window on its way most of the time."""
+"""Seconds: long enough for the window to be full most of the time."""
 
 TOPIC, BROKER, CLIENT_ID = 2, 4, "client-id"
 _DESCRIBE_PRODUCERS, _CREATE_ACLS, _ALTER_CONFIGS, _ALTER_QUOTAS = (
@@ -44,24 +45,24 @@ _POLL_SECONDS: Final = 0.05
 PROPERTIES: Final[Mapping[str, str | int]] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
-    # Forgotten producers are forgotten within this, not within ten minutes.
+    # Expired producer state is removed within 0.3 s, instead of within ten minutes.
     "producer.id.expiration.check.interval.ms": 300,
-    # Transactions that time out are aborted within this, not within ten seconds.
+    # Transactions that time out are aborted within 0.3 s, instead of within ten seconds.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 300,
-    # Quotas look back two seconds, not ten: bursts are throttled at once, and for seconds.
+    # Quotas count the last 2 s instead of 10 s, so a burst is throttled at once, and for seconds.
     "quota.window.num": 2,
 }
 
 
 class World(NamedTuple):
-    """A kind of broker: its version, and what it was patched to remember."""
+    """A kind of broker: its version, and how many batches it was patched to remember."""
 
     version: str
     retain: int | None = None
 
     @property
     def window(self) -> int:
-        """Batches that it deduplicates per producer and partition."""
+        """Return how many batches the broker deduplicates per producer and partition."""
         return self.retain or 5
 
 
@@ -73,20 +74,20 @@ WORLDS: Final = {
 
 
 def producer_of(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
-    """One batch per record, and as many on their way as the broker remembers."""
+    """Make a producer of one-record batches, with as many in flight as the broker remembers."""
     window = {"max_in_flight_requests_per_connection": world.window}
     return Producer(cluster.bootstrap_servers, **{**ONE_EACH, **window, **options})
 
 
 async def fill(history: History, producer: Producer, world: World) -> None:
-    """Have the window discovered and the gate opened."""
+    """Send records until the producer knows the broker's window and may fill it."""
     assert set(await outcomes(history.send(4 * world.window))) == {DeliveryStatus.ACKED}
     topic, partition = history.rows[0].topic, history.rows[0].partition
     assert partition_of(producer, topic, partition).window == world.window
 
 
 def nothing_noticed(producer: Producer) -> bool:
-    """Whether each record was acknowledged, and no number was given up for it."""
+    """Return whether each record was acknowledged, without an epoch bump or a detected loss."""
     told = producer.statistics()
     return not (
         told.epoch_bumps
@@ -99,7 +100,7 @@ def nothing_noticed(producer: Producer) -> bool:
 
 @asynccontextmanager
 async def load(world: World, *histories: History) -> AsyncIterator[None]:
-    """Keep two windows of each unsettled while the body runs; then wait for all of them."""
+    """Keep two windows of records unsettled in each history during the block; then await them."""
     ending, depth = False, 2 * world.window
 
     async def run(history: History) -> None:
@@ -125,7 +126,7 @@ async def load(world: World, *histories: History) -> AsyncIterator[None]:
 
 
 async def settled(history: History, count: int) -> None:
-    """Wait until so many more records than are queued now are settled. Needs `load`."""
+    """Wait until this many records after those queued now are settled; needs `load`."""
     last = len(history.deliveries) + count
     while len(history.deliveries) < last:
         await outcomes(history.deliveries[-1:])
@@ -134,7 +135,7 @@ async def settled(history: History, count: int) -> None:
 
 
 async def opened(cluster: KafkaCluster, history: History, cut: Callable[[], object]) -> None:
-    """Do something to the connection, and wait until a new one is open and in use."""
+    """Call `cut`, which breaks the connection, and wait until a new one is open and in use."""
     before = cluster.proxy.opened
     cut()
     await cluster.proxy.until(lambda: cluster.proxy.opened > before)
@@ -142,13 +143,13 @@ async def opened(cluster: KafkaCluster, history: History, cut: Callable[[], obje
 
 
 def once(action: Action) -> Callable[[], Action | None]:
-    """For a hook: this, and then nothing any more."""
+    """Return a hook that returns the action once, and then None."""
     left = iter((action,))
     return lambda: next(left, None)
 
 
 def every(number: int, action: Action) -> Callable[[], Action | None]:
-    """For a hook: this, each so many times."""
+    """Return a hook that returns the action at every ``number``-th call, and else None."""
     counter = itertools.count(1)
     return lambda: action if next(counter) % number == 0 else None
 
@@ -156,7 +157,7 @@ def every(number: int, action: Action) -> Callable[[], Action | None]:
 async def leave_in_doubt(
     cluster: KafkaCluster, spans: SpanCount, history: History, batches: int, **how: Any
 ) -> None:
-    """Have so many batches appended and none answered. Their connection stays open."""
+    """Send batches and drop their answers until all are appended; the connection stays open."""
     start = spans.answers
     spans.answer = lambda: Drop(silent=False)
     history.send(batches, **how)
@@ -164,7 +165,7 @@ async def leave_in_doubt(
 
 
 class InDoubt(NamedTuple):
-    """A producer with a full window in doubt: its history, and the batches seen at the proxy."""
+    """A producer with a full window in doubt, its history, and the spans seen at the proxy."""
 
     producer: Producer
     history: History
@@ -175,9 +176,9 @@ class InDoubt(NamedTuple):
 async def window_in_doubt(
     cluster: KafkaCluster, world: World, topic: str, **options: Any
 ) -> AsyncIterator[InDoubt]:
-    """Create a topic and run the body with a full window appended to it and not answered.
+    """Create a topic, and run the block while a full window is appended to it and unanswered.
 
-    Answers are dropped until the body sets `spans.answer`.
+    Answers are dropped until the block sets `spans.answer`.
     """
     await cluster.create_topic(topic)
     spans = SpanCount(cluster.proxy)
@@ -188,12 +189,12 @@ async def window_in_doubt(
         yield InDoubt(producer, history, spans)
 
 
-# --- what is asked of the broker, past the proxy --------------------------------------------------
+# --- requests to the broker, without the proxy ----------------------------------------------------
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until it holds, by asking. The test that calls it is `bounded`."""
-    while not await condition():  # noqa: ASYNC110 - another process tells no event
+    """Wait until the condition holds, by asking again and again; `bounded` sets the time limit."""
+    while not await condition():  # noqa: ASYNC110 - another process signals no event
         await anyio.sleep(_POLL_SECONDS)
 
 
@@ -204,7 +205,7 @@ async def _producers(cluster: KafkaCluster, topic: str) -> Any:
 
 
 async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, int], int]:
-    """Return what the leader of partition 0 knows: (producer id, epoch) -> last sequence."""
+    """Return the producer state of partition 0's leader: (producer ID, epoch) -> last sequence."""
     partition = await _producers(cluster, topic)
     assert partition.error_code == ErrorCode.none
     return {
@@ -214,7 +215,7 @@ async def last_sequences(cluster: KafkaCluster, topic: str) -> dict[tuple[int, i
 
 
 async def forgotten(cluster: KafkaCluster, topic: str) -> None:
-    """Wait until the broker has no producer state of it any more."""
+    """Wait until the broker has no producer state of the topic any more."""
 
     async def gone() -> bool:
         return not await last_sequences(cluster, topic)
@@ -223,7 +224,7 @@ async def forgotten(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def _forbid(cluster: KafkaCluster, topic: str, operation: int) -> None:
-    """Everybody may do anything to the topic but this."""
+    """Permit everybody every operation on the topic except for this one."""
     rule = {
         "resource_type": TOPIC,
         "resource_name": topic,
@@ -240,7 +241,7 @@ async def _forbid(cluster: KafkaCluster, topic: str, operation: int) -> None:
 
 
 async def forbid_writing(cluster: KafkaCluster, topic: str) -> None:
-    """From now on everybody, we as well, may do anything to the topic but write to it."""
+    """Forbid everybody to write to the topic, and wait until that is in force."""
     await _forbid(cluster, topic, _WRITE)
 
     async def forbidden() -> bool:
@@ -256,7 +257,7 @@ async def forbid_writing(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
-    """From now on everybody, we as well, may do anything to the topic but read it."""
+    """Forbid everybody to read the topic, and wait until that is in force."""
     await _forbid(cluster, topic, _READ)
 
     async def forbidden() -> bool:
@@ -268,7 +269,7 @@ async def forbid_reading(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def forbid_describing_configs(cluster: KafkaCluster, topic: str) -> None:
-    """From now on everybody, we as well, may do anything to the topic but ask for its configs."""
+    """Forbid everybody to ask for the topic's configuration, and wait until that is in force."""
     await _forbid(cluster, topic, _DESCRIBE_CONFIGS)
 
     async def forbidden() -> bool:
@@ -280,7 +281,7 @@ async def forbid_describing_configs(cluster: KafkaCluster, topic: str) -> None:
 
 
 async def delete_records(cluster: KafkaCluster, topic: str) -> int:
-    """Throw away all that is committed; returns the offset from which on records stay."""
+    """Delete all committed records; return the first offset that is left."""
     place = {"partition_index": 0, "offset": _HIGH_WATERMARK}
     answer = await cluster.ask(
         *_DELETE_RECORDS, topics=[{"name": topic, "partitions": [place]}], timeout=from_ms(10_000)
@@ -299,7 +300,7 @@ async def _alter_brokers(cluster: KafkaCluster, operation: int, name: str, value
 
 @asynccontextmanager
 async def broker_config(cluster: KafkaCluster, name: str, value: str) -> AsyncIterator[None]:
-    """Set a config of all brokers while the body runs."""
+    """Set a configuration of all brokers during the block."""
     await _alter_brokers(cluster, _SET, name, value)
     try:
         yield
@@ -308,7 +309,7 @@ async def broker_config(cluster: KafkaCluster, name: str, value: str) -> AsyncIt
 
 
 async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None) -> None:
-    """Let a client produce so many bytes per second; None: any number."""
+    """Limit a client to this many bytes per second; None removes the limit."""
     op = {"key": "producer_byte_rate", "value": rate or 0.0, "remove": rate is None}
     entity = [{"entity_type": CLIENT_ID, "entity_name": client_id}]
     entry = {"entity": entity, "ops": [op]}
@@ -318,7 +319,7 @@ async def limit_bytes(cluster: KafkaCluster, client_id: str, rate: float | None)
 
 @contextmanager
 def link(cluster: KafkaCluster, rtt: float) -> Iterator[None]:
-    """Set the proxy's round-trip time while the body runs."""
+    """Set the round-trip time of the proxy's link, in s, during the block."""
     cluster.proxy.set_link(rtt=rtt)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The partitioner sends a key where Java's producer and aiokafka send it."""
+"""The partitioner chooses the same partition for a key as Java's producer and aiokafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value types: aiokafka's shape, and what they promise to callers who keep them."""
+"""The value types have aiokafka's fields, are hashable, and survive pickling."""
 
 from __future__ import annotations
 

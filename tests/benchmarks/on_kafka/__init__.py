@@ -1,1 +1,1 @@
-"""The benchmarks, on real Apache Kafka."""
+"""Tests of the benchmarks on real Apache Kafka."""

@@ -1,8 +1,8 @@
-"""The benchmarks run from end to end, in short, and the judge of faults sees what is wrong.
+"""Short runs of every benchmark end well, and its checks find planted faults.
 
-What they measure is not held against anything here: that takes a quiet machine. But what they say
-they ran was run: a client that is missing here (Java's needs a JDK) is skipped with the reason, and
-on CI it fails.
+The figures are not checked, because that would take a quiet machine. But each client that a
+benchmark claims to have run did run; a client that is not installed (Java's needs a JDK) is skipped
+with the reason, and fails the test on CI.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(script: str, *flags: str, timeout: float = 280) -> str:
         text=True,
         timeout=timeout,
         check=False,
-        # The checkout is what is tested, installed or not.
+        # Test the checkout, even if another aioidem is installed.
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -46,7 +46,7 @@ def run(script: str, *flags: str, timeout: float = 280) -> str:
 
 
 def rows_of_faults(where: Path, faults: Sequence[str], *flags: str) -> list[dict[str, Any]]:
-    """Run these faults for all clients; the rows of those that are here, one of each at least."""
+    """Run these faults for all clients; return the rows of those installed, at least one each."""
     found = where / "rows.json"
     run("faults.py", "--faults", *faults, *flags, "--deadline", "60", "--json", str(found))
     rows: list[dict[str, Any]] = json.loads(found.read_text())
@@ -64,7 +64,7 @@ def rows_of_faults(where: Path, faults: Sequence[str], *flags: str) -> list[dict
 
 
 def really_ran(rows: Sequence[dict[str, Any]]) -> None:
-    """Each row is of a client that worked, and that the fault reached."""
+    """Assert that the client of each row worked, and that the fault reached it."""
     for row in rows:
         if (row["fault"], row["client"]) == ("wrap", "confluent-kafka"):
             assert (row["sent"], row["note"]) == (0, "not reachable")
@@ -90,7 +90,7 @@ def test_help_is_there(script: str) -> None:
 
 @pytest.mark.slow
 def test_long_link(tmp_path: Path) -> None:
-    """Windows of 5 on a stock broker, of 20 on the patched one, and not one more; Java's too."""
+    """aioidem's and Java's spans are 5 on a stock broker, and aioidem's 20 on a patched one."""
     found = tmp_path / "rows.json"
     printed = run(
         "long_link.py",
@@ -131,14 +131,14 @@ def table_in(text: str) -> list[str]:
 
 
 def _client(line: str) -> str:
-    """Whose row it is, whatever versions are installed here."""
+    """Return the client of a row, without its version."""
     return re.sub(r" \d+(\.\d+)+", "", line.split("|")[1].strip())
 
 
 def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table in README is printed to the letter from its rates.
+    """The benchmark prints README's table exactly, given the table's rates.
 
-    Not the last column: its ratios would need rates with more digits.
+    The last column is not compared, because its ratios would need rates with more digits.
     """
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from long_link import LATE, BurstTally, markdown, ratio_lines
@@ -175,7 +175,7 @@ def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
     assert {word.split(" x ")[1] for word in against.split(": ")[1].split(", ")} == {
         *("aiokafka", "aiokafka-defaults", "kafka-python", "confluent-kafka", "Java")
     }
-    # Rows that README has not are in a table of their own.
+    # Rows that README does not have are printed in a second table.
     assert lines[11:14] == ["", *table[:2]]
     assert sorted(map(_client, lines[14:])) == ["aioidem, window 1", "aioidem, window 2"]
 
@@ -187,7 +187,7 @@ def test_readmes_table_is_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_rate_is_that_of_whole_windows(
     monkeypatch: pytest.MonkeyPatch, window: int, gap: float, left: int
 ) -> None:
-    """The rate is one window for each round trip, however its answers are spread.
+    """The rate is one window per round trip, however the answers are spread over that time.
 
     Answers come at once or one by one, and the time ends within a window.
     """
@@ -206,7 +206,7 @@ def test_a_rate_is_that_of_whole_windows(
         answered(trips, window)
         if trips == 1:
             assert tally.steady is None
-    # Sending is over, and what is queued takes some more round trips.
+    # After sending has ended, queued records take some more round trips.
     answered(67, window)
     answered(68, left)
     answered(69, 1)
@@ -215,7 +215,7 @@ def test_a_rate_is_that_of_whole_windows(
 
 @pytest.mark.slow
 def test_localhost(tmp_path: Path) -> None:
-    """Each way of sending, with figures."""
+    """The benchmark on localhost prints figures for each way of sending."""
     found = tmp_path / "rows.json"
     run(
         "localhost.py",
@@ -229,7 +229,7 @@ def test_localhost(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_transactions(tmp_path: Path) -> None:
-    """Java up to five in flight, aioidem beyond that as well."""
+    """The benchmark of transactions runs Java with up to five in flight, and aioidem with more."""
     found = tmp_path / "rows.json"
     run(
         "transactions.py",
@@ -244,7 +244,7 @@ def test_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
-    """aioidem gets everything acknowledged, once and in order (else the script exits with 1)."""
+    """aioidem's records are all acknowledged, once and in order, or the script exits with 1."""
     faults = ("lost-response", "clean-restart", "broker-down")
     rows = rows_of_faults(tmp_path, faults, "--seconds", "1", "--down", "3")
     assert all(row["acked"] == row["sent"] for row in rows if row["client"] == "aioidem")
@@ -253,7 +253,7 @@ def test_faults_of_connections_and_brokers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_faults_of_records(tmp_path: Path) -> None:
-    """One record is too large, and numbers run over 2^31, which takes clients' private parts."""
+    """The faults of records run: one is too large, and sequences pass 2^31."""
     rows = rows_of_faults(tmp_path, ("oversized", "wrap"), "--seconds", "2", "--rate", "100")
     ours = {row["fault"]: row for row in rows if row["client"] == "aioidem"}
     assert (ours["oversized"]["not_written"], ours["oversized"]["unknown"]) == (1, 0)
@@ -262,9 +262,9 @@ def test_faults_of_records(tmp_path: Path) -> None:
 
 
 class Wire:
-    """Stand in for a cluster and its proxy.
+    """Replaces a cluster and its proxy.
 
-    Some clients get one answer each to a Produce request; one that waits for more waits in vain.
+    A chosen client gets one answer to each Produce request.
     """
 
     def __init__(self, *clients: str) -> None:
@@ -298,7 +298,7 @@ class Wire:
 
 
 def _refused() -> bytes:
-    """Build an answer to a Produce request: one partition, NOT_LEADER_OR_FOLLOWER."""
+    """Build a Produce answer for one partition: NOT_LEADER_OR_FOLLOWER."""
     part = struct.pack(">ihqqqBBB", 0, 6, -1, -1, -1, 1, 0, 0)
     return struct.pack(">iBBB", 1, 0, 2, 2) + b"t" + b"\2" + part + b"\0" + struct.pack(">iB", 0, 0)
 
@@ -352,7 +352,7 @@ def test_a_row_says_if_its_records_were_no_fault(
     logged: int,
     note: str | None,
 ) -> None:
-    """So many records sent, and the last one of the log, if it has any."""
+    """A row reports that too few records were sent, or the wrong ones, for its fault to happen."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import FAULTS, unreached
     from workers import Sent
@@ -368,12 +368,12 @@ def test_a_row_says_if_its_records_were_no_fault(
 def worker_without_records() -> Any:
     from workers import Worker
 
-    nobody: Any = None  # it is never started, so there is nothing to guard
+    nobody: Any = None  # the cluster is never started, so nothing is listening
     return Worker([], nobody)
 
 
 def test_the_judge_of_faults_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One planted anomaly of each kind."""
+    """The judge finds one planted anomaly of each kind."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from faults import judge
     from workers import Sent

@@ -1,4 +1,4 @@
-"""Send records with what an installation without extras brings."""
+"""Send records with the dependencies of an installation without extras."""
 
 from __future__ import annotations
 

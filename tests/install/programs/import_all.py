@@ -1,4 +1,4 @@
-"""Import every module of the installed package; print the packages that some of them miss."""
+"""Import every module of the installed package; print the packages that are missing for some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let oneself in with AWS_MSK_IAM."""
+"""Authenticate with AWS_MSK_IAM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call the command: its version, and a short load."""
+"""Run the command line: print its version, and send a short load."""
 
 from __future__ import annotations
 

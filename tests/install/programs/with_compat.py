@@ -1,4 +1,4 @@
-"""Send in aiokafka's own types, and read with aiokafka's consumer."""
+"""Send records with aiokafka's types, and read them with aiokafka's consumer."""
 
 from __future__ import annotations
 

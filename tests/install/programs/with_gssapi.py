@@ -1,4 +1,4 @@
-"""Be ready for GSSAPI: without its library this is a ConfigError."""
+"""Configure GSSAPI, which raises ConfigError if the package gssapi is missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Be ready to find a real broker's jars: to do so needs Maven Central, to run them Java.
+"""Import what finds the jars of a real broker; finding them would need Maven Central.
 
-jgo is imported by name, as `aioidem.testing` does.
+jgo is imported by name, as in `aioidem.testing`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ask for a token with client credentials, and understand the refusal."""
+"""Request a token with client credentials, and report the endpoint's refusal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from aioidem.errors import AuthenticationFailedError
 
 
 class Provider(BaseHTTPRequestHandler):
-    """Knows no client."""
+    """A token endpoint that refuses every client."""
 
     def do_POST(self) -> None:
-        """Refuse."""
+        """Answer that the client is unknown."""
         self.rfile.read(int(self.headers["Content-Length"]))
         body = b'{"error": "invalid_client"}'
         self.send_response(401)
@@ -25,11 +25,11 @@ class Provider(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 async def main(port: int) -> None:
-    """Try to authenticate."""
+    """Request a token from the endpoint, which must fail."""
     security = BrokerSecurity(mechanisms=("OAUTHBEARER",))
     async with EmbeddedCluster(security=security) as cluster:
         producer = Producer(

@@ -1,4 +1,4 @@
-"""Have a load draw its charts."""
+"""Draw the charts of a load."""
 
 from __future__ import annotations
 

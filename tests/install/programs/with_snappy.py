@@ -1,4 +1,4 @@
-"""Compress with snappy."""
+"""Compress records with snappy."""
 
 from __future__ import annotations
 

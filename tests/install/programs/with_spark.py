@@ -1,4 +1,4 @@
-"""Write a batch as a task of Spark's does; without a driver there is no need for Java."""
+"""Write a batch as a Spark task does; without a driver this needs no Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send on trio's loop."""
+"""Send records on trio's event loop."""
 
 from __future__ import annotations
 

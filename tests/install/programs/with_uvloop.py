@@ -1,4 +1,4 @@
-"""Send on uvloop's loop."""
+"""Send records on uvloop's event loop."""
 
 from __future__ import annotations
 
