@@ -6,7 +6,8 @@ batch may have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from aioidem._engine.sticky import StickyPartitioner
 from aioidem._engine.unassigned import UnassignedRecords
@@ -61,6 +62,15 @@ class TopicState:
         self.refused = None
         if told_by is not None:
             self.described_by = told_by
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Have metadata asked for until the partitions are known, as long as a caller waits."""
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
 
     def refuse(self) -> KafkaError:
         """Take note that the cluster refuses the topic for good, and return why."""

@@ -99,15 +99,11 @@ class TopicLookup:
         """
         state = self._accumulator.topic(topic)
         self._sender.wakeup.set()
-        state.waiting += 1
-        try:
-            until = self._life.block_until() if block_until is None else block_until
-            with anyio.CancelScope(deadline=until):
-                await self._sender.until(
-                    lambda: condition() or state.refused is not None or self._life.ended
-                )
-        finally:
-            state.waiting -= 1
+        until = self._life.block_until() if block_until is None else block_until
+        with state.awaited(), anyio.CancelScope(deadline=until):
+            await self._sender.until(
+                lambda: condition() or state.refused is not None or self._life.ended
+            )
         if not condition():
             self._life.check_open()
             raise state.refused or self._accumulator.unassigned_error(state)
