@@ -11,6 +11,7 @@ Each is one DescribeConfigs, asked once per connection or when it is due.
 from __future__ import annotations
 
 from aioidem._config import ProducerConfig
+from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.links import Link
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import SEQUENCE_CAP, PartitionState
@@ -82,7 +83,7 @@ class BrokerInquiries:
         """Find out whether the broker may be spoken to in Produce v14, when that is due."""
         discovery = link.discovery
         if discovery.due(now) and link.admits(now) and discovery.begin():
-            token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now, state)
+            token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now)
             self._requests.add(DescribeTopicConfig(link.link_id, token, state.topic))
         finding = discovery.take_finding()
         if finding is not None:
@@ -124,35 +125,19 @@ class BrokerInquiries:
 
     # -- answers
 
-    def on_topic_config(self, link_id: int, token: int, answer: TopicConfig, now: float) -> None:
+    def on_topic_config(self, link: Link, topic: str, answer: TopicConfig, now: float) -> None:
         """Note whether a broker names the config that comes with Produce v14."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is not None and answered.request.subject is not None:
-            answered.link.discovery.described(
-                answer.error_code,
-                named=answer.names_window,
-                topic=answered.request.subject.topic,
-                now=now,
-            )
+        link.discovery.described(answer.error_code, named=answer.names_window, topic=topic, now=now)
 
-    def on_topic_limit(self, link_id: int, token: int, told: int | None, now: float) -> None:
+    def on_topic_limit(self, link: Link, limit: BatchLimit, told: int | None) -> None:
         """Note how large a batch of a topic may be, in bytes; None: the broker does not say."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None or answered.request.topic_limit is None:
-            return
-        answered.request.topic_limit.tell(told)
+        limit.tell(told)
         if told is None and self._config.late_sealing and not self._warned_untold:
             self._warned_untold = True
-            self._outcomes.event(
-                _UNTOLD_WARNING.format(link=answered.link, size=self._config.batch_size)
-            )
+            self._outcomes.event(_UNTOLD_WARNING.format(link=link, size=self._config.batch_size))
 
-    def on_broker_config(self, link_id: int, token: int, facts: BrokerFacts, now: float) -> None:
+    def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
         """Note when a broker forgets producers, and its range of sequences."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None:
-            return
-        node_id = answered.link.node_id
         if facts.expiration is not None and self._config.producer_id_expiration is None:
             told = self._expirations
             told[node_id] = facts.expiration

@@ -88,28 +88,28 @@ class Coordination:
         """Record the level of `transaction.version` that the cluster has finalised (KIP-890)."""
         self._finalised = finalised
 
-    def init(self, transactions: Transactions) -> None:
+    def init(self) -> None:
         """Ask for an identity, anew if it was refused."""
-        transactions.init()
+        self._transactions.init()
         self._identity_request.report(None)
 
-    def begin(self, transactions: Transactions) -> None:
+    def begin(self) -> None:
         """Begin one, in the protocol that the cluster has finalised.
 
         Raises as `Transactions.begin` does.
         """
-        transactions.begin(self._finalised)
-        self._partitions.begin_transaction(gated=transactions.gated)
+        self._transactions.begin(self._finalised)
+        self._partitions.begin_transaction(gated=self._transactions.gated)
 
-    def commit(self, transactions: Transactions) -> Outcome:
+    def commit(self) -> Outcome:
         """Deliver what is queued, then commit. Returns and raises as `Transactions.commit` does."""
-        outcome = transactions.commit()
+        outcome = self._transactions.commit()
         self._accumulator.begin_flush()
         return outcome
 
-    def abort(self, transactions: Transactions) -> Outcome:
+    def abort(self) -> Outcome:
         """Settle what is queued, then abort. Returns and raises as `Transactions.abort` does."""
-        outcome = transactions.abort()
+        outcome = self._transactions.abort()
         self.follow()
         return outcome
 
@@ -194,39 +194,48 @@ class Coordination:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def on_answer(
-        self,
-        step: steps.CoordinatorStep,
-        answer: CoordinatorAnswer
-        | ProducerIdAnswer
-        | AddPartitionsAnswer
-        | AddOffsetsAnswer
-        | TxnOffsetCommitAnswer
-        | EndTxnAnswer,
-        now: float,
-    ) -> None:
-        """Note what a coordinator says, or another broker that was asked which one it is."""
-        transactions = self._transactions
-        answered = self._requests.answered(step.link_id, step.token, now)
-        if answered is None:
-            return
-        answered.link.throttle(answer.throttle_ms, now)
-        match answer:
-            case CoordinatorAnswer(code, node_id, host, port):
-                if code == ErrorCode.none and node_id >= 0:
-                    named = BrokerAddress(node_id, host, port)
-                    self._connections.learn([*self._cluster.brokers.values(), named])
-                transactions.on_found(code, node_id, now)
-            case ProducerIdAnswer(code, producer_id, epoch):
-                transactions.on_init(code, producer_id, epoch, now)
-            case AddPartitionsAnswer(codes):
-                transactions.on_partitions_added(codes, now)
-            case AddOffsetsAnswer(code):
-                transactions.on_group_added(code, now)
-            case TxnOffsetCommitAnswer(codes):
-                transactions.on_offsets_committed(codes, now)
-            case EndTxnAnswer(code, producer_id, epoch):
-                transactions.on_ended(code, producer_id, epoch, now)
+    def on_coordinator(self, link: Link, answer: CoordinatorAnswer, now: float) -> None:
+        """Note which broker is the coordinator, as any broker says."""
+        link.throttle(answer.throttle_ms, now)
+        code, node_id = answer.error_code, answer.node_id
+        if code == ErrorCode.none and node_id >= 0:
+            named = BrokerAddress(node_id, answer.host, answer.port)
+            self._connections.learn([*self._cluster.brokers.values(), named])
+        self._transactions.on_found(code, node_id, now)
+        self.follow()
+
+    def on_identity(self, link: Link, answer: ProducerIdAnswer, now: float) -> None:
+        """Note the producer id and epoch that the coordinator grants, or its refusal."""
+        link.throttle(answer.throttle_ms, now)
+        self._transactions.on_init(
+            answer.error_code, answer.producer_id, answer.producer_epoch, now
+        )
+        self.follow()
+
+    def on_partitions_added(self, link: Link, answer: AddPartitionsAnswer, now: float) -> None:
+        """Note which partitions take part in the transaction (v1)."""
+        link.throttle(answer.throttle_ms, now)
+        self._transactions.on_partitions_added(answer.error_codes, now)
+        self.follow()
+
+    def on_group_added(self, link: Link, answer: AddOffsetsAnswer, now: float) -> None:
+        """Note whether a group's offsets may take part in the transaction (v1)."""
+        link.throttle(answer.throttle_ms, now)
+        self._transactions.on_group_added(answer.error_code, now)
+        self.follow()
+
+    def on_offsets_committed(self, link: Link, answer: TxnOffsetCommitAnswer, now: float) -> None:
+        """Note which offsets of a group are part of the transaction."""
+        link.throttle(answer.throttle_ms, now)
+        self._transactions.on_offsets_committed(answer.error_codes, now)
+        self.follow()
+
+    def on_ended(self, link: Link, answer: EndTxnAnswer, now: float) -> None:
+        """Note whether the transaction has ended, and the epoch that comes with its end (v2)."""
+        link.throttle(answer.throttle_ms, now)
+        self._transactions.on_ended(
+            answer.error_code, answer.producer_id, answer.producer_epoch, now
+        )
         self.follow()
 
     def on_unsupported(self, error: errors.KafkaError) -> None:

@@ -31,19 +31,20 @@ from aioidem._engine.effects import Effects
 from aioidem._engine.home_cluster import HomeCluster
 from aioidem._engine.idempotence import IdentityLedger, ProducerIdentity
 from aioidem._engine.identity_request import IdentityRequest
-from aioidem._engine.links import Leaving, Link
+from aioidem._engine.links import Leaving
+from aioidem._engine.lost_links import LostLinks
 from aioidem._engine.memory import ByteBudget
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.metadata_requests import MetadataRequests
 from aioidem._engine.no_transactions import NoCoordination, NoTransactions
-from aioidem._engine.outcomes import Counters, Outcomes
+from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.produce import ProduceRequests
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.request_ledger import RequestLedger
-from aioidem._engine.requests import Entry, Outstanding, RequestKind
+from aioidem._engine.requests import Entry, RequestKind
 from aioidem._engine.transactions import Transactions
 
 __all__ = ["ProducerCore"]
@@ -71,6 +72,7 @@ class ProducerCore:
         self.metadata = MetadataRefresher(config.metadata_max_age, backoff())
         self.transactions = self._made_transactions(backoff())
         self.outcomes = Outcomes(self.budget, self.transactions)
+        self.counters = self.outcomes.counters
         self._requests = RequestLedger(self.connections)
         accusations = Accusations()
         self._effects = Effects(
@@ -78,6 +80,8 @@ class ProducerCore:
         )
         # What acts, in the order in which one needs another.
         self._partitions = Partitions(config, random, self.cluster, self.connections, self._effects)
+        # For looking at only: the state of each partition, and the connection it is written on.
+        self.partitions, self.link_of = self._partitions.live, self._partitions.link_of
         self.accumulator = RecordAccumulator(
             config,
             random,
@@ -154,6 +158,15 @@ class ProducerCore:
             self.outcomes,
             self._effects,
         )
+        self._lost = LostLinks(
+            self.connections,
+            self._requests,
+            self._home,
+            self.transactions,
+            self._produce,
+            self.metadata,
+            self._identity_request,
+        )
 
     def _made_transactions(self, backoff: Backoff) -> Transactions:
         if self.config.transactional_id is None:
@@ -176,17 +189,17 @@ class ProducerCore:
         self._doubt.see_clock(wall_ms, now)
         self.coordination.follow()
         for leaving in self._home.leave_strangers(now):
-            self._leave(leaving, now)
+            self._lost.leave(leaving, now)
         if self._effects.fatal_error is not None:
             self.accumulator.abandon(self._effects.fatal_error)
         if self.accumulator.assigning:
             self.accumulator.assign_due(now)
         for leaving in self.connections.overdue(now):
-            self._leave(leaving, now)
+            self._lost.leave(leaving, now)
         self.accumulator.expire(now)
         active = self._partitions.active()
         for leaving in self._doubt.silent_leaders(active, now):
-            self._leave(leaving, now)
+            self._lost.leave(leaving, now)
         self._doubt.read_on(now)
         for state in active:
             self._doubt.prepare(state, now)
@@ -199,7 +212,7 @@ class ProducerCore:
         self._produce.send(active, now)
         self.coordination.call(now)  # for partitions that are to be added first
         for leaving in self.connections.spare(now):
-            self._leave(leaving, now)
+            self._lost.leave(leaving, now)
         self.wake_at = min(self._wakes(active, now), default=None)
         return todo
 
@@ -215,47 +228,10 @@ class ProducerCore:
             or errors.ProducerClosed("the producer was closed before the record was acknowledged")
         )
         for link in list(self.connections.links.values()):
-            self._leave(Leaving(link, "the producer is closing", None), now)
+            self._lost.leave(Leaving(link, "the producer is closing", None), now)
         for _ in self.budget.wake_all():
             pass
         return todo
-
-    def _leave(self, leaving: Leaving, now: float) -> None:
-        """Close a connection, and account for it."""
-        self._requests.close(leaving.link, leaving.reason)
-        self._drop(leaving.link, leaving.error, now)
-
-    def _drop(
-        self,
-        link: Link,
-        error: Exception | None,
-        now: float,
-        unwritten: Collection[int] = (),
-    ) -> None:
-        """Account for a connection that is lost: what it owed is in doubt."""
-        self._home.lost(link)
-        self.transactions.on_node_lost(link.node_id)
-        for request in self.connections.drop(link, error, now):
-            self._lose_request(request, written=request.token not in unwritten, now=now)
-
-    def _lose_request(self, request: Outstanding, *, written: bool, now: float) -> None:
-        match request.kind:
-            case RequestKind.PRODUCE:
-                self._produce.on_lost(request, written=written, now=now)
-            case RequestKind.METADATA:
-                self.metadata.failed(now)
-            case RequestKind.INIT_PRODUCER_ID:
-                self._identity_request.failed(now)
-            case RequestKind.DESCRIBE_PRODUCERS:
-                if request.subject is not None:
-                    request.subject.on_producers(None)
-            case RequestKind.READ_BACK:
-                if request.subject is not None:
-                    request.subject.end_read_back()
-            case RequestKind.COORDINATION:
-                self.transactions.on_lost(now, written=written)
-            case _:
-                pass  # asked again on the next connection, if `Connections.drop` lets it
 
     def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
         """When a poll could do something that it could not do now."""
@@ -297,32 +273,46 @@ class ProducerCore:
         Raises:
             ProtocolError: the answer is malformed; the driver closes the connection.
         """
+        answered = self._requests.answered(step.link_id, step.token, now)
+        if answered is None:
+            return None  # its connection is gone, and what it owed is accounted for
+        link, request = answered
         match step:
             case steps.SendProduce():
-                odd = self._produce.on_answer(step.link_id, step.token, answer, now)
+                odd = self._produce.on_answer(link, request, answer, now)
                 if odd is not None:
-                    self._drop(self.connections.links[step.link_id], odd, now)
+                    self._lost.drop(link, odd, now)
                 return odd
             case steps.FetchMetadata():
-                self._metadata_requests.on_metadata(step.link_id, step.token, answer, now, merge)
+                self._metadata_requests.on_metadata(link, request, answer, now, merge)
             case steps.AskCluster():
-                self._metadata_requests.on_cluster(step.link_id, step.token, answer, now)
+                self._metadata_requests.on_cluster(link, answer)
             case steps.InitProducerId():
-                refused = self._identity_request.on_answer(step.link_id, step.token, answer, now)
+                refused = self._identity_request.on_answer(link, answer, now)
                 if refused is not None:
                     self.accumulator.abandon(refused)
             case steps.DescribeTopicConfig():
-                self._inquiries.on_topic_config(step.link_id, step.token, answer, now)
-            case steps.DescribeTopicLimit():
-                self._inquiries.on_topic_limit(step.link_id, step.token, answer, now)
+                self._inquiries.on_topic_config(link, step.topic, answer, now)
+            case steps.DescribeTopicLimit() if request.topic_limit is not None:
+                self._inquiries.on_topic_limit(link, request.topic_limit, answer)
             case steps.DescribeBrokerConfig():
-                self._inquiries.on_broker_config(step.link_id, step.token, answer, now)
-            case steps.AskProducers():
-                self._doubt.on_producers(step.link_id, step.token, answer, now)
-            case steps.ReadBack():
-                self._doubt.on_read_back(step.link_id, step.token, answer, now)
-            case _:
-                self.coordination.on_answer(step, answer, now)
+                self._inquiries.on_broker_config(link.node_id, answer)
+            case steps.AskProducers() if request.subject is not None:
+                self._doubt.on_producers(link, request.subject, answer, now)
+            case steps.ReadBack() if request.subject is not None:
+                self._doubt.on_read_back(link, request.subject, answer, now)
+            case steps.FindCoordinator():
+                self.coordination.on_coordinator(link, answer, now)
+            case steps.InitTransactions():
+                self.coordination.on_identity(link, answer, now)
+            case steps.AddPartitions():
+                self.coordination.on_partitions_added(link, answer, now)
+            case steps.AddOffsets():
+                self.coordination.on_group_added(link, answer, now)
+            case steps.CommitOffsets():
+                self.coordination.on_offsets_committed(link, answer, now)
+            case steps.EndTransaction():
+                self.coordination.on_ended(link, answer, now)
         return None
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
@@ -336,10 +326,10 @@ class ProducerCore:
 
     def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
         """Note that a broker offers no version of an API that we speak; nothing was written."""
-        answered = self._requests.withdrawn(step.link_id, step.token)
-        if answered is None:
+        withdrawn = self._requests.withdrawn(step.link_id, step.token)
+        if withdrawn is None:
             return
-        link, request = answered
+        link, request = withdrawn
         match request.kind:
             case RequestKind.DESCRIBE_CONFIGS:
                 link.discovery.unsupported()
@@ -349,16 +339,16 @@ class ProducerCore:
                 self.coordination.on_unsupported(error)
             case RequestKind.DESCRIBE_PRODUCERS:
                 link.note_producers(worth_asking=False)
-                self._lose_request(request, written=False, now=now)
+                self._lost.lose(request, written=False, now=now)
             case RequestKind.READ_BACK:
                 link.refuse_reading()
-                self._lose_request(request, written=False, now=now)
+                self._lost.lose(request, written=False, now=now)
             case RequestKind.INIT_PRODUCER_ID:
-                self._lose_request(request, written=False, now=now)
+                self._lost.lose(request, written=False, now=now)
                 self._identity_request.report(error)
                 self.accumulator.abandon(error)
             case _:
-                self._lose_request(request, written=False, now=now)
+                self._lost.lose(request, written=False, now=now)
 
     def on_link_open(
         self, link_id: int, produce_version: int, now: float, transaction_version: int = 0
@@ -389,7 +379,7 @@ class ProducerCore:
         """
         link = self.connections.links.get(link_id)
         if link is not None:
-            self._drop(link, error, now, frozenset(unwritten))
+            self._lost.drop(link, error, now, frozenset(unwritten))
             self.metadata.want()
             refusal = self.connections.shut_out(error)
             if refusal is not None:
@@ -422,7 +412,7 @@ class ProducerCore:
             return
         if version >= PRODUCE_WITH_WINDOW:
             link.discovery.refused("its answer in v14 could not be decoded", now)
-        self._drop(link, error, now)
+        self._lost.drop(link, error, now)
 
     def fatal(self, error: errors.KafkaError) -> None:
         """End the producer for good; what is unsettled is settled in the next poll."""
@@ -456,16 +446,6 @@ class ProducerCore:
         return self._inquiries.expiration
 
     @property
-    def partitions(self) -> dict[tuple[str, int], PartitionState]:
-        """The state of each partition, by topic and number. For looking at only."""
-        return self._partitions.live
-
-    @property
-    def counters(self) -> Counters:
-        """What happened so far, in numbers."""
-        return self.outcomes.counters
-
-    @property
     def unsettled(self) -> int:
         """Records that have no outcome yet."""
         return self.accumulator.unsettled
@@ -474,10 +454,6 @@ class ProducerCore:
     def knows_cluster(self) -> bool:
         """Whether metadata has been answered."""
         return self.metadata.refreshed_at is not None
-
-    def link_of(self, state: PartitionState) -> Link | None:
-        """Return the connection that a partition is written on, if it is open."""
-        return self._partitions.link_of(state)
 
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Why no broker can be reached, once every bootstrap address was tried in vain."""

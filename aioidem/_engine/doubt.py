@@ -136,16 +136,14 @@ class DoubtResolution:
             ReadBack(link.link_id, token, state.topic, state.topic_id, state.partition, offset)
         )
 
-    def on_read_back(self, link_id: int, token: int, answer: ReadBackAnswer, now: float) -> None:
+    def on_read_back(
+        self, link: Link, state: PartitionState, answer: ReadBackAnswer, now: float
+    ) -> None:
         """Handle a page of the log.
 
         Raises:
             ProtocolError: its batches are malformed; the driver closes the connection.
         """
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None or answered.request.subject is None:
-            return
-        link, state = answered.link, answered.request.subject
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
             if answer.error_code in RETRIABLE_TOPIC_ERRORS:
@@ -169,12 +167,10 @@ class DoubtResolution:
 
     # -- DescribeProducers
 
-    def on_producers(self, link_id: int, token: int, answer: ProducersAnswer, now: float) -> None:
+    def on_producers(
+        self, link: Link, state: PartitionState, answer: ProducersAnswer, now: float
+    ) -> None:
         """Note what a leader knows of our producer id; after a refusal it is not asked again."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None or answered.request.subject is None:
-            return
-        link, state = answered.link, answered.request.subject
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
             link.note_producers(worth_asking=answer.error_code in RETRIABLE_TOPIC_ERRORS)

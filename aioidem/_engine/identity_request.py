@@ -12,6 +12,7 @@ from aioidem import errors
 from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.idempotence import IdentityLedger, IdentityState
+from aioidem._engine.links import Link
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.request_ledger import RequestLedger
 from aioidem._engine.requests import RequestKind
@@ -100,17 +101,14 @@ class IdentityRequest:
         self._requests.add(InitProducerId(link.link_id, token))
 
     def on_answer(
-        self, link_id: int, token: int, answer: ProducerIdAnswer, now: float
+        self, link: Link, answer: ProducerIdAnswer, now: float
     ) -> errors.KafkaError | None:
         """Note what the broker says; a success without an id counts as a failure.
 
         Returns:
             Why everything that waits is to be ended; None when it may go on waiting.
         """
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None:
-            return None
-        answered.link.throttle(answer.throttle_ms, now)
+        link.throttle(answer.throttle_ms, now)
         code = answer.error_code
         if code == ErrorCode.none and answer.producer_id >= 0 and answer.producer_epoch >= 0:
             self._identity.grant(answer.producer_id, answer.producer_epoch)

@@ -14,7 +14,7 @@ from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.request_ledger import RequestLedger
-from aioidem._engine.requests import RequestKind
+from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import AskCluster, FetchMetadata
 from aioidem._engine.transactions import Transactions
 from aioidem._protocol.metadata import MetadataUpdate
@@ -87,14 +87,8 @@ class MetadataRequests:
                 token = self._requests.register(link, RequestKind.CLUSTER, now)
                 self._requests.add(AskCluster(link.link_id, token))
 
-    def on_cluster(self, link_id: int, token: int, cluster_id: str | None, now: float) -> None:
-        """Note which cluster a connection leads to."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is not None:
-            self._identify(answered.link, cluster_id)
-
-    def _identify(self, link: Link, cluster_id: str | None) -> bool:
-        """Note where a connection leads to; whether that is the known cluster."""
+    def on_cluster(self, link: Link, cluster_id: str | None) -> bool:
+        """Note which cluster a connection leads to; whether that is the known one."""
         view = self._cluster
         if view.cluster_id is None:
             view.learn_id(cluster_id)
@@ -108,19 +102,15 @@ class MetadataRequests:
 
     def on_metadata(
         self,
-        link_id: int,
-        token: int,
+        link: Link,
+        request: Outstanding,
         update: MetadataUpdate,
         now: float,
         merge: MetadataMerge | None = None,
     ) -> None:
         """Handle an answer; `merge` is what `merge_of` gave for it."""
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None:
-            return
-        link, request = answered
         link.throttle(update.throttle_ms, now)
-        if not self._identify(link, update.cluster_id):
+        if not self.on_cluster(link, update.cluster_id):
             self._metadata.failed(now)
             return
         # What nobody asked about is not kept: a broker could name new topics with each answer.

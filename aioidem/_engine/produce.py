@@ -214,17 +214,13 @@ class ProduceRequests:
     # -- answers -----------------------------------------------------------------------------------
 
     def on_answer(
-        self, link_id: int, token: int, answer: ProduceAnswer, now: float
+        self, link: Link, request: Outstanding, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
         """Handle the answer to a Produce request.
 
         Returns:
             An error when it can not be one to this request; its connection is to be closed.
         """
-        answered = self._requests.answered(link_id, token, now)
-        if answered is None:
-            return None
-        link, request = answered
         link.throttle(answer.throttle_ms, now)
         if request.version >= PRODUCE_WITH_WINDOW:
             self._hear_v14(link, answer, now)
@@ -329,9 +325,9 @@ class ProduceRequests:
 
     def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
         """Settle a request under acks=0 as UNKNOWN: no answer will come."""
-        answered = self._requests.withdrawn(link_id, token)
-        if answered is not None:
-            for state, batch in answered.request.entries.values():
+        withdrawn = self._requests.withdrawn(link_id, token)
+        if withdrawn is not None:
+            for state, batch in withdrawn[1].entries.values():
                 state.on_unanswered(batch, now, self._effects)
 
     def on_lost(self, request: Outstanding, *, written: bool, now: float) -> None:

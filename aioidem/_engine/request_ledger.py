@@ -6,8 +6,6 @@ to a request that is not (or no longer) outstanding there is ignored.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from aioidem._engine.batch_limits import BatchLimit
 from aioidem._engine.connections import Connections
 from aioidem._engine.links import Link
@@ -15,14 +13,7 @@ from aioidem._engine.partition import PartitionState
 from aioidem._engine.requests import Outstanding, RequestKind
 from aioidem._engine.steps import CloseLink, Step
 
-__all__ = ["Answered", "RequestLedger"]
-
-
-class Answered(NamedTuple):
-    """A request that an answer belongs to, and the connection it came over."""
-
-    link: Link
-    request: Outstanding
+__all__ = ["RequestLedger"]
 
 
 class RequestLedger:
@@ -88,14 +79,26 @@ class RequestLedger:
         link.add(Outstanding(token, kind, now, subject=subject, topic_limit=topic_limit))
         return token
 
-    def answered(self, link_id: int, token: int, now: float) -> Answered | None:
-        """Take out the request that was answered; None: nothing such is outstanding."""
-        link = self._connections.links.get(link_id)
-        request = None if link is None else link.take(token, now)
-        return None if link is None or request is None else Answered(link, request)
+    def answered(self, link_id: int, token: int, now: float) -> tuple[Link, Outstanding] | None:
+        """Take out the request that was answered, with its connection.
 
-    def withdrawn(self, link_id: int, token: int) -> Answered | None:
-        """Take out a request that was never written, or expects no answer."""
+        Returns:
+            None when no such request is outstanding there.
+        """
         link = self._connections.links.get(link_id)
-        request = None if link is None else link.withdraw(token)
-        return None if link is None or request is None else Answered(link, request)
+        if link is None:
+            return None
+        request = link.take(token, now)
+        return None if request is None else (link, request)
+
+    def withdrawn(self, link_id: int, token: int) -> tuple[Link, Outstanding] | None:
+        """Take out a request that was never written, or expects no answer, with its connection.
+
+        Returns:
+            None when no such request is outstanding there.
+        """
+        link = self._connections.links.get(link_id)
+        if link is None:
+            return None
+        request = link.withdraw(token)
+        return None if request is None else (link, request)

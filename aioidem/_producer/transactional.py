@@ -77,7 +77,7 @@ class TransactionCalls:
                 `TransactionalIdAuthorizationFailed` or `InvalidTransactionTimeout`.
         """
         transactions = self._transactional()
-        self._coordination.init(transactions)
+        self._coordination.init()
         await self._until(
             lambda: transactions.state is not TransactionState.INITIALISING,
             timeout,
@@ -100,7 +100,7 @@ class TransactionCalls:
         """
         transactions = self._transactional()
         await self._until(lambda: transactions.state not in _BETWEEN, None, "begin_transaction")
-        self._coordination.begin(transactions)
+        self._coordination.begin()
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """Deliver every record of the transaction, then commit it.
@@ -118,7 +118,7 @@ class TransactionCalls:
                 committed.
         """
         transactions = self._transactional()
-        outcome = self._coordination.commit(transactions)
+        outcome = self._coordination.commit()
         await self._until(
             lambda: outcome.committed is not None or transactions.state not in _COMMITTING,
             timeout,
@@ -141,7 +141,7 @@ class TransactionCalls:
             KafkaError: A fatal error has ended the producer.
         """
         transactions = self._transactional()
-        outcome = self._coordination.abort(transactions)
+        outcome = self._coordination.abort()
         await self._until(
             lambda: (
                 outcome.committed is not None or transactions.state is not TransactionState.ABORTING
@@ -279,7 +279,7 @@ class TransactionCalls:
         if self.config.transactional_id is None:
             return
         with suppress(errors.KafkaError):
-            self._coordination.abort(transactions)
+            self._coordination.abort()
         self._sender.wakeup.set()
         with anyio.move_on_after(self.config.max_block):
             await self._sender.until(

@@ -706,18 +706,18 @@ class Rig:
         return identity.producer_id, identity.epoch
 
     def begin(self) -> Rig:
-        self.core.coordination.begin(self.transactions)
+        self.core.coordination.begin()
         self.added.clear()
         self.poll()
         return self
 
     def commit(self) -> TransactionOutcome:
-        outcome = self.core.coordination.commit(self.transactions)
+        outcome = self.core.coordination.commit()
         self.poll()
         return outcome
 
     def abort(self) -> TransactionOutcome:
-        outcome = self.core.coordination.abort(self.transactions)
+        outcome = self.core.coordination.abort()
         self.poll()
         return outcome
 

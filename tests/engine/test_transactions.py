@@ -1427,7 +1427,7 @@ def test_a_transactional_id_that_is_not_ours_is_told_and_may_be_asked_for_again(
         assert not calls(rig, before)
         rig.hold = ()
         rig.transactions.init()
-        rig.core.coordination.init(rig.transactions)
+        rig.core.coordination.init()
         rig.tick(1.0)
         a_whole_transaction(rig)
 

@@ -541,11 +541,10 @@ def culprits_of_a_batch_in_doubt_are_failed(patch: Patch) -> None:
 def acked_from_describe_producers_alone(patch: Patch) -> None:
     told = DoubtResolution.on_producers
 
-    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._links.get(link_id)
-        request = None if link is None else link.outstanding.get(token)
-        state = None if request is None else request.subject
-        if state is not None and state.ledger.identity is not None:
+    def naive(
+        self: DoubtResolution, link: Link, state: PartitionState, answer: Any, now: float
+    ) -> None:
+        if state.ledger.identity is not None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
             stored = known is not None and any(b.wire_last == known[1] for b in state.unresolved)
             for batch in list(state.unresolved) if stored and known is not None else []:
@@ -553,7 +552,7 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
                     state._settle_ack(batch, -1, self._effects, None)
                 if batch.wire_last == known[1]:
                     break
-        told(self, link_id, token, answer, now)
+        told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)
 
@@ -562,18 +561,17 @@ def acked_from_describe_producers_alone(patch: Patch) -> None:
 def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None:
     told = DoubtResolution.on_producers
 
-    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._links.get(link_id)
-        request = None if link is None else link.outstanding.get(token)
-        state = None if request is None else request.subject
-        if state is not None and state.ledger.identity is not None and not answer.error_code:
+    def naive(
+        self: DoubtResolution, link: Link, state: PartitionState, answer: Any, now: float
+    ) -> None:
+        if state.ledger.identity is not None and not answer.error_code:
             last = answer.last_sequences.get(state.ledger.identity.producer_id, (0, -1))[1]
             for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                 if batch.wire_base > last:
                     batch.persistence = Persistence.REJECTED
                     state._fail(batch, _timeout(), self._effects)
                     state._give_up_numbers(self._effects)
-        told(self, link_id, token, answer, now)
+        told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)
 
@@ -582,18 +580,17 @@ def not_written_because_describe_producers_did_not_show_it(patch: Patch) -> None
 def epoch_of_describe_producers_ignored(patch: Patch) -> None:
     told = DoubtResolution.on_producers
 
-    def naive(self: DoubtResolution, link_id: int, token: int, answer: Any, now: float) -> None:
-        link = self._links.get(link_id)
-        request = None if link is None else link.outstanding.get(token)
-        state = None if request is None else request.subject
-        if state is not None and state.ledger.identity is not None:
+    def naive(
+        self: DoubtResolution, link: Link, state: PartitionState, answer: Any, now: float
+    ) -> None:
+        if state.ledger.identity is not None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
             if known is not None and known[0] != state.ledger.identity.epoch:
                 # "The broker is past it, so it has it."
                 for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
                         state._settle_ack(batch, -1, self._effects, None)
-        told(self, link_id, token, answer, now)
+        told(self, link, state, answer, now)
 
     patch(DoubtResolution, "on_producers", naive)
 
