@@ -37,15 +37,14 @@ from aioidem._engine.memory import ByteBudget
 from aioidem._engine.metadata import MetadataRefresher
 from aioidem._engine.metadata_merge import MetadataMerge
 from aioidem._engine.metadata_requests import MetadataRequests
-from aioidem._engine.no_transactions import NoCoordination, NoTransactions
+from aioidem._engine.no_transactions import NoCoordination, transactions_of
 from aioidem._engine.outcomes import Outcomes
 from aioidem._engine.partition import PartitionState
 from aioidem._engine.partitions import Partitions
 from aioidem._engine.produce import ProduceRequests
 from aioidem._engine.record_accumulator import RecordAccumulator
 from aioidem._engine.request_ledger import RequestLedger
-from aioidem._engine.requests import Entry, RequestKind
-from aioidem._engine.transactions import Transactions
+from aioidem._engine.requests import RequestKind
 
 __all__ = ["ProducerCore"]
 
@@ -70,7 +69,7 @@ class ProducerCore:
         self.connections = Connections(config, random)
         self.identity = IdentityLedger()
         self.metadata = MetadataRefresher(config.metadata_max_age, backoff())
-        self.transactions = self._made_transactions(backoff())
+        self.transactions = transactions_of(config, self.identity, backoff())
         self.outcomes = Outcomes(self.budget, self.transactions)
         self.counters = self.outcomes.counters
         self._requests = RequestLedger(self.connections)
@@ -131,7 +130,7 @@ class ProducerCore:
             self.outcomes,
             self._effects,
         )
-        self._produce = ProduceRequests(
+        self.produce = ProduceRequests(
             config,
             self.cluster,
             self.connections,
@@ -163,17 +162,10 @@ class ProducerCore:
             self._requests,
             self._home,
             self.transactions,
-            self._produce,
+            self.produce,
             self.metadata,
             self._identity_request,
         )
-
-    def _made_transactions(self, backoff: Backoff) -> Transactions:
-        if self.config.transactional_id is None:
-            return NoTransactions(self.identity, backoff)
-        transactions = Transactions(self.config.transactional_id, self.identity, backoff)
-        transactions.init()
-        return transactions
 
     # -- the order of a poll -----------------------------------------------------------------------
 
@@ -209,7 +201,7 @@ class ProducerCore:
         self._metadata_requests.ask_clusters(now)
         self._identity_request.ask(now)
         self.coordination.call(now)
-        self._produce.send(active, now)
+        self.produce.send(active, now)
         self.coordination.call(now)  # for partitions that are to be added first
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
@@ -279,7 +271,7 @@ class ProducerCore:
         link, request = answered
         match step:
             case steps.SendProduce():
-                odd = self._produce.on_answer(link, request, answer, now)
+                odd = self.produce.on_answer(link, request, answer, now)
                 if odd is not None:
                     self._lost.drop(link, odd, now)
                 return odd
@@ -391,13 +383,6 @@ class ProducerCore:
         if link is not None:
             link.progress(now)
 
-    def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
-        """Note that a Produce request under acks=0 was given to the socket.
-
-        No answer will come: its outcome is UNKNOWN.
-        """
-        self._produce.on_written_unanswered(link_id, token, now)
-
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
         """Note that an answer to Produce could not be decoded; the driver closes the connection.
 
@@ -458,11 +443,3 @@ class ProducerCore:
     def bootstrap_failure(self) -> errors.KafkaError | None:
         """Why no broker can be reached, once every bootstrap address was tried in vain."""
         return None if self.knows_cluster else self.connections.bootstrap_failure()
-
-    def observe(self) -> None:
-        """Keep each batch that is sent for `take_dispatched`."""
-        self._produce.observe()
-
-    def take_dispatched(self) -> list[Entry]:
-        """Return the batches that were sent since the last call; none unless they are observed."""
-        return self._produce.take_dispatched()

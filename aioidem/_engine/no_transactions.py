@@ -7,12 +7,30 @@ engine asks whether there are transactions.
 from __future__ import annotations
 
 from aioidem import errors
+from aioidem._config import ProducerConfig
 from aioidem._engine.backoff import Backoff
 from aioidem._engine.coordination import Coordination
 from aioidem._engine.idempotence import IdentityLedger
 from aioidem._engine.transactions import Call, Transactions, TransactionState
 
-__all__ = ["NoCoordination", "NoTransactions"]
+__all__ = ["NoCoordination", "NoTransactions", "transactions_of"]
+
+
+def transactions_of(
+    config: ProducerConfig, identity: IdentityLedger, backoff: Backoff
+) -> Transactions:
+    """Return a producer's transactions, which ask for an identity; or what stands in their place.
+
+    Args:
+        config: validated options.
+        identity: gets what coordinators grant.
+        backoff: between attempts at a call.
+    """
+    if config.transactional_id is None:
+        return NoTransactions(identity, backoff)
+    transactions = Transactions(config.transactional_id, identity, backoff)
+    transactions.init()
+    return transactions
 
 
 class NoTransactions(Transactions):

@@ -324,7 +324,13 @@ class ProduceRequests:
         )
 
     def on_written_unanswered(self, link_id: int, token: int, now: float) -> None:
-        """Settle a request under acks=0 as UNKNOWN: no answer will come."""
+        """Settle a request under acks=0 as UNKNOWN: it was given to the socket, and has no answer.
+
+        Args:
+            link_id: where it was written.
+            token: of the request.
+            now: seconds.
+        """
         withdrawn = self._requests.withdrawn(link_id, token)
         if withdrawn is not None:
             for state, batch in withdrawn[1].entries.values():

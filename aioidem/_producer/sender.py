@@ -167,9 +167,10 @@ class Sender:
     ) -> None:
         self._wall_clock = wall_clock
         self._observer = observer
-        if observer is not None:
-            core.observe()
         self._core = core
+        self._produce = core.produce
+        if observer is not None:
+            self._produce.observe()
         self._config = config
         self._connector = secured(limited(connector, config), config)
         self.sasl = sasl_client(config)
@@ -247,7 +248,7 @@ class Sender:
         What is too much for this turn of the loop is left to the next one.
         """
         if self._observer is not None:
-            for entry in self._core.take_dispatched():
+            for entry in self._produce.take_dispatched():
                 self._observer.on_dispatched(entry)
         if not self.settled.tell():
             self.wakeup.set()
@@ -511,7 +512,7 @@ class Sender:
         self._core.on_progress(channel.link_id, now)
         while channel.unanswered and channel.connection.started(channel.unanswered[0][0]):
             _, token = channel.unanswered.popleft()
-            self._core.on_written_unanswered(channel.link_id, token, now)
+            self._produce.on_written_unanswered(channel.link_id, token, now)
             self.wakeup.set()
 
     def _lost(

@@ -550,7 +550,7 @@ def test_without_acknowledgements_a_written_record_is_unknown_without_an_error()
     rig.send(3)
     for request in rig.outstanding():
         rig.finish(request)
-        rig.core.on_written_unanswered(request.link.link_id, request.step.token, rig.now)
+        rig.core.produce.on_written_unanswered(request.link.link_id, request.step.token, rig.now)
     rig.poll()
     assert rig.statuses == [UNKNOWN] * 3
     assert all(o.error is None for o in rig.outcomes)
