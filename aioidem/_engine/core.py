@@ -7,8 +7,7 @@ what happened to connections. Whoever drives the engine resolves `take_settled()
 
 A record's way: `RecordAccumulator.append` queues it; `RecordAccumulator.drain` puts it into a
 batch, which `ProduceRequests.send` puts into a request; `ProduceRequests.on_answer` gives the
-partition's answer to its `PartitionState`, which reports the outcome through
-`Effects.settle` to `Outcomes`.
+partition's answer to its `PartitionState`, which reports the outcome to `Outcomes`.
 """
 
 from __future__ import annotations

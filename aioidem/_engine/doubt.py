@@ -109,7 +109,7 @@ class DoubtResolution:
     def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
         """Put the question that a partition has to its leader, if it has one."""
         if state.wants_producers and link.admits(now):
-            state.ask_producers()
+            state.recovery.ask()
             token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
             self._requests.add(AskProducers(link.link_id, token, state.topic, state.partition))
         elif state.wants_read_back and link.admits(now) and now >= state.retry_at:

@@ -33,6 +33,7 @@ from aioidem._engine.classify import Action, Disposition
 from aioidem._engine.effects import Effects
 from aioidem._engine.first_ack_gate import FirstAckGate
 from aioidem._engine.idempotence import ProducerIdentity, SequenceLedger, wire_sequence
+from aioidem._engine.log_position import LogPosition
 from aioidem._engine.partition_queue import PartitionQueue
 from aioidem._engine.read_back import ReadBack, WrittenBatch
 from aioidem._engine.record import PendingRecord, Settlement
@@ -73,15 +74,13 @@ class PartitionState:
         "_resend",
         "_retry",
         "_skipped",
-        "_told",
         "_transactional",
-        "acked_offset",
-        "acked_ordinal",
         "bump_wanted",
         "disowned",
         "gate",
         "idempotent",
         "ledger",
+        "log",
         "next_ordinal",
         "outstanding",
         "partition",
@@ -127,10 +126,7 @@ class PartitionState:
         self.bump_wanted = False
         # Why its producer id is not ours; None while it is.
         self.disowned: errors.KafkaError | None = None
-        self.acked_offset = -1
-        self.acked_ordinal = -1
-        # The newest batch whose offset showed a data loss: gaps below it belong to the same loss.
-        self._told = -1
+        self.log = LogPosition()
         self.suspicion = Suspicion()
         self._evidence = RetentionEvidence()
         # KIP-758 mode: the span of sequences that binds instead of the window; None otherwise.
@@ -318,7 +314,7 @@ class PartitionState:
             )
             batch.renumber(identity, base, stamp, ordinal)
         self.next_ordinal = len(self.unresolved)
-        self.acked_ordinal = self._told = -1
+        self.log.renumber()
 
     def enlist(self, batch: Batch) -> None:
         """Append a batch that was just sealed."""
@@ -368,15 +364,14 @@ class PartitionState:
         """
         self.outstanding -= 1
         attempt = batch.attempt
-        if batch.ordinal > self.acked_ordinal and 0 <= answer.base_offset <= self.acked_offset:
-            out.data_loss(self.where, f"offset {answer.base_offset} came after {self.acked_offset}")
-            self.acked_offset = answer.base_offset + batch.count - 1  # reported once
-            self._told = batch.ordinal
+        if self.log.contradicts(batch, answer.base_offset):
+            out.data_loss(self.where, f"offset {answer.base_offset} came after {self.log.offset}")
+            self.log.accept_loss(batch, answer.base_offset)
             if attempt is not None:
                 attempt.disbelieve()  # it is another log, whatever that leader has shown before
         if batch.settled:
             self._note_recognised(batch, now, out)
-            self._remember(batch, answer.base_offset)
+            self.log.reach(batch, answer.base_offset)
             return  # given up meanwhile; where it lies still tells whether a later answer fits
         self.suspicion.acked(batch.max_timestamp_ms, answer.log_append_time_ms)
         below = self.unresolved[: self.unresolved.index(batch)]
@@ -395,7 +390,7 @@ class PartitionState:
             )
 
     def _note_recognised(self, batch: Batch, now: float, out: Effects) -> None:
-        self._evidence.recognised(batch, self.acked_ordinal - batch.ordinal + 1)
+        self._evidence.recognised(batch, self.log.ordinal - batch.ordinal + 1)
         self._judge_memory(now, out)
 
     def _judge_memory(self, now: float, out: Effects) -> None:
@@ -442,7 +437,7 @@ class PartitionState:
         rejected = [b for b in below if b.state is not BatchState.IN_FLIGHT and not b.in_doubt]
         if not rejected and (self._skipped is None or self._skipped >= acked.base):
             return False
-        if (rejected[-1] if rejected else acked).ordinal > self._told:
+        if not self.log.is_explained(rejected[-1] if rejected else acked):
             out.data_loss(self.where, "a later batch was accepted over a rejected one")
         for batch in rejected:
             self._fail(batch, errors.OutOfOrderSequenceNumber(), out)
@@ -781,10 +776,6 @@ class PartitionState:
         """Whether DescribeProducers should be asked now."""
         return self.recovery.rung is Rung.ASKING and not self.recovery.asked
 
-    def ask_producers(self) -> None:
-        """DescribeProducers is being asked."""
-        self.recovery.ask()
-
     def on_producers(self, last_sequence: tuple[int, int] | None) -> None:
         """Note what DescribeProducers says of our producer id.
 
@@ -814,7 +805,7 @@ class PartitionState:
 
     def begin_read_back(self) -> int | None:
         """Where to start reading: behind the last acknowledged offset; None when there is none."""
-        return self.read_back.begin(self.acked_offset)
+        return self.read_back.begin(self.log.offset)
 
     def on_read_back(
         self, page: Sequence[WrittenBatch], high_watermark: int, out: Effects
@@ -904,7 +895,7 @@ class PartitionState:
         batch.learn(Evidence.PROVED, 0.0)
         batch.move(BatchEvent.ACK)
         self.unresolved.remove(batch)
-        self._remember(batch, base_offset)
+        self.log.reach(batch, base_offset)
         out.settle(
             Settlement(
                 self.topic,
@@ -916,12 +907,6 @@ class PartitionState:
                 log_start_offset=-1 if answer is None else answer.log_start_offset,
             )
         )
-
-    def _remember(self, batch: Batch, base_offset: int) -> None:
-        """Note that the leader has this batch, and where, if it has named an offset."""
-        self.acked_ordinal = max(self.acked_ordinal, batch.ordinal)
-        if base_offset >= 0:
-            self.acked_offset = max(self.acked_offset, base_offset + batch.count - 1)
 
     def _fail(self, batch: Batch, error: errors.KafkaError, out: Effects) -> None:
         """NOT_WRITTEN: it was never written, or every attempt was refused before the append."""
@@ -980,10 +965,6 @@ class PartitionState:
             self.settle_records(queued, DeliveryStatus.NOT_WRITTEN, error, out)
         for batch in list(self.unresolved):
             self._end(batch, error, out)
-
-    def close_gate(self) -> None:
-        """Shut the gate at the start of a transaction: the leader shows anew what it knows."""
-        self.gate.close()
 
     def abort(self, error: errors.KafkaError, doubt: DeliveryStatus | None, out: Effects) -> None:
         """Settle what is not outstanding: its transaction is aborted, or will be.

@@ -113,7 +113,7 @@ class Partitions:
         self._gated = gated
         for state in self.live.values():
             state.need_gate(needed=gated)
-            state.close_gate()
+            state.gate.close()
 
     def expire(self, now: float) -> None:
         """Settle what is past its deadline, and drop retired partitions that are done."""

@@ -150,7 +150,7 @@ def _partition(core: ProducerCore, state: PartitionState) -> PartitionStatistics
         leader_epoch=-1 if view is None else view.leader_epoch,
         producer_epoch=-1 if identity is None else identity.epoch,
         next_sequence=state.ledger.next,
-        acked_offset=state.acked_offset,
+        acked_offset=state.log.offset,
     )
 
 

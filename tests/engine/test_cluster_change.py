@@ -263,7 +263,7 @@ def test_nothing_learned_from_one_cluster_is_used_in_the_next() -> None:
     rig.settle_down()
     state = rig.state()
     assert rig.statuses == [ACKED] * 22
-    assert state.acked_offset == 0
+    assert state.log.offset == 0
     assert state.window.limit == 5
     assert rig.core.counters.data_loss_events == 0
 
