@@ -1,1 +1,4 @@
-"""The whole producer against the embedded cluster. A package, so that its files share `tools`."""
+"""Tests of the whole producer against the embedded cluster.
+
+The folder is a package, so that its files share `tools`.
+"""

@@ -1,11 +1,11 @@
-"""Worlds a test of the whole producer runs in.
+"""The worlds that a test of the whole producer can run in.
 
-"virtual" is trio on a clock that jumps whenever every task waits, with brokers in memory: a minute
-of protocol time takes a millisecond, and the same test gives the same instants every time. It is
-the default. The others are the real loops over TCP; a test asks for them with `EVERY_WORLD` or
-`REAL_LOOPS` of `tools`.
+The default, "virtual", is trio on a clock that jumps ahead whenever every task waits, with brokers
+in memory: a minute of protocol time takes a millisecond, and every run of a test sees the same
+instants. The other worlds are the real event loops over TCP; a test asks for them with
+`EVERY_WORLD` or `REAL_LOOPS` of `tools`.
 
-Invariant: a component that is missing is skipped with a reason, but on CI it fails the test.
+Invariant: a test whose event loop is not installed is skipped with a reason, but on CI it fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Run the test on the event loop of its world."""
+    """Return the event loop of the test's world, as anyio's pytest plugin wants it."""
     world = getattr(request, "param", "virtual")
     if world == "virtual":
         return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
@@ -37,5 +37,5 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 def transport(anyio_backend: tuple[str, dict[str, Any]]) -> Literal["tcp", "memory"]:
-    """How the brokers of this world are reached: the virtual clock must not wait for sockets."""
+    """Return how brokers are reached in this world; the virtual clock must not wait for sockets."""
     return "memory" if "clock" in anyio_backend[1] else "tcp"

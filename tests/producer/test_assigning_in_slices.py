@@ -1,7 +1,7 @@
 """Records that waited for metadata get partitions some thousand per turn of the loop.
 
-Call order is kept, and records that come meanwhile are behind them. Turns are counted and no time
-is measured (benchmarks/hostile_answers.py does that).
+Call order is kept, and records that come meanwhile follow. The test counts turns and measures no
+time (benchmarks/hostile_answers.py does that).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ KEYS = 11
 
 
 class Turns:
-    """Counts the turns of the loop, and the partitioner's calls in each of them."""
+    """A counter of the loop's turns, and of the partitioner's calls in each turn."""
 
     def __init__(self) -> None:
         self.now = 0
         self.calls: Counter[int] = Counter()
 
     async def run(self) -> None:
-        """Count until cancelled."""
+        """Count turns until cancelled."""
         while True:
             self.now += 1
             await anyio.lowlevel.checkpoint()
@@ -67,7 +67,7 @@ async def test_no_turn_of_the_loop_assigns_more_than_a_slice_and_keys_keep_their
                 tasks.cancel_scope.cancel()
         assert counts.acked <= MANY + 100
         assert producer.statistics().records_acked == MANY + 100
-        # Before anybody else has his turn: the answer's own slice, and that of the poll after it.
+        # Two slices can be assigned in one turn: the answer's own and that of the poll after it.
         assert max(turns.calls.values()) <= 2 * SLICE
         assert turns.calls.total() == MANY + 100
         for partition in range(3):

@@ -1,7 +1,7 @@
 """Bad input is a clear typed error at the call, before a sequence is taken.
 
-After each refusal the producer is as it was: nothing queued, no number taken, no byte of the buffer
-held, and the next record arrives with the next sequence.
+After each refusal the producer is as it was: it has nothing queued, no number is taken, no byte of
+the buffer is held, and the next record is stored with the next sequence.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_an_unknown_illegal_or_contradictory_option_is_refused_at_the_call_and_n
 ) -> None:
     with pytest.raises(errors.ConfigError, match=named) as caught:
         Producer("localhost:9092", **options)
-    # Which one, and either its value or what it should have been.
+    # The message names the option and, unless it is unknown, its value.
     assert str(next(iter(options.values()))) in str(caught.value) or "unknown" in str(caught.value)
     assert isinstance(caught.value, ValueError)
 
@@ -102,7 +102,7 @@ def test_config_and_options_together_are_refused() -> None:
 
 @asynccontextmanager
 async def running(transport: Transport, **options: Any) -> AsyncIterator[Producer]:
-    """Run a producer that has sent two records; it can send a third when the block is over."""
+    """Run a producer that has sent two records; after the block it sends a third."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", partitions=1)
         async with producer_for(cluster, max_block=0.5, **options) as producer:
@@ -122,7 +122,7 @@ async def running(transport: Transport, **options: Any) -> AsyncIterator[Produce
 
 
 class NotBytes:
-    """Bytes-like to nobody."""
+    """An object that is not bytes-like."""
 
 
 def _wrong(*records: tuple[dict[str, Any], Any, str]) -> list[Any]:
@@ -180,7 +180,7 @@ BAD_RECORDS = _wrong(
 async def test_a_bad_record_is_refused_at_the_call_before_a_sequence_is_taken(
     transport: Transport, record: dict[str, Any], error: Any, message: str
 ) -> None:
-    """What cannot be serialised never gets into a request (franz-go c733b9d)."""
+    """A record that cannot be serialised never gets into a request (franz-go c733b9d)."""
     arguments = {"topic": "t", "value": b"v"} | record
     async with running(transport) as producer:
         with pytest.raises(error, match=message):
@@ -236,7 +236,10 @@ async def test_send_many_with_a_bad_value_in_the_middle_says_which_records_were_
 @pytest.mark.anyio
 @bounded(10)
 async def test_a_record_too_large_for_the_topic_fails_alone(transport: Transport) -> None:
-    """The broker's own limit is known to nobody before: refused there, and nothing after it."""
+    """A record that is too large for its topic is refused by the broker and fails alone.
+
+    The producer cannot know the limit of the topic before.
+    """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", configs={"max.message.bytes": "500"})
         async with producer_for(cluster) as producer:
@@ -270,14 +273,14 @@ Greet = Callable[[SocketStream], Awaitable[None]]
 
 
 async def says(stream: SocketStream, answer: bytes) -> None:
-    """Read what comes first and answer with these bytes."""
+    """Read the client's first bytes and answer with these bytes."""
     await stream.receive()
     if answer:
         await stream.send(answer)
 
 
 def sayer(answer: bytes) -> Greet:
-    """Return a server of one sentence."""
+    """Return a server that answers the first bytes with these bytes."""
 
     async def greet(stream: SocketStream) -> None:
         await says(stream, answer)
@@ -286,7 +289,7 @@ def sayer(answer: bytes) -> Greet:
 
 
 async def openssl(stream: SocketStream) -> None:
-    """OpenSSL's server: it does not understand the greeting and says nothing to that."""
+    """Serve as OpenSSL does, which cannot read a Kafka request and sends at most an alert."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(incoming, outgoing, server_side=True)
     incoming.write(await stream.receive())
@@ -297,11 +300,11 @@ async def openssl(stream: SocketStream) -> None:
 
 
 async def hangs_up(_stream: SocketStream) -> None:
-    """Serve a port that closes at once."""
+    """Serve a port that closes each connection at once."""
 
 
 STRANGERS = [
-    # Java's, and so Kafka's own TLS listener: a fatal alert, unexpected_message.
+    # Java's TLS listener, and so Kafka's own, sends a fatal alert, unexpected_message.
     pytest.param(sayer(b"\x15\x03\x03\x00\x02\x02\x0a"), errors.NotKafkaError, "TLS", id="TLS"),
     pytest.param(openssl, errors.NotKafkaError, "speaks TLS", id="OpenSSL"),
     pytest.param(
@@ -325,7 +328,7 @@ STRANGERS = [
 
 @asynccontextmanager
 async def stranger(greet: Greet) -> AsyncIterator[int]:
-    """Run a server on loopback that is no broker, and return its port."""
+    """Run a server on loopback that is no broker, and yield its port."""
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
@@ -397,7 +400,7 @@ async def test_each_bootstrap_address_has_its_reason() -> None:
 
 
 class Unreachable:
-    """A network that does not exist, or that swallows what is sent."""
+    """A network whose connections fail with an error, or hang if the error is ETIMEDOUT."""
 
     def __init__(self, number: int) -> None:
         self._error = OSError(number, os.strerror(number))
@@ -427,7 +430,7 @@ async def test_an_unreachable_network_and_silence_are_named(
 @pytest.mark.anyio
 @bounded(20)
 async def test_one_good_address_among_bad_ones_is_enough(transport: Transport) -> None:
-    """Whatever the order, and however the others fail."""
+    """One good bootstrap address is enough, in whatever order and however the others fail."""
     async with EmbeddedCluster(transport=transport) as cluster:
         good = cluster.bootstrap_servers
         bad = "127.0.0.1:1"

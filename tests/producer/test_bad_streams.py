@@ -42,13 +42,13 @@ PENDING, ACKED, NOT_WRITTEN, UNKNOWN = (
 
 
 def marked(number: int, topic: str = "t") -> bytes:
-    """Build a value that has its number at both ends: torn or foreign bytes show."""
+    """Build a value that has its number at both ends, so that torn or foreign bytes show."""
     word = b"%s%06d" % (topic.encode(), number)
     return word + b"." * 986 + word
 
 
 def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
-    """Assert that every outcome is true of the log, where nothing is twice or out of order."""
+    """Assert that every outcome is true of the log, which has no record twice or out of order."""
     order = list(deliveries)
     places = [order.index(value) for value in stored]
     assert places == sorted(set(places))
@@ -63,7 +63,7 @@ def check(deliveries: Mapping[bytes, Delivery], stored: list[Any]) -> None:
 
 
 class Stream(ByteStream):
-    """Another stream, to be changed in part."""
+    """A stream around another one, for subclasses that change some of its methods."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
@@ -117,7 +117,7 @@ class _Trickling(Stream):
 async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_bytes(
     step: int,
 ) -> None:
-    """A record that expires on a slow socket leaves no torn and no foreign bytes.
+    """A record that expires half-written on a slow socket leaves no torn and no foreign bytes.
 
     A buffer that is used again while the socket still writes it puts records where they do not
     belong (KAFKA-19012, KAFKA-17862, librdkafka dotnet#704).
@@ -167,10 +167,10 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
 async def test_a_broker_that_freezes_and_thaws_again_and_again_loses_nothing(
     frozen: float, thawed: float
 ) -> None:
-    """Nothing is lost or doubled by a broker frozen for 45 s and thawed for 20 s, repeatedly.
+    """A broker that freezes and thaws again and again loses and doubles no record.
 
-    What waits in the broker is carried out when it thaws, whether or not its connection is still
-    there (librdkafka #4134).
+    Requests that wait in the broker are carried out when it thaws, whether or not their connection
+    is still there (librdkafka #4134).
     """
     period = frozen + thawed
 
@@ -249,7 +249,10 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
     nth: int, spoil: Callable[[bytes], bytes]
 ) -> None:
-    """What a connection owed is in doubt, is sent again and is stored once (KAFKA-4966)."""
+    """After a garbage answer the connection is closed, and its batches are resent and stored once.
+
+    See KAFKA-4966.
+    """
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
         garbler = Garbler(cluster.connector, nth, spoil)
@@ -267,7 +270,10 @@ async def test_an_answer_that_is_garbage_costs_its_connection_and_nothing_else(
 
 @bounded(120)
 async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush() -> None:
-    """confluent-kafka-python #2071 and #2154: a cleared buffer; no outcome before a flush."""
+    """Records that are buffered when a connection breaks are delivered without a flush.
+
+    confluent-kafka-python cleared its buffer (#2071), or gave no outcome before a flush (#2154).
+    """
     cut = 0
     queued: list[int] = []
 

@@ -1,8 +1,8 @@
-"""A record cancelled before it is queued is not sent; cancelled after, it still arrives.
+"""A record cancelled before it is queued is not sent; cancelled after, it is still delivered.
 
-Each await point of `send` on every loop, and nothing left to timing: the broker is held by its high
-watermark, and a cancellation comes from a callback at the very instant it is about. The producer
-must be none the worse for it: its buffer is whole again and the next record arrives.
+The tests cancel at each await point of `send`, on every event loop, and leave nothing to timing:
+the cluster holds the high watermark back, and a callback cancels at the very instant in question.
+The producer must go on unharmed: its buffer is free again, and the next record is delivered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.anyio, REAL_LOOPS]
 Transport = Literal["tcp", "memory"]
 
 VALUE = bytes(1000)
-# Room for one record of 1000 bytes and its frame, not for two.
+# This is room for one record of 1000 bytes and its overhead, not for two.
 ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
 
 
@@ -35,14 +35,15 @@ ONE_RECORD: dict[str, Any] = {"buffer_memory": 1500}
 async def running(
     transport: Transport, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """Run a producer that knows its topic, on a cluster that is silent until released."""
+    """Run a producer that knows its topic, on a cluster that answers no Produce until released."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         cluster.hold_high_watermark("t")
         async with producer_for(cluster, **options) as producer:
             await producer.partitions_for("t")
             yield cluster, producer
-            # None the worse: nothing holds on to the buffer, and what comes next arrives.
+            # The producer is unharmed: no record holds on to the buffer, and the next one is
+            # delivered.
             cluster.release_high_watermark("t")
             await producer.flush()
             assert producer.statistics().buffer_bytes_used == 0
@@ -54,7 +55,7 @@ async def running(
 
 
 async def stored(cluster: EmbeddedCluster, producer: Producer) -> list[Any]:
-    """Return what is in the log once everything is settled."""
+    """Return the values in the log once every record is settled."""
     cluster.release_high_watermark("t")
     await producer.flush()
     return stored_values(cluster)
@@ -96,7 +97,7 @@ async def test_cancelled_while_it_waits_for_room_it_is_not_sent(transport: Trans
 
 @bounded(10)
 async def test_cancelled_at_the_instant_it_gets_room_it_is_not_sent(transport: Transport) -> None:
-    """The room was granted and the task has not run since: it must be given back."""
+    """Room that was granted to a cancelled task which has not run since is given back."""
     async with running(transport, **ONE_RECORD) as (cluster, producer):
         first = producer.send_nowait("t", VALUE)
         async with anyio.create_task_group() as tasks:
@@ -110,7 +111,7 @@ async def test_cancelled_at_the_instant_it_gets_room_it_is_not_sent(transport: T
             tasks.start_soon(producer.send, "t", b"x" * 1000)
             await until(lambda: producer.statistics().buffer_waiters == 1)
             cluster.release_high_watermark("t")
-        # What the first record gave back was the second one's already.
+        # The room that the first record gave back was already granted to the second.
         assert used[0] > 0
         assert await stored(cluster, producer) == [VALUE]
 
@@ -174,7 +175,7 @@ async def test_cancelled_while_it_lingers_it_still_arrives(
 async def test_cancelled_while_it_is_in_flight_it_still_arrives(
     transport: Transport, send: Callable[[Producer], Coroutine[Any, Any, None]]
 ) -> None:
-    """franz-go #1217 and #930: its numbers are never given to another record."""
+    """A cancelled record's numbers are never given to another record (franz-go #1217 and #930)."""
     async with running(transport) as (cluster, producer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send, producer)
@@ -241,7 +242,7 @@ async def test_send_many_cancelled_halfway_sends_what_was_queued_and_no_more(
 async def test_a_task_of_asyncio_cancelled_the_native_way_keeps_the_same_promise(
     transport: Transport, anyio_backend_name: str
 ) -> None:
-    """`Task.cancel` and `wait_for`, as applications that know nothing of anyio use them."""
+    """Cancelling with asyncio's own `Task.cancel` has the same effect as with anyio's scopes."""
     if anyio_backend_name != "asyncio":
         return
     async with running(transport, **ONE_RECORD) as (cluster, producer):

@@ -1,6 +1,6 @@
-"""A producer that is carried to another cluster, and one whose producer id somebody else uses.
+"""A producer whose bootstrap name moves to another cluster, or whose producer id is used twice.
 
-Both clusters hand out the same producer ids, as clusters do. `Name` is the name by which the
+Both clusters hand out the same producer ids, as real clusters do. `Name` is the name by which the
 producer knows its bootstrap server: it leads to one cluster, and later to the other.
 """
 
@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {"request_timeout": 2.0, "delivery_timeout": 20.0}
 
 
 class Datum(NamedTuple):
-    """A record without a producer."""
+    """One record for `build_batch`."""
 
     value: bytes
     key: bytes | None = None
@@ -38,7 +38,7 @@ class Datum(NamedTuple):
 
 
 class Name:
-    """A connector to whichever cluster a name leads to at present."""
+    """A connector to the cluster that a name leads to at the time of connecting."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
@@ -49,7 +49,7 @@ class Name:
 
 @asynccontextmanager
 async def two_clusters(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, EmbeddedCluster]]:
-    """Two clusters that differ in nothing but their ids."""
+    """Run two clusters that differ in nothing but their ids."""
     async with AsyncExitStack() as stack:
         first, second = [
             await stack.enter_async_context(
@@ -64,7 +64,7 @@ async def two_clusters(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, E
 
 
 async def move(name: Name, to: EmbeddedCluster) -> None:
-    """Let the name lead elsewhere from now on, and end the cluster that it led to."""
+    """Let the name lead to another cluster, and stop the brokers of the one before."""
     before, name.cluster = name.cluster, to
     for broker in list(before.state.brokers):
         await before.stop_broker(broker)
@@ -72,7 +72,7 @@ async def move(name: Name, to: EmbeddedCluster) -> None:
 
 
 async def acknowledged(producer: Producer, value: bytes) -> bool:
-    """Send it, and wait for its outcome."""
+    """Send a value, and return whether it was acknowledged."""
     delivery = producer.send_nowait("t", value)
     try:
         await delivery
@@ -82,7 +82,7 @@ async def acknowledged(producer: Producer, value: bytes) -> bool:
 
 
 async def write(cluster: EmbeddedCluster, value: bytes, identity: tuple[int, int, int]) -> None:
-    """Write one record as a client would that has this producer id, epoch and sequence."""
+    """Write one record as a client with this producer id, epoch and sequence."""
     producer_id, epoch, sequence = identity
     batch = build_batch(
         [Datum(value)],
@@ -103,12 +103,12 @@ async def write(cluster: EmbeddedCluster, value: bytes, identity: tuple[int, int
 
 
 def missing(cluster: EmbeddedCluster, values: list[bytes]) -> list[bytes]:
-    """Those of the acknowledged values that the log does not hold."""
+    """Return the acknowledged values that the log does not hold."""
     return sorted(set(values) - set(stored_values(cluster)))
 
 
 def lose_the_answers(seen: RequestSeen) -> Action | None:
-    """Produce is appended, and nobody hears of it."""
+    """Let Produce requests be appended, and lose their answers."""
     return Drop(processed=True) if seen.api_key == PRODUCE else None
 
 
@@ -136,7 +136,10 @@ async def test_a_producer_carried_to_another_cluster_harms_nobody_there() -> Non
 
 @bounded(600)
 async def test_a_fenced_producer_takes_another_producer_id() -> None:
-    """What fences it is a client that kept its producer id when it was carried here."""
+    """A producer that is fenced without a transactional id requests another producer id.
+
+    It is fenced by a client that kept the same producer id when it came from another cluster.
+    """
     async with two_clusters() as (_, second), producer_for(second, **QUICK) as native:
         written = [v for v in numbered(3) if await acknowledged(native, v)]
         before = native.statistics().producer_id
@@ -150,7 +153,10 @@ async def test_a_fenced_producer_takes_another_producer_id() -> None:
 
 
 async def in_doubt_at(first: EmbeddedCluster, producer: Producer) -> list[Delivery]:
-    """One record is acknowledged; three are appended and not answered, two wait behind them."""
+    """Send one record that is acknowledged, three whose answers are lost, and two that wait.
+
+    Returns the deliveries of the last five.
+    """
     assert await acknowledged(producer, b"first")
     first.intercept(lose_the_answers)
     deliveries = [producer.send_nowait("t", value) for value in numbered(3)]
@@ -207,7 +213,7 @@ async def test_under_fail_nothing_goes_along_and_the_producer_ends() -> None:
 
 
 class Region(Name):
-    """A `Name` whose brokers can become black holes: an attempt to connect to them never ends."""
+    """A `Name` whose brokers can become silent: an attempt to connect to them never ends."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         super().__init__(cluster)
@@ -229,7 +235,10 @@ class Region(Name):
 async def test_a_region_that_falls_silent_is_left_though_records_wait_for_all_of_its_brokers(
     brokers: int,
 ) -> None:
-    """An attempt at one of them is always under way: the bootstrap is asked all the same."""
+    """The producer leaves silent brokers for its bootstrap while records wait for each of them.
+
+    Although an attempt to connect to a broker is always under way, the bootstrap is asked too.
+    """
     async with two_clusters(brokers=brokers) as (first, second):
         if brokers > 1:
             for cluster in (first, second):
@@ -243,7 +252,7 @@ async def test_a_region_that_falls_silent_is_left_though_records_wait_for_all_of
             name.cluster, name.silent = second, True
             deliveries = []
             for tick in range(60):
-                # Partitions that are not written in step: their connections end one by one.
+                # The partitions are not written in step, so their connections end one by one.
                 deliveries += [
                     producer.send_nowait("t", b"%d" % tick, partition=partition)
                     for partition in range(min(brokers, 1 + tick // 2))

@@ -42,7 +42,7 @@ async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
 ) -> None:
     """No send hangs after the producer's task was cancelled from outside (aiokafka #1039).
 
-    An application that cancels all its tasks at its end does so.
+    An application that cancels all its tasks at its end does that.
     """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
@@ -78,10 +78,10 @@ async def test_a_background_task_cancelled_by_somebody_else_hangs_nobody(
 
 @bounded(10)
 async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
-    """A thousand failed records have a thousand exceptions (aiokafka #246 and #444).
+    """Three thousand failed records have three thousand exceptions (aiokafka #246 and #444).
 
-    One exception that is raised a thousand times has a traceback that grows; a chain of callbacks,
-    one in the other, overflows the stack (aiokafka #711 and #409).
+    One exception that is raised a thousand times has a traceback that grows, and callbacks that are
+    nested in one another overflow the stack (aiokafka #711 and #409).
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
@@ -105,7 +105,10 @@ async def test_each_of_many_failed_records_has_an_error_of_its_own() -> None:
 async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody(
     transport: Transport,
 ) -> None:
-    """aiokafka #710: a CancelledError came out of the callback, and the sender died of it."""
+    """A caller that is cancelled inside a done callback does not end the sender (aiokafka #710).
+
+    In aiokafka a CancelledError came out of the callback, and the sender died of it.
+    """
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t")
         cluster.hold_high_watermark("t")
@@ -130,7 +133,11 @@ async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody
 @EVERY_WORLD
 @bounded(20)
 async def test_twenty_tasks_that_send_at_once_get_twenty_offsets(transport: Transport) -> None:
-    """platformatic/kafka #326: twenty acknowledged with one offset, one stored; KafkaJS #598."""
+    """Twenty tasks that send at once get twenty different offsets, and all records are stored.
+
+    In platformatic/kafka #326 twenty were acknowledged with one offset and one was stored; see also
+    KafkaJS #598.
+    """
     async with EmbeddedCluster(transport=transport, rtt=0.01, retain=20) as cluster:
         cluster.create_topic("t")
         offsets: list[int] = []
@@ -156,7 +163,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
 ) -> None:
     """A flush ends although the buffer is always full (franz-go #832, v1.17.1, #1348).
 
-    Those were a deadlock at the limit and lost wake-ups of a flush.
+    franz-go had a deadlock when the buffer was full, and lost wake-ups of a flush.
     """
     async with EmbeddedCluster(transport="memory", rtt=0.05) as cluster:
         cluster.create_topic("t")
@@ -186,7 +193,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
                     assert cluster.log_end_offset("t") > before, "whoever waits gets its turn"
                 tasks.cancel_scope.cancel()
             with anyio.fail_after(10.0):
-                # Nobody comes after the last of them: only room that is given back wakes them.
+                # No task comes after the last of these, so only room that is given back wakes them.
                 async with anyio.create_task_group() as last:
                     for _ in range(20):
                         last.start_soon(producer.send, "t", bytes(900))
@@ -197,7 +204,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
 
 @bounded(60)
 async def test_after_close_a_send_and_a_flush_say_so_and_hang_nowhere() -> None:
-    """Send and flush raise after close; in franz-go #1348 such a send made flush hang."""
+    """After close, send and flush raise; in franz-go #1348 such a send made flush hang."""
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         producer: Producer = producer_for(cluster)

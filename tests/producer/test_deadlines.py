@@ -1,8 +1,8 @@
-"""Nothing waits for ever: every wait of the producer ends within the time it was given.
+"""Every wait of the producer ends within the time that it was given.
 
-In virtual time, so that a deadline of a minute is tested to the millisecond in no time. What never
-answers comes in every shape: a broker that swallows produce requests, one that reads and says
-nothing, one that goes silent after bootstrap, one that is not there any more.
+The tests run in virtual time, so they check a deadline of a minute to the millisecond at once. The
+brokers are silent in every way: one swallows Produce requests, one reads and answers nothing, one
+falls silent after bootstrap, one is not there any more.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ LIMITS: dict[str, Any] = {
     "request_timeout": REQUEST,
     "max_block": MAX_BLOCK,
 }
-# Room for one record of 1000 bytes, and three quarters of it are not.
+# This is room for one record of 1000 bytes, but not for one and a quarter.
 ONE_RECORD: dict[str, Any] = {"buffer_memory": 1200}
-# The loop's own turns and the clock's rounding.
+# The turns of the event loop and the rounding of the clock, in seconds.
 SLACK = 0.05
 
 
 def swallow(seen: RequestSeen) -> Action | None:
-    """Produce requests are never carried out and never answered."""
+    """Drop Produce requests, so that they are neither carried out nor answered."""
     return Drop() if seen.api_key == PRODUCE else None
 
 
 def lose_the_answer(seen: RequestSeen) -> Action | None:
-    """Produce requests are carried out, and their answers lost."""
+    """Carry Produce requests out, and drop their answers."""
     return Drop(processed=True) if seen.api_key == PRODUCE else None
 
 
 def black_hole(_seen: RequestSeen) -> Action | None:
-    """Whatever is asked, nothing comes back."""
+    """Drop every request, whatever it asks."""
     return Drop()
 
 
@@ -62,7 +62,7 @@ SILENCES = pytest.mark.parametrize(
 async def running(
     silence: Interceptor, **options: Any
 ) -> AsyncIterator[tuple[EmbeddedCluster, Producer]]:
-    """Run a producer that knows its topic; from then on its cluster is silent."""
+    """Run a producer that knows its topic; its cluster is silent from then on."""
     async with EmbeddedCluster(rtt=0.02, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, **LIMITS | options) as producer:
@@ -72,7 +72,7 @@ async def running(
 
 
 class Stopwatch:
-    """How long its block took, in the test's time."""
+    """A timer of its block, in the test's time."""
 
     def __enter__(self) -> Self:
         self.began = anyio.current_time()
@@ -99,7 +99,7 @@ async def test_a_broker_that_never_answers_ends_every_delivery_within_the_delive
                 with pytest.raises(errors.DeliveryTimeoutError):
                     await delivery
         assert watch.took <= DELIVERY + SLACK
-        # What went out may have arrived; what never did has not.
+        # Records that were sent may be in the log, and are UNKNOWN; the others are NOT_WRITTEN.
         statuses = [delivery.status for delivery in deliveries]
         assert statuses[0] is DeliveryStatus.UNKNOWN
         assert set(statuses) <= {DeliveryStatus.UNKNOWN, DeliveryStatus.NOT_WRITTEN}
@@ -160,7 +160,7 @@ async def test_a_record_of_a_partition_without_a_leader_ends_within_the_delivery
 
 @bounded(100)
 async def test_the_delivery_timeout_also_ends_what_lingers_behind_a_full_window() -> None:
-    """Records that were never sealed, each by its own deadline."""
+    """Records that lingered behind a full window, never sealed, end at their own deadlines."""
     async with running(swallow) as (_, producer):
         first = producer.send_nowait("t", b"x")
         await virtual_time(10.0)
@@ -308,7 +308,7 @@ async def test_close_ends_who_waits_for_room(
 
 
 class Mute:
-    """A connector whose peers accept and never say a word; they keep their ends."""
+    """A connector whose peers accept connections and never send a byte."""
 
     def __init__(self) -> None:
         self.theirs: list[MemoryStream] = []
@@ -321,7 +321,7 @@ class Mute:
 
 
 class Nowhere:
-    """A connector whose connections never come about."""
+    """A connector whose attempts to connect never end."""
 
     async def connect(self, host: str, port: int) -> ByteStream:
         assert (host, port) == ("mute", 1)
@@ -364,7 +364,10 @@ async def test_start_ends_within_max_block_when_that_is_shorter(
 async def test_start_ends_when_a_bootstrap_request_is_never_answered(
     api_key: int, error: type[errors.KafkaError], after: float
 ) -> None:
-    """The only address being silent is known after one request timeout."""
+    """Starting ends when a bootstrap request stays unanswered: Metadata after a request timeout.
+
+    InitProducerId is asked again until max_block is over.
+    """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.intercept(lambda seen: Drop() if seen.api_key == api_key else None)
         producer = producer_for(cluster, **LIMITS)
@@ -379,7 +382,7 @@ async def test_start_ends_when_a_bootstrap_request_is_never_answered(
 @pytest.mark.parametrize("room_after", [0.5, 1.9])
 @bounded(100)
 async def test_room_and_metadata_are_waited_for_within_one_max_block(room_after: float) -> None:
-    """Not one after the other: what the one takes, the other does not get."""
+    """Waiting for room and waiting for metadata take one max_block together."""
     options: dict[str, Any] = ONE_RECORD | {"max_block": 2.0, "delivery_timeout": 60.0}
     async with running(lambda _: None, **options) as (cluster, producer):
         cluster.state.configs["auto.create.topics.enable"] = "false"
@@ -403,7 +406,10 @@ async def test_room_and_metadata_are_waited_for_within_one_max_block(room_after:
 @pytest.mark.parametrize("version", [0, 2])
 @bounded(100)
 async def test_the_end_of_a_transactional_block_takes_one_timeout(version: Literal[0, 2]) -> None:
-    """Its commit fails after 1.5 s, and the abort after it gets the half second that is left."""
+    """The end of a transactional block takes its timeout once, for commit and abort together.
+
+    The commit fails after 1.5 s, and the abort gets the half second that is left.
+    """
     options = LIMITS | {"delivery_timeout": 1.5, "request_timeout": 1.0, "transactional_id": "x"}
     async with EmbeddedCluster(
         rtt=0.02, transport="memory", transaction_version=version
@@ -426,7 +432,7 @@ async def test_the_end_of_a_transactional_block_takes_one_timeout(version: Liter
 
 @bounded(100)
 async def test_a_second_close_keeps_its_own_timeout() -> None:
-    """It does not wait for the first one, which may wait until the last deadline."""
+    """A second close() with a timeout does not wait for the first, which waits without one."""
     async with running(swallow) as (_, producer):
         delivery = producer.send_nowait("t", b"x")
         async with anyio.create_task_group() as tasks:
@@ -440,7 +446,10 @@ async def test_a_second_close_keeps_its_own_timeout() -> None:
 
 @bounded(100)
 async def test_the_delivery_timeout_begins_when_the_record_is_queued() -> None:
-    """As Java's, from `send()` returning on: the wait for room is `max_block`'s."""
+    """The delivery timeout begins when the record is queued, as in Java's producer.
+
+    The wait for room before that is bounded by `max_block`.
+    """
     async with running(swallow, **ONE_RECORD) as (_, producer):
         first = producer.send_nowait("t", bytes(1000))
         await virtual_time(DELIVERY - 4.0)

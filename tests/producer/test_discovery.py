@@ -1,8 +1,8 @@
-"""Produce v14 is found again: what unlucky connections and missing rights cost, and for how long.
+"""Produce v14 is spoken again after lost connections and missing permissions, and how soon.
 
-A broker of KIP-1269 says in Produce v14 how many batches it retains. Connections that end before
+A broker of KIP-1269 names in Produce v14 how many batches it retains. Connections that end before
 the first answer in v14, and a DescribeConfigs that is refused, must not make the producer speak v13
-to that broker for ever. Time is virtual: what is asserted is counts and the clock of the test.
+to that broker for ever. Time is virtual: the tests assert counts, and times of the test's clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IN_FLIGHT = {"max_in_flight_requests_per_connection": 50, **ONE_EACH}
 
 
 def cutting(connections: int) -> Callable[[RequestSeen], Action | None]:
-    """End so many connections at their first Produce request, before it is answered."""
+    """Close so many connections at their first Produce request, before it is answered."""
     cut: set[int] = set()
 
     def cut_one(seen: RequestSeen) -> Action | None:
@@ -56,10 +56,9 @@ def cutting(connections: int) -> Callable[[RequestSeen], Action | None]:
 
 
 async def sent_until_wide(producer: Producer, seconds: float) -> tuple[float, int]:
-    """Send records one after the other until the window is 20.
+    """Send records one after the other until the window is 20; fail after `seconds`.
 
-    Returns after how many (virtual) seconds that was, and after how many records. Fails after
-    `seconds`.
+    Returns the (virtual) seconds that it took, and the number of records.
     """
     start, count = anyio.current_time(), 0
     while anyio.current_time() < start + seconds:
@@ -76,7 +75,7 @@ async def sent_until_wide(producer: Producer, seconds: float) -> tuple[float, in
 async def test_two_connections_cut_before_their_first_answer_cost_a_known_broker_nothing(
     transport: Transport, discovery: str
 ) -> None:
-    """As after a stall: it has answered v14 before, so it is spoken to in v14 again at once."""
+    """A broker that has answered v14 before is spoken to in v14 although connections are cut."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)
@@ -97,9 +96,9 @@ async def test_two_connections_cut_before_their_first_answer_cost_a_known_broker
 async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
     transport: Transport, discovery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """v14 is tried again after a second, on the connection that is there.
+    """v14 is tried again after a second, on the connection that is open by then.
 
-    The broker may be one that hangs up on v14, so v13 is spoken meanwhile.
+    The broker may be one that closes connections on v14, so v13 is spoken meanwhile.
     """
     caplog.set_level(logging.INFO, logger="aioidem")
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
@@ -126,7 +125,7 @@ async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
 async def test_a_broker_that_hangs_up_on_v14_again_and_again_is_found_when_it_heals(
     transport: Transport, discovery: str
 ) -> None:
-    """Retry v14 ever less often, but at least every 15 seconds if `window_discovery="on"`."""
+    """v14 is tried ever less often, but every 15 seconds at least with `window_discovery="on"`."""
     hung_up: list[float] = []
     healed = False
 
@@ -152,7 +151,7 @@ async def test_a_broker_that_hangs_up_on_v14_again_and_again_is_found_when_it_he
 
 
 def denied(answer: Any) -> Any:
-    """DescribeConfigs as it is answered to who has no right to it."""
+    """Turn an answer to DescribeConfigs into a refusal for lack of permission."""
     refused = [
         dataclasses.replace(each, error_code=ErrorCode.topic_authorization_failed, configs=())
         for each in answer.results

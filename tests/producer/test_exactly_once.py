@@ -1,10 +1,10 @@
-"""Consume, transform, produce: copied exactly once, whatever is killed meanwhile.
+"""Consume, transform, produce: records are copied exactly once, whatever is killed meanwhile.
 
-A copier reads with aiokafka's consumer, writes with `Producer`, and commits its place with what it
-wrote, over TCP. Copiers and brokers are killed at requests drawn from a seed: a copier as a process
-dies, without a word to anybody; a broker as by SIGKILL, and it comes back some requests later. The
-next copier has the same transactional id, which ends what its predecessor left. The judge is
-aiokafka's consumer, reading what is committed.
+A copier reads with aiokafka's consumer, writes with `Producer`, and commits its offsets in the
+transaction of what it wrote, over TCP. Copiers and brokers are killed at requests drawn from a
+seed: a copier as a process dies, without closing anything; a broker as by SIGKILL, and it comes
+back some requests later. The next copier has the same transactional id, which ends the transaction
+that its predecessor left open. The result is read by aiokafka's consumer in read_committed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ BROKERS, PARTITIONS, RECORDS, AT_ONCE, KILLS = 3, 2, 240, 10, 12
 
 
 def changed(value: bytes) -> bytes:
-    """Return what becomes of a record's value."""
+    """Return the value that a copier writes for a value that it has read."""
     return b"copied " + value
 
 
 def reader_of(cluster: EmbeddedCluster, **options: Any) -> aiokafka.AIOKafkaConsumer:
-    """aiokafka's consumer of what is committed."""
+    """Make aiokafka's consumer of committed records."""
     return aiokafka.AIOKafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers,
         isolation_level="read_committed",
@@ -52,7 +52,7 @@ def reader_of(cluster: EmbeddedCluster, **options: Any) -> aiokafka.AIOKafkaCons
 
 
 class Killers:
-    """Kill something each time so many requests have been served."""
+    """A fault injector that kills a copier or a broker after so many requests, again and again."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int, tasks: Any) -> None:
         self.copier: asyncio.Task[None] | None = None
@@ -88,10 +88,10 @@ class Killers:
         self._tasks.start_soon(self._stop, self._down)
 
     def start(self, cluster: EmbeddedCluster) -> asyncio.Task[None]:
-        """Start a copier in a task of asyncio's.
+        """Start a copier in a task of asyncio's own.
 
-        aiokafka's consumer knows nothing of cancel scopes, and a cancellation of its own tasks may
-        reach whoever awaits them.
+        aiokafka's consumer knows nothing of cancel scopes, and when its own tasks are cancelled the
+        cancellation may reach the tasks that await them.
         """
         self.copier = asyncio.create_task(copy(cluster))
         return self.copier
@@ -102,7 +102,7 @@ class Killers:
 
 @asynccontextmanager
 async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """Copy with a producer that is not closed as it should be: its process is killed."""
+    """Copy with a producer that is not closed in order, because its process is killed."""
     producer = producer_for(cluster, transactional_id=GROUP, retry_backoff_max=0.1)
     try:
         await producer.start()
@@ -113,9 +113,10 @@ async def copying(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
 
 
 async def copy(cluster: EmbeddedCluster) -> None:
-    """Copy until all is copied."""
+    """Copy until every record of the source is copied."""
     places = [aiokafka.TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
-    # First the producer: what the last one left open is ended then, and the places are final.
+    # The producer starts first: that ends the transaction which the last copier left open, so the
+    # committed offsets are final.
     async with copying(cluster) as producer, reader_of(cluster, group_id=GROUP) as reader:
         reader.assign(places)
         for place in places:
@@ -136,9 +137,9 @@ async def copy(cluster: EmbeddedCluster) -> None:
 
 
 async def ended(copier: asyncio.Task[None]) -> bool:
-    """Return whether it copied everything.
+    """Return whether the copier copied everything.
 
-    It is False where it was killed, or failed as a process may beside brokers that die.
+    It did not where it was killed, or failed because brokers died.
     """
     try:
         await asyncio.wait([copier])
@@ -151,7 +152,7 @@ async def ended(copier: asyncio.Task[None]) -> bool:
 
 
 async def fill(cluster: EmbeddedCluster) -> None:
-    """Write what is to be copied."""
+    """Write the records to be copied."""
     async with producer_for(cluster) as producer:
         for number in range(RECORDS):
             for partition in range(PARTITIONS):
@@ -159,7 +160,7 @@ async def fill(cluster: EmbeddedCluster) -> None:
 
 
 async def read(cluster: EmbeddedCluster, partition: int) -> list[bytes]:
-    """Everything that is committed there, once every transaction is ended."""
+    """Return every committed value of a partition, once every transaction is ended."""
     place = aiokafka.TopicPartition(TARGET, partition)
     found: list[bytes] = []
     async with reader_of(cluster) as reader:

@@ -1,7 +1,8 @@
 """A broker that deduplicates by a range of sequences (KIP-758), and a producer that knows it.
 
-First the embedded broker alone, on its virtual clock: what it remembers and what it answers. Then
-the whole producer against it, with answers lost: everything once, in order.
+The first tests are of the embedded broker alone, on its virtual clock: what it remembers and what
+it answers. In the others the whole producer writes to it while answers are lost, and every record
+is stored once, in order.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def test_only_the_next_sequence_is_appended() -> None:
 def test_below_the_newest_the_range_is_duplicate_without_an_offset_and_beyond_is_out_of_order() -> (
     None
 ):
-    """The range has `sequence_range` sequences, the newest among them."""
+    """A range holds `sequence_range` sequences, of which those below the newest are duplicates.
+
+    A duplicate has no offset, and a sequence below the range is OUT_OF_ORDER.
+    """
     _, client = broker(10)
     for sequence in range(20):
         assert answer(client, sequence) == (NONE, sequence)
@@ -124,7 +128,7 @@ def described(client: VirtualClient) -> list[tuple[str, str | None]]:
 
 
 def test_it_names_its_range_and_another_broker_has_no_value_for_the_name() -> None:
-    """Only a range broker describes a value; a config set on another broker comes without one."""
+    """A range broker describes the value of its range; another one describes the name alone."""
     assert described(broker(77)[1]) == [(NAME, "77")]
     assert described(broker(None)[1]) == []
     cluster, client = broker(None)

@@ -1,10 +1,10 @@
-"""The ladder that resolves doubt, against a broker that works, with a stopwatch.
+"""The ladder that resolves doubt, against the embedded broker, with a stopwatch.
 
-One batch and twenty, after each incident that may leave them in doubt, with READ granted on the
-topic (so that DescribeProducers says where to begin) and without. `stored` of them reached the log
-before the incident, and no answer reached the producer. Whatever happened: each is acknowledged, is
-there once and in order, at the offset that was told, and no number was given up. The stopwatch
-starts when the first connection after the incident is up.
+One batch or twenty are in doubt after each incident that can leave them so, with READ granted on
+the topic (so that DescribeProducers says where to begin) and without. `stored` of them reached the
+log before the incident, and no answer reached the producer. After every incident each batch is
+acknowledged, is in the log once and in order, at the offset that was reported, and no sequence was
+given up. The stopwatch starts when the first connection after the incident is open.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ pytestmark = pytest.mark.anyio
 
 Incident = Literal["connection", "shrink", "leader", "restart", "crash"]
 RTT = 0.15
-# Turns of the loop, the first back-off of a retry and of a connection.
+# The turns of the loop and the first back-off of a retry and of a connection, in seconds.
 SLACK = 0.001
 KNOWN = 60
 DESCRIBE_PRODUCERS = 61
 
 
 class Clocked:
-    """A connector that notes when each of its connections was up, and refuses while it is told."""
+    """A connector that notes when each connection was opened, and can refuse to connect."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -71,7 +71,7 @@ class Clocked:
 
 
 class World:
-    """A cluster and a producer whose window is wide; `lose` loses what it sends next."""
+    """A cluster and a producer whose window is 20; `lose` loses the answers to the next batches."""
 
     def __init__(self, cluster: EmbeddedCluster, *, reads: bool) -> None:
         self.cluster = cluster
@@ -85,7 +85,7 @@ class World:
         cluster.intercept(self._see)
 
     def lose(self, stored: int, *, shrink: bool) -> None:
-        """Of the next batches so many are stored; no answer arrives, and the connection breaks."""
+        """Store the first of the next batches, answer none of them, and break the connection."""
         self._left, self._shrink = stored, shrink
 
     def _see(self, seen: RequestSeen) -> Action | None:
@@ -128,7 +128,7 @@ def _denied(seen: RequestSeen) -> Any:
 
 @asynccontextmanager
 async def wide(*, reads: bool, replication: int = 1, **options: Any) -> AsyncIterator[World]:
-    """Twenty are remembered by broker 0, which leads, and five by broker 1; the producer knows."""
+    """Run a producer that has a window of 20 at broker 0; broker 1 remembers five batches."""
     async with EmbeddedCluster(
         brokers=2, retain={0: 20, 1: 5}, rtt=RTT, transport="memory"
     ) as cluster:
@@ -147,7 +147,7 @@ async def wide(*, reads: bool, replication: int = 1, **options: Any) -> AsyncIte
 
 
 async def in_doubt(world: World, count: int) -> None:
-    """Wait until so many batches are, in the same instant."""
+    """Wait until so many batches are in doubt at the same time."""
     with anyio.fail_after(10.0):
         while partition_of(world.producer).in_doubt != count:
             await virtual_time(0.01)
@@ -163,7 +163,7 @@ async def happen(cluster: EmbeddedCluster, incident: Incident) -> None:
 
 
 def check(world: World, deliveries: list[Delivery]) -> None:
-    """Each is there once, in order, where it was told to be; nothing was given up."""
+    """Assert that each record is stored once, in order, at its reported offset, without a bump."""
     assert {delivery.status for delivery in deliveries} == {DeliveryStatus.ACKED}
     assert stored_values(world.cluster) == numbered(KNOWN + len(deliveries))
     for number, delivery in enumerate(deliveries, KNOWN):
@@ -185,9 +185,9 @@ STORED = pytest.mark.parametrize(
 async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
     incident: Incident, count: int, stored: int, reads: bool
 ) -> None:
-    """Doubt is resolved within 11 round trips of the connection being up.
+    """Doubt is resolved within 11 round trips after the connection is open.
 
-    The new leader remembers five, however many the old one did; a restart leaves a memory of one.
+    The new leader remembers five batches, however many the old one did; a restart leaves one.
     """
     async with wide(reads=reads, replication=2 if incident == "leader" else 1) as world:
         world.lose(stored, shrink=incident == "shrink")
@@ -202,17 +202,18 @@ async def test_the_ladder_resolves_one_and_twenty_after_every_incident(
         took = anyio.current_time() - world.connector.up[before]
         check(world, deliveries)
         assert took <= 11 * RTT + SLACK
-        # The oldest is out of the broker's memory: the leader is asked where to begin, once.
+        # If the broker no longer remembers the oldest batch, the leader is asked once where to
+        # begin.
         forgotten = stored >= 13 and incident != "connection"
         assert world.asked == forgotten
 
 
 @bounded(120)
 async def test_twenty_that_a_deposed_leader_answers_for_are_resolved_by_the_new_one() -> None:
-    """A new leader resolves what the deposed one appended and refused.
+    """A new leader resolves the batches that the deposed one appended or refused.
 
-    A broker serves one request of a connection at a time. The first of twenty is appended, and
-    answered NOT_LEADER with its offset; the others without one.
+    A broker serves one request of a connection at a time. The first of twenty batches is appended,
+    and answered NOT_LEADER with its offset; the others are answered without one.
     """
     async with wide(reads=False, replication=2) as world:
         world.cluster.hold_high_watermark("t")
@@ -236,7 +237,10 @@ async def test_twenty_that_a_deposed_leader_answers_for_are_resolved_by_the_new_
 async def test_nothing_is_unknown_when_the_leader_was_reachable_for_eleven_round_trips(
     incident: Incident, count: int, stored: int, reads: bool
 ) -> None:
-    """Before the deadline of what was in doubt; and nothing is said of it until then."""
+    """Doubt is resolved if the leader is reachable for 11 round trips before the deadline.
+
+    Until then the records are pending.
+    """
     async with wide(
         reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
     ) as world:
@@ -258,7 +262,10 @@ async def test_nothing_is_unknown_when_the_leader_was_reachable_for_eleven_round
 async def test_what_was_in_doubt_is_unknown_when_the_leader_came_back_too_late(
     reads: bool,
 ) -> None:
-    """So the test above can fail; and what follows is delivered."""
+    """Records whose leader comes back after their deadline end UNKNOWN; the next is delivered.
+
+    This shows that the test above can fail.
+    """
     async with wide(
         reads=reads, delivery_timeout=6.0, request_timeout=3.0, reconnect_backoff_max=0.2
     ) as world:
@@ -304,7 +311,7 @@ async def test_a_record_that_a_later_success_proved_has_no_offset_and_not_minus_
 async def test_a_batch_refused_for_good_leaves_the_other_nineteen_delivered_in_order(
     bad: int,
 ) -> None:
-    """A permanent refusal costs one bump, and nothing that the broker acknowledged."""
+    """A permanent refusal of one batch costs one bump, and the other 19 are delivered in order."""
     async with wide(reads=False) as world:
         world.cluster.intercept(
             lambda seen: (

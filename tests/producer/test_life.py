@@ -1,6 +1,6 @@
-"""A producer's life: start, stop, what it says of itself, what it delivers and in which order.
+"""A producer's life: start, stop, its statistics, its deliveries and their order, retries.
 
-Where the event loop matters a test runs on all three over TCP; everything else is in virtual time.
+Where the event loop matters a test runs on all three over TCP; the others run in virtual time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Transport = Literal["tcp", "memory"]
 
 
 def on_arrival(cluster: EmbeddedCluster, records: int) -> anyio.Event:
-    """Set when that many records have arrived; whoever waits for it finds them appended."""
+    """Return an event that is set when so many records have arrived; they are appended by then."""
     arrived, count = anyio.Event(), 0
 
     def hook(seen: RequestSeen) -> None:
@@ -67,7 +67,10 @@ def on_arrival(cluster: EmbeddedCluster, records: int) -> anyio.Event:
 @REAL_LOOPS
 @bounded(10)
 async def test_start_and_stop_may_be_called_from_different_tasks(transport: Transport) -> None:
-    """A web framework's lifespan hooks run in different tasks; a task group could not."""
+    """Start and stop may run in different tasks, as the lifespan hooks of a web framework do.
+
+    A task group that start() opened could not be closed by another task.
+    """
     async with EmbeddedCluster(transport=transport) as cluster:
         producer = producer_for(cluster)
         async with anyio.create_task_group() as tasks:
@@ -193,7 +196,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(transport: Transp
 
 
 def test_a_producer_that_was_never_made_says_nothing_when_it_is_collected() -> None:
-    """Its finaliser raised AttributeError, beside the error that tells what was wrong."""
+    """A producer whose construction failed says nothing when it is collected.
+
+    Its finaliser once raised AttributeError beside the error that says what was wrong.
+    """
     make: Any = Producer
     with pytest.raises(TypeError, match="positional"):
         make("localhost:9092", "t")
@@ -213,7 +219,7 @@ async def test_a_forgotten_producer_warns_and_is_collected(transport: Transport)
             del producer
             gc.collect()
         assert gone() is None
-        # Its connection ends by itself.
+        # The connection of the collected producer ends by itself.
         while cluster.state.connections:
             await anyio.lowlevel.checkpoint()
 
@@ -278,7 +284,7 @@ anyio.run(main, backend=sys.argv[1])
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_producer_carried_over_a_fork_refuses_to_work_in_the_child(backend: str) -> None:
-    """A forked child may not send: it would share producer id and sequences with the parent."""
+    """A forked child may not send: it would share producer id and sequences with its parent."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", ALONE + _FORK, backend],
         capture_output=True,
@@ -378,7 +384,10 @@ async def test_send_many_has_an_outcome_per_record(transport: Transport) -> None
 
 @bounded(60)
 async def test_flush_ends_lingering_for_what_was_queued_before_it() -> None:
-    """Also where the topic was not known yet; what is queued after it lingers."""
+    """A flush ends the linger of records queued before it, and not of those queued after it.
+
+    That holds where the topic was not known yet, too.
+    """
     async with (
         EmbeddedCluster(transport="memory", default_partitions=3) as cluster,
         producer_for(cluster, linger=20.0) as producer,
@@ -568,7 +577,7 @@ async def test_acks_1_is_acknowledged_by_the_leader_alone(transport: Transport) 
 
 
 def once(condition: Callable[[RequestSeen], bool], action: Action) -> Callable[[RequestSeen], Any]:
-    """Make an interceptor that acts on the first request of which the condition holds."""
+    """Make an interceptor that acts on the first Produce request for which the condition holds."""
     done = False
 
     def hook(seen: RequestSeen) -> Action | None:
@@ -582,7 +591,7 @@ def once(condition: Callable[[RequestSeen], bool], action: Action) -> Callable[[
 
 
 def carries(sequence: int) -> Callable[[RequestSeen], bool]:
-    """Whether a request carries the batch of this first sequence."""
+    """Return a condition: whether a request carries the batch of this base sequence."""
     return lambda seen: any(batch.base_sequence == sequence for batch in seen.batches)
 
 
@@ -619,11 +628,11 @@ async def test_after_any_single_fault_there_is_exactly_one_copy_in_order(
             request_timeout=5.0,
         ) as producer:
             deliveries = await producer.send_many("t", numbered(60))
-            # No number was given up: nothing was ever lost or sent under another identity.
+            # No sequence was given up: nothing was lost or sent under another identity.
             statistics = producer.statistics()
             assert (statistics.epoch_bumps, statistics.data_loss_events) == (0, 0)
         assert stored_values(cluster) == numbered(60)
-        # An offset that is told is the true one; a batch proved by a later one has none.
+        # A reported offset is the true one; a batch that a later one proved has none.
         for number, delivery in enumerate(deliveries):
             assert delivery.metadata.offset in (number, -1)
 
@@ -679,7 +688,7 @@ async def test_records_survive_a_restart_of_the_only_broker() -> None:
 
 @bounded(60)
 async def test_no_request_is_larger_than_max_request_size() -> None:
-    """Many partitions on one connection share the requests, not the limit."""
+    """No request is larger than max_request_size, however many partitions share a connection."""
     sizes: list[int] = []
 
     def look(seen: RequestSeen) -> Action | None:
@@ -704,7 +713,8 @@ async def test_no_request_is_larger_than_max_request_size() -> None:
 async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epoch() -> None:
     """Records go to the recreated topic under its new id and a new epoch.
 
-    What the old topic refused without appending it goes to the new one, as a fresh send would.
+    Records that the old topic refused without appending them go to the new one, as a new send
+    would.
     """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
@@ -720,7 +730,11 @@ async def test_a_recreated_topic_is_written_to_under_its_new_id_and_a_bumped_epo
 
 
 async def test_after_wait_for_room_there_is_room_for_the_record_it_was_told_of() -> None:
-    """Else "wait, call again" is a busy loop: it may be larger than a quarter of the buffer."""
+    """After wait_for_room(size) there is room for a record of that size.
+
+    Otherwise "wait, then call again" would be a busy loop for a record larger than a quarter of the
+    buffer.
+    """
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, buffer_memory=1000) as producer:

@@ -1,8 +1,8 @@
 """A partition that its topic does not have is refused by the first new metadata.
 
-The error has its number and the topic's range. A partition that is being added is not refused. The
-cluster is in memory and in virtual time: that a refusal takes two round trips and not `max_block`
-is exact to the millisecond.
+The error names the partition and the topic's range. A partition that is being added is not refused.
+The cluster is in memory and the time virtual, so the tests can assert to the millisecond that a
+refusal takes two round trips and not `max_block`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tools import METADATA, bounded, numbered, producer_for, stored_values, vir
 pytestmark = pytest.mark.anyio
 
 RTT = 0.02
-# What is asked for at once may have to wait for the pause between two Metadata requests.
+# A Metadata request may have to wait for the pause that is kept between two of them.
 PAUSE = 0.1
 NO_SUCH = r"topic 'orders' has 3 partitions \(0 to 2\); there is no partition 7"
 
@@ -70,7 +70,10 @@ async def test_tens_of_thousands_are_refused_by_one_answer() -> None:
 
 @bounded(100)
 async def test_it_holds_up_no_record_for_a_partition_that_is_there() -> None:
-    """Nothing is known of the order between partitions: only the missing one waits."""
+    """A record for a missing partition holds up no record for a partition that is there.
+
+    No order is promised between partitions, so only the record for the missing one waits.
+    """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=3)
         async with producer_for(cluster) as producer:
@@ -87,7 +90,7 @@ async def test_it_holds_up_no_record_for_a_partition_that_is_there() -> None:
 
 
 def delayed_metadata(seconds: float) -> Any:
-    """Metadata answers are late by so many seconds, and tell what was so when they were asked."""
+    """Make an interceptor that answers Metadata late, with what was true at the request."""
 
     def hook(seen: RequestSeen) -> Action | None:
         return Delay(seconds) if seen.api_key == METADATA else None
@@ -108,7 +111,10 @@ async def test_one_that_was_added_before_the_record_came_is_found() -> None:
 
 @bounded(100)
 async def test_an_answer_to_what_was_asked_before_the_record_came_refuses_nothing() -> None:
-    """It was on its way when the partition was added, and when the record came."""
+    """Metadata that was requested before the record came does not refuse its partition.
+
+    The answer was on its way when the partition was added and when the record was queued.
+    """
     async with EmbeddedCluster(rtt=1.0, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=3)
         async with producer_for(cluster) as producer:
@@ -151,7 +157,10 @@ async def test_a_topic_that_was_made_for_it_refuses_what_it_does_not_have() -> N
 
 @bounded(200)
 async def test_a_topic_made_anew_with_fewer_partitions_refuses_what_waited_for_the_others() -> None:
-    """What has a key or nothing goes to those that are there."""
+    """A recreated topic with fewer partitions refuses records that name a missing partition.
+
+    Records with a key, or without a partition, go to the partitions that are there.
+    """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("orders", partitions=8)
         async with producer_for(cluster, linger=5.0) as producer:

@@ -1,4 +1,4 @@
-"""An observer is given the facts of each batch, and cannot disturb the producer."""
+"""An observer receives the facts of each batch, and cannot disturb the producer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Memory:
-    """Keeps what it is given."""
+    """An observer that keeps what it receives."""
 
     sent: list[SentBatch] = field(default_factory=list)
     settled: list[SettledBatch] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Memory:
 
 
 class Broken:
-    """Raises at each fact."""
+    """An observer that raises at every call."""
 
     def on_batch_sent(self, batch: SentBatch, /) -> None:
         raise RuntimeError(f"sent {batch.records}")

@@ -1,6 +1,6 @@
 """Many outcomes at once are delivered some thousand per turn of the loop.
 
-No caller gets an outcome earlier or later than it should. Turns are counted and no time is measured
+No caller gets an outcome earlier or later than it should. The tests count turns and measure no time
 (benchmarks/hostile_answers.py does that).
 """
 
@@ -25,14 +25,14 @@ from .tools import REAL_LOOPS, bounded, producer_for
 
 pytestmark = [pytest.mark.anyio, REAL_LOOPS]
 
-# Before anybody else has his turn: the answer's own slice, and that of the turn that follows it.
+# Two slices can be delivered in one turn: the answer's own and that of the next turn.
 MOST = 2 * AT_ONCE
 MANY = 5 * AT_ONCE + 1
 ONE_BATCH = {"batch_size": 1 << 20, "linger": 0.001}
 
 
 class Turns:
-    """Counts the turns of the loop, and what is told in each of them."""
+    """A counter of the loop's turns, and of the outcomes delivered in each turn."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -40,13 +40,13 @@ class Turns:
         self.in_turn: Counter[int] = Counter()
 
     async def run(self) -> None:
-        """Count until cancelled."""
+        """Count turns until cancelled."""
         while True:
             self.now += 1
             await anyio.lowlevel.checkpoint()
 
     def watch(self, delivery: Delivery, number: int) -> None:
-        """Note when it is told."""
+        """Note in which turn the delivery gets its outcome."""
 
         def tell(_: Delivery) -> None:
             self.told.append(number)
@@ -70,7 +70,7 @@ async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Produc
 
 
 def send(producer: Producer, turns: Turns, count: int = MANY) -> list[Delivery]:
-    """Queue so many records, numbered, each of them watched."""
+    """Queue so many numbered records, and watch the delivery of each."""
     deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(count)]
     for number, delivery in enumerate(deliveries):
         turns.watch(delivery, number)

@@ -1,4 +1,4 @@
-"""KIP-467: a broker names the records that it refuses a batch for; the others are delivered.
+"""A broker names the records for which it refuses a batch (KIP-467); the others are delivered.
 
 A compacted topic takes no record without a key, and a topic with `message.timestamp.before.max.ms`
 none that is too old. Such a batch is refused before anything of it is appended.
@@ -25,7 +25,7 @@ ACKED, NOT_WRITTEN = DeliveryStatus.ACKED, DeliveryStatus.NOT_WRITTEN
 
 
 def told(deliveries: list[Delivery]) -> list[int]:
-    """Which of them failed, each as a record that the broker named."""
+    """Return which records failed; each must have failed because the broker named it."""
     failed = [n for n, delivery in enumerate(deliveries) if delivery.status is not ACKED]
     for n in failed:
         error = deliveries[n].exception()
@@ -83,7 +83,10 @@ async def test_bad_records_in_a_full_window_fail_alone_and_nothing_changes_its_o
 
 @bounded(60)
 async def test_a_batch_in_doubt_is_not_torn_apart() -> None:
-    """Its answer was lost: whatever is said of the copy says nothing of the first."""
+    """A batch in doubt fails as a whole when its resend is refused for one record.
+
+    Its first answer was lost, and a refusal of the second copy says nothing about the first.
+    """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         served = 0
@@ -147,7 +150,10 @@ async def test_in_a_transaction_one_bad_record_makes_it_abortable() -> None:
 
 @ASYNCIO
 async def test_a_closed_batch_of_the_drop_in_fails_as_a_whole() -> None:
-    """It has one outcome: NOT_WRITTEN must be true of each of its records."""
+    """A batch that the caller built fails as a whole, because it has one outcome.
+
+    NOT_WRITTEN must be true of each of its records.
+    """
     async with EmbeddedCluster() as cluster:
         cluster.create_topic("t", configs=COMPACT)
         producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers)

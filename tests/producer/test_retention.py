@@ -1,7 +1,7 @@
 """A broker that says it retains 20 batches and keeps 5 is found out.
 
-That happens at the first lost connection, is said once, and harms no record. A broker that was
-restarted is not taken for one.
+It is found out at the first lost connection, one warning says so, and no record is harmed. A broker
+that was restarted is not taken for one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ TWENTY = {"max_in_flight_requests_per_connection": 20, **ONE_EACH}
 
 
 class Broker:
-    """Hold what a broker says of its memory, and how many answers it loses next.
+    """A proxy of a broker's answers, which can claim a window and lose the next answers.
 
-    None means that it says the truth. With the last lost answer the connection ends.
+    `says` is the window that it claims, or None for the true one. With the last lost answer the
+    connection ends.
     """
 
     def __init__(self, says: int | None) -> None:
@@ -120,7 +121,10 @@ async def test_a_broker_that_says_20_and_keeps_5_is_told_once_and_sent_5(
 async def test_a_broker_that_was_restarted_keeps_its_good_name(
     transport: Transport, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It remembers one batch then: the same refusals, and no lie."""
+    """A broker that was restarted is not accused, although it refuses the same batches.
+
+    It remembers one batch per producer after a restart.
+    """
     broker = Broker(says=None)
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")

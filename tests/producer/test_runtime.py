@@ -1,4 +1,4 @@
-"""Which event loop runs: asyncio's or trio's, each alone, and trio as a guest on asyncio's."""
+"""Which event loop runs: asyncio's or trio's, each alone, or trio as a guest on asyncio's."""
 
 from __future__ import annotations
 

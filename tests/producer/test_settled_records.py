@@ -1,4 +1,4 @@
-"""Outcomes are told once each and in order, whatever is in the way."""
+"""Each outcome is delivered once and in order, whatever callbacks do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioidem.structs import DeliveryStatus
 
 
 class Told:
-    """Notes who was told, as (settlement's number, index), and does what a callback may do."""
+    """A sink that notes (settlement's number, index) of each outcome, and can act as a callback."""
 
     def __init__(self) -> None:
         self.settled: list[Settlement] = []
@@ -33,7 +33,7 @@ class Told:
         self.settled.append(Settlement("t", number, records, DeliveryStatus.ACKED))
 
     def settle(self, settlement: Settlement, index: int) -> None:
-        """Take an outcome."""
+        """Take an outcome, and do what the test has planned for that record."""
         place = settlement.partition, index
         self.told.append(place)
         if place in self.then:
@@ -41,7 +41,7 @@ class Told:
 
 
 def places(*counts: int) -> list[tuple[int, int]]:
-    """All the records of settlements with so many each, in order."""
+    """Return all records of settlements with so many records each, in order."""
     return [(number, index) for number, count in enumerate(counts) for index in range(count)]
 
 
@@ -86,7 +86,10 @@ def test_all_at_once_tells_what_is_left_and_what_comes() -> None:
 
 @pytest.mark.parametrize("at", range(5))
 def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> None:
-    """As an eager task does that closes the producer in a callback."""
+    """A callback that ends everything leaves the order of the outcomes as it is.
+
+    An eager task that closes the producer from a callback does that.
+    """
     told = Told()
 
     def end() -> None:

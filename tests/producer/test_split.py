@@ -1,6 +1,6 @@
-"""Batches that a broker finds too large: a topic's limit lowered under a window that is full.
+"""Batches that a broker finds too large, because the topic's limit falls under a full window.
 
-Every batch here holds several records, and each record says which it is.
+Every batch holds several records, and each record's value has its number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def value(number: int) -> bytes:
 
 
 def check(deliveries: Sequence[Delivery], stored: Sequence[bytes]) -> None:
-    """Assert that every outcome is true of the log, where nothing is twice or out of order."""
+    """Assert that every outcome is true of the log, which has no record twice or out of order."""
     places = {content: place for place, content in enumerate(stored)}
     assert len(places) == len(stored)
     assert list(stored) == sorted(stored)
@@ -46,7 +46,7 @@ def check(deliveries: Sequence[Delivery], stored: Sequence[bytes]) -> None:
 async def test_a_limit_lowered_under_a_full_window_splits_and_splits_again_in_order(
     limit: int, codec: str
 ) -> None:
-    """Twenty batches of eight records are split in order, and futures keep their records."""
+    """Twenty batches of eight records are split in order, and each record keeps its delivery."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(
@@ -74,7 +74,7 @@ async def test_a_limit_lowered_under_a_full_window_splits_and_splits_again_in_or
 
 @bounded(60)
 async def test_a_record_that_is_too_large_by_itself_fails_alone_among_those_of_its_batch() -> None:
-    """A record that is too large fails alone, wherever it was; the others come in order."""
+    """A record that is too large fails alone, wherever it is in its batch; the others arrive."""
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "600"})
         async with producer_for(cluster, batch_size=10_000) as producer:
@@ -96,7 +96,7 @@ async def test_a_record_that_is_too_large_by_itself_fails_alone_among_those_of_i
 @pytest.mark.parametrize("doubt", ["answer lost", "timed out"])
 @bounded(120)
 async def test_a_limit_lowered_over_what_is_in_doubt_splits_none_of_it(doubt: str) -> None:
-    """A batch in doubt is not split: its first copy may be stored."""
+    """A batch in doubt is not split, because its first copy may be stored."""
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t")
         fired = False

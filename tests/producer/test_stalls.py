@@ -1,4 +1,4 @@
-"""A loop that stood still: answers that lie ready are read before anything is overdue."""
+"""An event loop that stood still: answers that are ready are read before requests are overdue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ RTT = 0.1
 
 @bounded(60)
 async def test_a_stall_past_the_request_timeout_loses_no_connection_whose_answer_is_ready() -> None:
-    """Aged by a stall, every request looks overdue; the answers came meanwhile."""
+    """A stall past the request timeout closes no connection whose answer is ready.
+
+    After a stall every request looks overdue, but the answers have come meanwhile.
+    """
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
     async with EmbeddedCluster(transport="memory", rtt=RTT) as cluster:

@@ -1,12 +1,12 @@
 """What the window is worth: throughput of one partition over a long link, against the model.
 
-The model is the acceptance of the whole project: one partition moves window x batch bytes per round
-trip. The load, the clock and the arithmetic are those of `aioidem perf`, so this also checks the
-numbers that `make demo` prints.
+The model is the acceptance criterion of the whole project: one partition moves window x batch bytes
+per round trip. The load, the clock and the arithmetic are those of `aioidem perf`, so this also
+checks the numbers that `make demo` prints.
 
-On a virtual clock the ratio is exact, because computing takes no time there: it fails for what the
-producer does and for nothing else. That computing takes little enough is measured on the wall clock
-by benchmarks/window.py.
+On a virtual clock the ratio is exact, because computing takes no time there: a test fails for what
+the producer does and for nothing else. benchmarks/window.py measures on the wall clock that
+computing takes little enough.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 RTT = 0.15
 RECORD, BATCH = 1000, 16384
 WINDOWS = (1, 5, 20)
-# A batch of 16 KiB holds 16 records of 1000 bytes with their frames: 16 x 1009 + 61 bytes.
+# A batch of 16 KiB holds 16 records of 1000 bytes with their overhead: 16 x 1009 + 61 bytes.
 RECORDS_PER_BATCH = 16
 
 
@@ -40,12 +40,12 @@ def model(window: int) -> float:
 
 
 def whole_rounds(window: int) -> int:
-    """Return the records of three seconds: the first batch alone, then full windows."""
+    """Return the number of records of about three seconds: the first batch, then full windows."""
     return RECORDS_PER_BATCH * (1 + 20 * window)
 
 
 def plan(**flags: Any) -> Any:
-    """Plan an `aioidem perf` of the link above; flags are its own."""
+    """Plan an `aioidem perf` over the link above, with these flags of perf."""
     props = [f"batch.size={BATCH}", *flags.pop("producer_props", [])]
     return plan_perf(
         rtt_ms=RTT * 1000, retain=20, record_size=RECORD, producer_props=props, **flags
@@ -55,7 +55,7 @@ def plan(**flags: Any) -> Any:
 async def measure(
     cluster: EmbeddedCluster, in_flight: int, topic: str, clock: Callable[[], float], **flags: Any
 ) -> RunResult:
-    """One run of perf on a fresh topic of this cluster."""
+    """Run perf once on a new topic of this cluster."""
     cluster.create_topic(topic)
     target = Target(
         cluster.bootstrap_servers,
@@ -71,7 +71,7 @@ async def measure(
 
 
 def steady(result: RunResult) -> float:
-    """Its steady rate; every record was acknowledged."""
+    """Return the steady rate of a run, after checking that every record was acknowledged."""
     assert result.complete, result.failure
     assert result.steady_records_per_sec is not None
     return result.steady_records_per_sec
@@ -86,7 +86,7 @@ def sealed(**flags: Any) -> dict[str, Any]:
 async def test_one_partition_moves_window_times_batch_per_round_trip(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """The rate is the model's at 1, 5 and 20, from the first acknowledgement on."""
+    """The rate is the model's at windows of 1, 5 and 20, from the first acknowledgement on."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         for window in WINDOWS:
             flags = sealed(num_records=whole_rounds(window))
@@ -100,7 +100,10 @@ async def test_one_partition_moves_window_times_batch_per_round_trip(
 async def test_over_tcp_the_window_is_filled_and_not_passed(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """On real sockets the span reaches 1, 5 and 20; benchmarks/window.py measures the rate."""
+    """On real sockets the span reaches 1, 5 and 20 and does not pass it.
+
+    benchmarks/window.py measures the rate.
+    """
     async with EmbeddedCluster(retain=20, rtt=RTT / 3, transport=transport) as cluster:
         for window in WINDOWS:
             flags = sealed(num_records=RECORDS_PER_BATCH * (1 + 4 * window))
@@ -113,7 +116,10 @@ async def test_over_tcp_the_window_is_filled_and_not_passed(
 async def test_late_sealing_at_window_5_moves_at_least_10_times_the_sealed_figure(
     transport: Literal["tcp", "memory"],
 ) -> None:
-    """Today's brokers, nothing tuned: what piles up behind the window goes as one batch."""
+    """With a window of 5, late sealing moves at least ten times what sealed batches do.
+
+    Records that pile up behind the window leave as one batch. That needs no KIP-1269 and no tuning.
+    """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         few = sealed(num_records=3_000)
         cut = steady(await measure(cluster, 5, "sealed", anyio.current_time, **few))
@@ -127,7 +133,10 @@ async def test_late_sealing_at_window_5_moves_at_least_10_times_the_sealed_figur
 async def test_late_sealing_makes_progress_on_a_thin_link_with_a_short_request_timeout(
     transport: Literal["tcp", "memory"], bandwidth: float
 ) -> None:
-    """A batch grown to a megabyte would take longer than its request may: resent for ever."""
+    """Late sealing makes progress on a thin link, without any batch being resent.
+
+    A batch that grew to a megabyte would take longer than its request may, and be resent for ever.
+    """
     async with EmbeddedCluster(rtt=RTT, bandwidth=bandwidth, transport=transport) as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, request_timeout=5.0, delivery_timeout=400.0) as producer:
@@ -138,5 +147,5 @@ async def test_late_sealing_makes_progress_on_a_thin_link_with_a_short_request_t
             assert producer.statistics().batches_retried == 0
             assert partition_of(producer).max_span <= 5
         assert len(cluster.batches("t")) < count
-        # The link is kept busy: 60 seconds' worth of bytes in little more than that.
+        # The link is kept busy: the bytes of 60 seconds take little more than that.
         assert took <= 70.0

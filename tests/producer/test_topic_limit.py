@@ -1,8 +1,8 @@
-"""Topics that take less than a request may carry: what late sealing lets a batch grow to.
+"""Topics that take less than a request may carry: to what size late sealing lets a batch grow.
 
 A batch that is refused for its size, and whose refusal is lost, is in doubt: it may not be split,
-and every copy of it is refused. So a batch larger than `batch.size` is sent only where its size is
-known to be taken.
+and every copy of it is refused. So a batch larger than `batch.size` is sent only where the topic is
+known to take its size.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def denied(answer: Entity) -> Entity:
 
 
 class OneAnswerLost:
-    """Closes the connection in place of answering the n-th Produce request, which is served.
+    """An interceptor that closes the connection in place of one answer to Produce.
 
-    `granted`: whether DescribeConfigs is answered. `largest`: bytes of the largest batch seen.
+    `nth` is the number of that request, which is served. If `granted` is False, DescribeConfigs is
+    refused. `largest` is the size of the largest batch seen, in bytes.
     """
 
     def __init__(self, nth: int, *, granted: bool = True) -> None:
@@ -98,7 +99,10 @@ async def test_where_the_topic_is_told_batches_grow_to_its_limit_and_no_further(
 
 @bounded(60)
 async def test_batch_size_itself_yields_to_the_topic_once_it_has_told_its_limit() -> None:
-    """The first batch is refused and split; the limit is asked for then, and no other is."""
+    """Once the topic's limit is known, `batch.size` yields to it and no batch is refused.
+
+    Only the first batch is refused and split; then the limit is asked for.
+    """
     async with EmbeddedCluster(rtt=RTT, transport="memory") as cluster:
         cluster.create_topic("t", configs={LIMIT: "5000"})
         async with producer_for(cluster, late_sealing=False) as producer:

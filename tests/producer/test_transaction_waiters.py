@@ -1,4 +1,4 @@
-"""Two callers of one transaction: what each of them is told is what happened."""
+"""Two callers that end one transaction each get a result that is true."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def ended(call: Any, told: list[Any]) -> None:
 
 
 def committed(cluster: EmbeddedCluster) -> bool:
-    """Whether the last transaction of the only transactional id was committed."""
+    """Return whether the last transaction of the only transactional id was committed."""
     (transaction,) = cluster.state.transactions.transactions()
     return transaction.state.value == "CompleteCommit"
 
@@ -125,10 +125,10 @@ async def test_a_commit_nobody_waited_for_is_learned_by_asking_again(version: Ve
 async def test_an_abort_while_the_last_commit_is_being_marked_is_not_taken_for_a_twin(
     version: Version,
 ) -> None:
-    """A transaction of which nothing was added needs no EndTxn.
+    """A transaction in which nothing was written needs no EndTxn to be aborted.
 
     Every write was put off with CONCURRENT_TRANSACTIONS. In v2 a coordinator that is still writing
-    markers fences whoever asks under the next epoch.
+    markers fences a producer that asks under the next epoch.
     """
     async with running(version) as (cluster, producer):
         await producer.begin_transaction()

@@ -1,9 +1,9 @@
-"""The transactional calls of `Producer`: what they leave behind when they end otherwise than well.
+"""The transactional calls of `Producer`, and what is left when a call does not end well.
 
-Each is cancelled at each of its awaits, times out and is taken up again, finds the producer fenced,
-is called where it does not belong, and is given nonsense. In both protocols, on virtual time, and
-on real asyncio and trio over TCP where the loop could matter. What readers of committed data see is
-read from the log by `tests.simulated.read_committed`.
+Each call is cancelled at each of its awaits, times out and is repeated, finds the producer fenced,
+is made in a state that does not allow it, and gets bad arguments. The tests run in both protocols,
+on virtual time, and on real asyncio and trio over TCP where the loop could matter. What
+read_committed consumers see is read from the log by `tests.simulated.read_committed`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def running(
 
 
 def committed(cluster: EmbeddedCluster) -> list[bytes | None]:
-    """Return what a reader of committed data sees; no transaction may be open."""
+    """Return the values that a read_committed consumer sees; no transaction may be open."""
     [partition] = cluster.state.topics["t"].partitions
     replica = partition.leader_replica
     assert replica is not None
@@ -82,7 +82,7 @@ def position(cluster: EmbeddedCluster, group: str = "g") -> int | None:
 
 
 async def works(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Do a transaction with everything in it."""
+    """Check that a transaction with records and offsets can still be committed."""
     async with producer.transaction():
         await producer.send("t", b"works")
         await producer.send_offsets_to_transaction({SOURCE: 1000}, "g")
@@ -92,7 +92,7 @@ async def works(cluster: EmbeddedCluster, producer: Producer) -> None:
 
 
 async def end(producer: Producer) -> bool:
-    """End what is open or in doubt, and learn how; whether it was committed."""
+    """End the transaction that is open or in doubt, and return whether it was committed."""
     try:
         await producer.abort_transaction()
     except IllegalStateError:
@@ -225,7 +225,8 @@ async def test_an_end_that_timed_out_is_taken_up_again(
             cluster.fail_coordinator("x", None)
             await call()
         else:
-            # Decided, and not in the logs yet: that is told, and the next one waits for it.
+            # The end is decided but not in the logs yet: the call returns, and the next one waits
+            # for it.
             cluster.hold_markers()
             await call()
             cluster.release_markers()
@@ -512,7 +513,10 @@ async def test_nonsense_is_refused_and_leaves_the_transaction_as_it_was(
 
 @bounded(60)
 async def test_a_consumer_that_has_lost_its_place_cannot_commit(version: Version) -> None:
-    """KIP-447: the group's coordinator knows better."""
+    """Offsets of a consumer with an old generation are refused, and the transaction is abortable.
+
+    The group's coordinator knows the newer generation (KIP-447).
+    """
     async with running(version) as (cluster, producer):
         cluster.set_group("g", 3, {"member": None})
         stale = ConsumerGroupMetadata("g", 2, "member")

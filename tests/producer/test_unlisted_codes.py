@@ -1,7 +1,7 @@
-"""A broker newer than this client refuses with a code that has no name here (KIP-1279).
+"""A broker newer than this client refuses with a code that this client does not know (KIP-1279).
 
-A topic that became read-only is such a case. No caller waits for the deadline, and the failure has
-the number.
+A topic that became read-only is such a case. No caller waits for the deadline, and the error has
+the number of the code.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Unnamed:
 
 
 class Mirror:
-    """Refuses every Produce request from now on, and counts them.
+    """An interceptor that refuses every Produce request, and counts them.
 
-    `appended`: it carries them out all the same.
+    If `appended` is True, the requests are carried out all the same.
     """
 
     def __init__(self, *, appended: bool = False) -> None:
@@ -86,7 +86,10 @@ def _refusing(answer: Any) -> Any:
 @pytest.mark.anyio
 @bounded(60)
 async def test_a_topic_that_turns_read_only_is_told_by_its_number(records: int) -> None:
-    """UNKNOWN, because a code that nobody knows does not say that nothing was appended."""
+    """Records refused with an unknown code soon end UNKNOWN, and the error has its number.
+
+    The code does not say that nothing was appended.
+    """
     async with EmbeddedCluster(rtt=0.05, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, batch_size=1, late_sealing=False) as producer:
@@ -101,7 +104,7 @@ async def test_a_topic_that_turns_read_only_is_told_by_its_number(records: int) 
                     await delivery
                 assert told.value.errno == READ_ONLY
                 assert delivery.status is DeliveryStatus.UNKNOWN
-            # In virtual seconds; until the deadline it would be 120.
+            # The time is in virtual seconds; at the deadline it would be 120.
             assert anyio.current_time() - began < 5.0
             assert mirror.refused <= 10
             cluster.intercept(None)
@@ -113,7 +116,10 @@ async def test_a_topic_that_turns_read_only_is_told_by_its_number(records: int) 
 @pytest.mark.anyio
 @bounded(60)
 async def test_what_was_appended_under_such_a_code_is_acknowledged_once() -> None:
-    """The ladder asks the leader, which recognises the batch."""
+    """Records that were appended although the code is unknown are acknowledged once.
+
+    The leader is asked again, and recognises the batches.
+    """
     async with EmbeddedCluster(rtt=0.05, transport="memory") as cluster:
         cluster.create_topic("t")
         async with producer_for(cluster, batch_size=1, late_sealing=False) as producer:

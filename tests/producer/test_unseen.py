@@ -1,7 +1,7 @@
-"""Failures that no caller looks at are logged, once and then at intervals.
+"""Failures that no caller looks at are logged, at once and then at intervals.
 
-`flush()` and the garbage collector say what was lost. In virtual time, so that "at most one line in
-ten seconds" is what is asserted.
+`flush()` and the garbage collector report what was lost. Time is virtual, so the tests can assert
+"at most one line in ten seconds".
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ async def running(**options: Any) -> AsyncIterator[tuple[EmbeddedCluster, Produc
 
 
 def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    """Return the lines that were logged, of one kind."""
+    """Return the logged lines that contain this text."""
     return [r.getMessage() for r in caplog.records if text in r.getMessage()]
 
 
 def refuse(seen: RequestSeen) -> Action | None:
-    """Every batch is refused for good."""
+    """Refuse every batch for good."""
     return Refuse(ErrorCode.invalid_timestamp) if seen.api_key == PRODUCE else None
 
 
@@ -119,7 +119,10 @@ async def test_whoever_looks_is_not_told_of_in_the_log(caplog: pytest.LogCapture
 async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The line says "yet": at the end there is nothing that nobody looked at."""
+    """A failed delivery that its holder looks at later is not reported at the end.
+
+    The first line says that it was not looked at "yet".
+    """
     async with running() as (cluster, producer):
         cluster.intercept(refuse)
         held = [producer.send_nowait("orders", value, partition=0) for value in numbered(9)]
@@ -127,7 +130,7 @@ async def test_a_delivery_that_is_held_and_looked_at_later_is_counted_no_more(
         [line] = lines(caplog, NOT_YET)
         assert "9 records failed" in line
         assert all(isinstance(d.exception(), errors.InvalidTimestampError) for d in held)
-        # What fails and is looked at between two lines is in neither.
+        # Deliveries that fail and are looked at between two lines are in neither line.
         later = [producer.send_nowait("orders", value, partition=0) for value in numbered(9)]
         await producer.flush()
         for delivery in later:
@@ -231,7 +234,7 @@ async def test_a_flush_that_times_out_says_how_many_are_left() -> None:
 
 
 def forget(only: list[Producer]) -> None:
-    """Drop the only reference there is."""
+    """Drop the only reference to a producer, and collect it."""
     only.clear()
     gc.collect()
 

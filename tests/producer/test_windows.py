@@ -1,7 +1,7 @@
 """The window of a partition, over the wire: how it is learned, what resets it, what it bounds.
 
-The first tests are KIP-1269's own test plan and carry its words in their names. The engine's rules
-are in tests/engine/test_windows.py, real brokers in on_kafka/test_windows.py.
+The first tests are those of KIP-1269's own test plan, and are named with its words. The engine's
+rules are in tests/engine/test_windows.py, the tests on real brokers in on_kafka/test_windows.py.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ INVALID_REQUEST = 42
 async def config_of(
     cluster: EmbeddedCluster, kind: int, name: str, config: str, broker: int = 0
 ) -> Any:
-    """Return a broker's description of one config; None where it does not name it."""
+    """Return the value of one config as a broker describes it, or None if it does not name it."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": (config,)}
     answer = await ask(cluster, DESCRIBE_CONFIGS, 4, broker=broker, resources=[resource])
     [result] = answer.results
@@ -58,7 +58,7 @@ async def config_of(
 
 
 async def alter(cluster: EmbeddedCluster, kind: int, name: str, config: str, value: str) -> int:
-    """IncrementalAlterConfigs' error code for setting one config."""
+    """Return the error code of IncrementalAlterConfigs for setting one config."""
     change = {"name": config, "config_operation": 0, "value": value}
     resource = {"resource_type": kind, "resource_name": name, "configs": [change]}
     answer = await ask(cluster, 44, 1, resources=[resource], validate_only=False)
@@ -80,7 +80,7 @@ async def test_validate_new_configuration_default_value(transport: Transport) ->
 @pytest.mark.parametrize("refused", ["4", "1", "0", "-1", "2147483648", "five", ""])
 @bounded(10)
 async def test_validate_new_configuration_minimal_value(transport: Transport, refused: str) -> None:
-    """Less than 5 is refused wherever it may be set, and changes nothing."""
+    """A value below 5 is refused wherever it can be set, and changes nothing."""
     async with EmbeddedCluster(transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "5"})
         with pytest.raises(InvalidConfigurationError):
@@ -115,7 +115,7 @@ async def test_validate_new_configuration_topic_overrides_cluster_and_old_broker
 async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_response(
     transport: Transport, discovery: str
 ) -> None:
-    """The window is 5 until the first answer, then what it says; the span follows."""
+    """The window is 5 until the first answer, and then what the answer says; the span follows."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         tap = Tap(cluster.connector)
@@ -145,7 +145,7 @@ async def test_producer_can_learn_producer_state_batches_to_retain_from_produce_
 
 @bounded(20)
 async def test_producer_aligns_with_the_partition_leader(transport: Transport) -> None:
-    """Each partition goes by its own leader's word, on one connection each."""
+    """Each partition has the window that its own leader names, each on its own connection."""
     async with EmbeddedCluster(
         brokers=3, retain={0: 5, 1: 9, 2: 20}, rtt=RTT, transport=transport
     ) as cluster:
@@ -242,7 +242,7 @@ def test_transactional_producer_no_longer_throws_config_exception_above_5(in_fli
 async def test_max_in_flight_1_and_retain_20_sends_at_most_1_bounded_by_the_connection_check(
     transport: Transport,
 ) -> None:
-    """One request in flight per connection means one batch, whatever the window."""
+    """One request in flight per connection allows one batch, whatever the window."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         tap = Tap(cluster.connector)
@@ -260,7 +260,7 @@ async def test_max_in_flight_1_and_retain_20_sends_at_most_1_bounded_by_the_conn
 async def test_max_in_flight_20_and_retain_5_sends_at_most_5_bounded_by_the_partition_check(
     transport: Transport,
 ) -> None:
-    """Each of four partitions has its own five, which fill the connection's 20."""
+    """Each of four partitions has a window of five, and together they fill the connection's 20."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4, configs={RETAIN: "5"})
         tap = Tap(cluster.connector)
@@ -268,7 +268,7 @@ async def test_max_in_flight_20_and_retain_5_sends_at_most_5_bounded_by_the_part
             cluster,
             connector=tap,
             max_in_flight_requests_per_connection=20,
-            # Room for one batch in a request, or one request would carry all five partitions.
+            # A request has room for one batch, so that no request carries all four partitions.
             batch_size=60,
             max_request_size=100,
             late_sealing=False,
@@ -332,7 +332,7 @@ async def test_old_broker_with_retain_20_on_the_topic_falls_back_to_5(
 async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5(
     transport: Transport, under_load: bool
 ) -> None:
-    """At the old broker 5 is reached and never exceeded, also by what is sent again."""
+    """At the old broker a span of 5 is reached and never exceeded, resent batches included."""
     async with EmbeddedCluster(
         brokers=2, rtt=RTT, produce_versions={0: 14, 1: 13}, transport=transport
     ) as cluster:
@@ -379,7 +379,7 @@ async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
 async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
     transport: Transport, idempotent: bool
 ) -> None:
-    """The option is reached and not passed, with more partitions and window than it allows."""
+    """The option is reached and not exceeded, although partitions and windows allow more."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4)
         tap = Tap(cluster.connector)
@@ -403,7 +403,7 @@ async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
 
 @bounded(20)
 async def test_both_checks_must_pass(transport: Transport) -> None:
-    """A connection with room does not widen a partition, nor the other way round."""
+    """A connection with room does not widen a partition's window, nor the other way round."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         for in_flight, retain, reached in [(8, 5, 5), (8, 6, 6), (5, 8, 5), (3, 20, 3)]:
             topic = f"t-{in_flight}-{retain}"
@@ -447,7 +447,7 @@ async def test_the_window_bounds_the_span_and_not_the_requests_outstanding(
 async def test_the_limit_is_5_again_on_a_new_connection_until_its_first_answer(
     transport: Transport,
 ) -> None:
-    """A reconnect resets the window: another broker may be behind the address."""
+    """A new connection resets the window, because another broker may be behind the address."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t")
         windows: list[int] = []
@@ -473,7 +473,10 @@ async def test_the_limit_is_5_again_on_a_new_connection_until_its_first_answer(
 async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
     transport: Transport, struct: str
 ) -> None:
-    """The tagged field counts in either place: the KIP's prose and its listing disagree."""
+    """The window field counts in the partition and in the topic: the KIP names both places.
+
+    Its prose and its listing disagree.
+    """
 
     def put(response: Any) -> Any:
         value = {"producer_state_batches_to_retain": 9}
@@ -499,10 +502,10 @@ async def test_the_window_is_read_from_the_partition_or_the_topic_struct(
 @EVERY_WORLD
 @bounded(20)
 async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transport) -> None:
-    """Return to a window of 5 when the answer no longer has the field.
+    """An answer without the field makes the window 5 again.
 
     A field equal to its default is not on the wire, so a change from 20 to 5 looks like an absent
-    field. Batches that are outstanding then stay so; nothing new is sent until the span fits.
+    field. Batches that are outstanding stay so, and nothing new is sent until the span fits.
     """
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
@@ -535,7 +538,7 @@ async def test_an_absent_field_means_5_also_after_20_was_seen(transport: Transpo
 async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_until_the_span_fits(
     transport: Transport,
 ) -> None:
-    """A window lowered while it is full lets nothing out until the span fits."""
+    """When the window is lowered while it is full, nothing is sent until the span fits."""
     async with EmbeddedCluster(rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", configs={RETAIN: "20"})
         async with producer_for(
@@ -565,7 +568,7 @@ async def test_a_window_lowered_below_what_is_outstanding_sends_nothing_new_unti
 
 @bounded(20)
 async def test_batches_are_retained_per_producer_id_and_partition(transport: Transport) -> None:
-    """Each of two producers has 20 places in each of two partitions, as long as both."""
+    """A broker keeps 20 batches of each producer in each partition."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=2)
         identities = []
@@ -582,7 +585,7 @@ async def test_batches_are_retained_per_producer_id_and_partition(transport: Tra
 
 
 def test_the_defaults_stay_5_and_5() -> None:
-    """The connection's, the partition's and the broker's default is five."""
+    """The defaults are five: requests per connection, the window, and what the broker retains."""
     assert ProducerConfig.build("h:1").max_in_flight_requests_per_connection == 5
     assert PartitionWindow().limit == DEFAULT_BATCHES_RETAINED == 5
     cluster = EmbeddedCluster()
@@ -599,7 +602,7 @@ _UNKNOWN = b"\x01\x63\x03xyz"
 
 
 def tagged(payload: bytes, fields: bytes) -> bytes:
-    """Add tagged fields to a flexible answer's header and end, where none were."""
+    """Add tagged fields to the header and to the end of a flexible answer that has none."""
     assert payload[4] == 0
     assert payload[-1] == 0
     return payload[:4] + fields + payload[5:-1] + fields

@@ -1,9 +1,9 @@
-"""A producer is used on the event loop, and in the thread, that it was started on.
+"""A producer is used on the event loop, and in the thread, on which it was started.
 
-A call from elsewhere raises at once and says what to do. The producer lives on each of the loops
-and is called from each of the others, in another thread and without a thread; each of these calls
-would otherwise wait for ever, or find the engine in the middle of a decision. After a second
-`asyncio.run` the loop is gone, and the producer with it.
+A call from elsewhere raises at once and says what to do. In the tests the producer lives on each of
+the loops and is called from each of the others, in another thread, and without a thread; such a
+call would otherwise wait for ever, or find the engine in the middle of a decision. After a second
+`asyncio.run` the loop has ended, and the producer with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Datum(NamedTuple):
-    """A record without a producer."""
+    """One record for `enqueue_batch`."""
 
     value: bytes
     timestamp_ms: int
@@ -80,7 +80,7 @@ async def _refused(call: Awaitable[object]) -> errors.KafkaError:
 
 @contextmanager
 def pending(cluster: EmbeddedCluster, producer: Producer) -> Iterator[Delivery]:
-    """Hold a delivery without an outcome, which it gets afterwards."""
+    """Yield a delivery without an outcome, which it gets after the block."""
     cluster.hold_high_watermark("t")
     yield producer.send_nowait("t", b"first")
     cluster.release_high_watermark("t")
@@ -162,7 +162,7 @@ async def test_a_plain_call_from_another_thread_raises() -> None:
 @REAL_LOOPS
 @bounded(60)
 async def test_another_thread_sends_by_handing_the_call_to_the_loop() -> None:
-    """As the message and the docstring of `Producer` say."""
+    """Another thread can send with `anyio.from_thread.run`, as the error's message says."""
     async with EmbeddedCluster() as cluster, producer_for(cluster) as producer:
         metadata = await anyio.to_thread.run_sync(
             lambda: anyio.from_thread.run(producer.send, "t", b"x")
@@ -185,9 +185,9 @@ def test_asyncio_threads_send_with_run_coroutine_threadsafe() -> None:
 
 
 def test_two_loops_in_one_thread() -> None:
-    """Plain calls from the home loop's thread work while it is not running.
+    """A plain call from the loop's own thread works while that loop is not running.
 
-    Another loop's calls do not.
+    Calls on another loop in the same thread raise.
     """
     home = asyncio.new_event_loop()
     try:
@@ -263,7 +263,10 @@ def test_after_a_second_run_each_call_says_what_happened(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
 def test_what_a_closed_loop_left_behind_gets_its_outcome_from_close(kind: str) -> None:
-    """A loop that is closed without its tasks' being cancelled settles nothing by itself."""
+    """Deliveries that a closed loop left behind get their outcome from close() on another loop.
+
+    A loop that is closed without cancelling its tasks settles nothing by itself.
+    """
     if kind == "uvloop":
         home: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
     else:

@@ -1,8 +1,8 @@
 """What the tests of the whole producer share: bounds, loads, and a tap on the wire.
 
-The tap counts what the broker cannot tell apart afterwards: the span each single broker had before
-it when a leader moved, and the requests outstanding on one connection. It reads the frames by
-itself and takes nothing from the engine.
+The tap counts what the broker cannot tell afterwards: the span at each single broker when a leader
+moved, and the requests outstanding on one connection. It decodes the frames by itself and takes
+nothing from the engine.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ EVERY_WORLD = pytest.mark.parametrize(
 REAL_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "uvloop", "trio"], indirect=True)
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
-# One record makes a batch: a span is then counted in records, and nothing depends on their size.
+# With one record per batch a span counts records, and nothing depends on their size.
 ONE_EACH: Mapping[str, Any] = {"batch_size": 1, "late_sealing": False}
 
 
 def bounded(
     seconds: float,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Fail the test if it takes longer, in its world's seconds."""
+    """Fail the test if it takes longer than `seconds` of its world's time."""
 
     def decorate(test: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @functools.wraps(test)
@@ -66,7 +66,7 @@ def bounded(
 
 
 async def virtual_time(seconds: float) -> None:
-    """Let time pass that costs none. Only in the virtual world: on a real clock this is a sleep."""
+    """Let time pass in the virtual world, where it costs none; on a real clock this is a sleep."""
     with anyio.move_on_after(seconds):
         await anyio.sleep_forever()
 
@@ -96,14 +96,14 @@ def stored_values(cluster: EmbeddedCluster, topic: str = "t", partition: int = 0
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
-    """Values that can be told apart."""
+    """Return values that can be told apart."""
     return [b"%d" % number for number in range(start, start + count)]
 
 
 async def ask(
     cluster: EmbeddedCluster, api_key: int, version: int, *, broker: int = 0, **of: Any
 ) -> Any:
-    """One request to one broker, over the wire, and its answer."""
+    """Send one request to one broker over the wire, and return the answer."""
     schema, answer = request_type(api_key, version), response_type(api_key, version)
     assert schema is not None
     assert answer is not None
@@ -121,7 +121,7 @@ async def ask(
 
 
 class Wire:
-    """One tapped connection: what is outstanding on it."""
+    """One tapped connection, and the requests outstanding on it."""
 
     def __init__(self, tap: Tap, address: tuple[str, int]) -> None:
         self.address = address
@@ -187,11 +187,12 @@ def _verdict(part: Any) -> Verdict:
 
 
 class Tap:
-    """A connector that listens in on every connection, and may change answers on their way.
+    """A connector that taps every connection, and can change answers on their way.
 
     Args:
-        connector: what really connects.
-        rewrite: (api key, version, payload of an answer) -> the payload to hand on.
+        connector: the connector that opens the connections.
+        rewrite: takes the API key, the version and the payload of an answer, and returns the
+            payload to hand on.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The producer, on real Apache Kafka."""
+"""Tests of the producer on real Apache Kafka."""

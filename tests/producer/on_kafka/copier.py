@@ -1,12 +1,14 @@
 """A process that copies records from one topic to another, exactly once, until it is killed.
 
-Each transaction reads, changes and writes records, and commits the place in the source.
+Each of its transactions reads, changes and writes records, and commits the offset that it has
+reached in the source topic.
 
-Run it as ``python -m tests.producer.on_kafka.copier JSON``; JSON has what `copy` needs.
+Run it as ``python -m tests.producer.on_kafka.copier JSON``, where JSON holds the keys that `copy`
+reads.
 
-It begins where the group says. A client that waits for stable offsets (KIP-447) asks for that: what
-a predecessor left open has ended by then, because the transactional id is the same. It prints a
-line when it begins, and ends with `FENCED` when it is fenced.
+The copier begins at the committed offset of the group. Its consumer waits for stable offsets
+(KIP-447): transactions that a predecessor left open have ended by then, because the transactional
+id is the same. The copier prints a line when it begins, and exits with `FENCED` when it is fenced.
 """
 
 from __future__ import annotations
@@ -38,14 +40,14 @@ _COORDINATOR_AWAY = frozenset(
 
 
 def changed(value: bytes) -> bytes:
-    """Return what becomes of a record's value."""
+    """Return the value that the copier writes for a value that it has read."""
     return b"copied:" + value
 
 
 async def committed(
     consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition
 ) -> confluent_kafka.TopicPartition:
-    """Where the group has come to. A broker that has just started does not know yet."""
+    """Return the group's committed offset; ask again while the coordinator is not ready."""
     with anyio.fail_after(_PATIENCE):
         while True:
             try:
@@ -58,7 +60,7 @@ async def committed(
 
 
 async def copy(work: Mapping[str, str]) -> None:
-    """Copy for ever."""
+    """Copy batches of records in transactions, for ever."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": work["inner"],
@@ -90,7 +92,7 @@ async def copy(work: Mapping[str, str]) -> None:
 
 
 async def copy_some(producer: Producer, work: Mapping[str, str], records: Sequence[Any]) -> None:
-    """One transaction."""
+    """Copy these records and commit the offset after them, in one transaction."""
     async with producer.transaction():
         for each in records:
             producer.send_nowait(
@@ -101,7 +103,7 @@ async def copy_some(producer: Producer, work: Mapping[str, str], records: Sequen
 
 
 def main() -> int:
-    """Copy until killed or fenced."""
+    """Copy until killed or fenced, and return the exit code."""
     try:
         anyio.run(copy, json.loads(sys.argv[1]))
     except ProducerFenced:

@@ -1,8 +1,8 @@
-"""A producer's bootstrap address moves to another real cluster, where its producer id is taken.
+"""A bootstrap address that moves to another real cluster, where the producer id is taken.
 
-Both clusters are new, and hand out the same producer ids. A client that kept its own would fence
-the producer at home there; and that one, had it raised its epoch, would be told the offset of a
-record that is not its own.
+Both clusters are new, and hand out the same producer ids. A client that kept its id would fence the
+producer that has the id there; and that producer, if it raised its epoch, would be answered with
+the offset of a record that is not its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = {"request_timeout": 5.0, "delivery_timeout": 40.0}
 
 
 async def send(producer: Producer, values: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Send them one after the other: offset and value of each that was acknowledged."""
+    """Send the values one after the other, and return offset and value of the acknowledged ones."""
     acknowledged = []
     for value in values:
         delivery = producer.send_nowait(TOPIC, value)
@@ -40,7 +40,7 @@ async def send(producer: Producer, values: Sequence[bytes]) -> list[tuple[int, b
 
 
 async def log_of(cluster: KafkaCluster) -> list[tuple[int, bytes]]:
-    """Offset and value of each record, as Kafka's own tool reads the log."""
+    """Return offset and value of each record, as Kafka's own tool reads the log."""
     dump = await cluster.dump_topic(TOPIC)
     records = [record for batch in dump[0] for record in batch.records]
     return [(record.offset, (record.payload or "").encode()) for record in records]

@@ -1,4 +1,4 @@
-"""What we wrote, as Kafka's own tools read it: the console consumer and the log dump."""
+"""Records that the producer wrote, as Kafka's console consumer and log dump read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def cluster(
 
 
 async def produce(cluster: KafkaCluster, codec: Codec, partition: int) -> list[int]:
-    """Write records of every shape, in one batch."""
+    """Write records of every shape, in one batch, and return their offsets."""
     async with Producer(
         cluster.bootstrap_servers, compression_type=codec, linger=0.05, batch_size=1 << 20
     ) as producer:

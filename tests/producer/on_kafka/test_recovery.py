@@ -1,10 +1,10 @@
-"""Batches in doubt when a stock broker restarts, and what becomes of them.
+"""Batches in doubt when a stock broker restarts, and how they are resolved.
 
-A restart leaves a broker one remembered batch per producer. (After SIGKILL as well: having read the
-log again it takes a snapshot, which holds one, and loads that.) Resends of older ones come back
-OUT_OF_ORDER, although they are stored. A client that takes that for a gap writes them twice; ours
-asks newest first. With READ it may also ask DescribeProducers where to begin; without, it is
-refused, and must come to the same end by probing alone.
+A restart leaves a broker one remembered batch per producer. (After SIGKILL too: it reads the log
+again, takes a snapshot, which holds one batch, and loads that.) Resends of older batches are
+answered OUT_OF_ORDER, although they are stored. A client that takes that for a gap writes them
+twice; ours probes newest first. With READ permission it may also ask DescribeProducers where to
+begin; without, the broker refuses the question, and probes alone must come to the same end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AUTHORIZED = {
 
 
 class World(NamedTuple):
-    """A broker, and whether its clients may read."""
+    """A version of the broker, and whether its clients may read."""
 
     version: str
     read: bool
@@ -72,7 +72,7 @@ async def cluster(
 def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
     """Collect the error code of each answer to DescribeProducers from now on.
 
-    The proxy's other hook stays in place.
+    The hook that the proxy had before stays in place.
     """
     codes: list[int] = []
     other = proxy.on_answer
@@ -101,7 +101,11 @@ def what_describe_producers_says(proxy: FaultProxy) -> list[int]:
 async def test_doubt_across_a_restart_is_resolved_exactly(
     cluster: KafkaCluster, world: World, appended: int, clean: bool
 ) -> None:
-    """Of a full window ``appended`` were, the rest never arrived, and nothing was answered."""
+    """A full window in doubt across a restart is resolved exactly, and the epoch stays.
+
+    Of the window ``appended`` batches were appended, the others never arrived, and none was
+    answered.
+    """
     topic = f"doubt-{appended}-{clean}"
     await cluster.create_topic(topic)
     if not world.read:
@@ -133,7 +137,7 @@ async def test_doubt_across_a_restart_is_resolved_exactly(
     assert (ErrorCode.out_of_order_sequence_number in spans.codes) == forgot
     asked = [each for each, _ in cluster.proxy.trace if each.api_key == DESCRIBE_PRODUCERS]
     assert bool(asked) == forgot
-    # Refused each time it is all by probing, else it was told where to begin.
+    # With READ every answer names where to begin; without, every one is a refusal.
     assert set(said) == (
         {0 if world.read else ErrorCode.topic_authorization_failed} if forgot else set()
     )

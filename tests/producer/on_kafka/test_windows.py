@@ -1,7 +1,7 @@
 """The window on real brokers: stock ones remember five batches, patched ones twenty (KIP-1269).
 
-KIP-1269's own integration scenarios carry its words in their names. A span is counted by the
-broker's proxy, "at most" and "reached" are both asserted, and the log is read by Kafka's dump tool.
+Tests of KIP-1269's own integration scenarios are named with its words. The broker's proxy counts
+the span, "at most" and "reached" are both asserted, and Kafka's dump tool reads the log.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def producer_of(cluster: KafkaCluster, **options: Any) -> Producer:
 async def commit_and_count(
     cluster: KafkaCluster, topic: str, window: int, *, gated: bool
 ) -> SpanCount:
-    """Send as many records in each of three transactions, and abort the second.
+    """Send 60 records in each of three transactions, abort the second, and count the spans.
 
-    All reach the window, the later ones at once: only transactions v1 wait for a first answer.
+    Each transaction reaches the window, from its first request on in v2; transactions v1 wait for
+    the first answer.
     """
     spans = SpanCount(cluster.proxy)
     before, asked = 0, [0]  # requests before a transaction, and by the time of each answer
@@ -76,7 +77,7 @@ async def commit_and_count(
 async def send_and_count(
     cluster: KafkaCluster, topic: str, records: int = 120, **options: Any
 ) -> tuple[SpanCount, int]:
-    """Send one record per batch; returns the count of spans, and the window in the end."""
+    """Send one record per batch; return the count of spans, and the window at the end."""
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, **ONE_EACH, **options) as producer:
         history = History(producer, topic)
@@ -105,9 +106,9 @@ async def test_a_stock_broker_gets_five_batches_and_never_more(version: str) -> 
 
 @bounded(60)
 async def test_producer_connected_to_an_old_broker_with_20_on_the_topic_falls_back_to_5() -> None:
-    """Produce v11 cannot carry the window, whatever the broker remembers (KIP-1269).
+    """Produce v11 cannot carry the window, so five batches are sent to an old broker (KIP-1269).
 
-    The broker's memory is 20, and its proxy would say 20.
+    The broker would remember 20, and its proxy would name 20.
     """
     async with KafkaCluster("3.9.1", retain=20, rtt=RTT) as cluster:
         await cluster.create_topic("t")
@@ -142,7 +143,7 @@ async def test_twenty_are_discovered_and_reached_inside_transactions(patched: Ka
 
 @bounded(60)
 async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaCluster) -> None:
-    """KIP-1269, 1: bounded by the connection-level check, and by nothing else: 20 is known."""
+    """With one request in flight one batch is sent, although the window is 20 (KIP-1269)."""
     await patched.create_topic("one-in-flight")
     spans, window = await send_and_count(
         patched, "one-in-flight", records=30, max_in_flight_requests_per_connection=1
@@ -153,7 +154,7 @@ async def test_max_in_flight_1_and_retain_20_sends_at_most_1(patched: KafkaClust
 
 @bounded(60)
 async def test_max_in_flight_20_and_retain_5_sends_at_most_5(patched: KafkaCluster) -> None:
-    """KIP-1269, 2: bounded by the per-partition check."""
+    """With 20 requests in flight and a window of 5, five batches are sent (KIP-1269)."""
     await patched.create_topic("retains-5")
     patched.retention().set("retains-5", 5)
     spans, window = await send_and_count(patched, "retains-5")
@@ -168,7 +169,7 @@ async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
 ) -> None:
     """Two topics that share a connection have a window each (KIP-1269).
 
-    They share 20 requests; with 40, each reaches its own limit at once. Partition 0 of one topic
+    They share 20 requests in flight; with 40, each reaches its own window. Partition 0 of one topic
     and partition 1 of the other tell the counts apart.
     """
     few, many = f"narrow-{in_flight}", f"wide-{in_flight}"
@@ -194,7 +195,10 @@ async def test_two_topics_with_5_and_20_on_one_broker_do_not_affect_each_other(
 
 @bounded(90)
 async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5() -> None:
-    """KIP-1269, 5; and back, where 20 is found again. Broker 0 is the new one."""
+    """The window is 5 on an old leader, and 20 again when the new broker leads (KIP-1269).
+
+    Broker 0 is the new one.
+    """
     async with KafkaCluster(brokers=2, retain={0: 20}, rtt=RTT) as cluster:
         await cluster.create_topic("t", replication=2)
         await cluster.move_leader("t", 0, 0)
@@ -222,7 +226,7 @@ async def test_leader_change_from_a_new_to_an_old_broker_does_not_exceed_5() -> 
 async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
     patched: KafkaCluster,
 ) -> None:
-    """The other public face, as any client sees it: through the proxy, with the real answer."""
+    """DescribeConfigs through the proxy names the topic config beside the broker's real configs."""
     await patched.create_topic("described")
     patched.retention().set("described", 7)
     spans = SpanCount(patched.proxy)
@@ -231,7 +235,7 @@ async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
     seen = [each for each, _ in patched.proxy.trace if each.api_key == DESCRIBE_CONFIGS]
     assert {each.answer for each in seen} == {True, False}
     assert spans.versions <= {13, 14}
-    # Past the proxy the broker knows of nothing.
+    # The broker behind the proxy does not know the config.
     resource = {"resource_type": TOPIC, "resource_name": "described", "configuration_keys": None}
     answer = await patched.ask(DESCRIBE_CONFIGS, 4, resources=[resource])
     names = {config.name for config in answer.results[0].configs}
@@ -245,7 +249,7 @@ async def test_describe_configs_names_the_topic_config_beside_the_brokers_own(
 async def cut_with(
     cluster: KafkaCluster, producer: Producer, history: History, spans: SpanCount, batches: int
 ) -> None:
-    """Have so many batches appended and none answered; then cut the connection."""
+    """Have so many batches appended and none of them answered; then cut the connection."""
     await outcomes(history.send(60))  # the window is known and open
     before = len(history.deliveries)
     spans.forget()
@@ -280,10 +284,10 @@ async def test_twenty_in_flight_and_cut_come_back_with_their_original_offsets(
 async def test_twenty_one_where_twenty_are_retained_lose_an_offset_and_nothing_else(
     patched: KafkaCluster,
 ) -> None:
-    """A window one too wide costs the offset of one batch.
+    """A window that is one too wide costs the offset of one batch, and nothing else.
 
-    The first one's resend is OUT_OF_ORDER, and its offset is lost. That it is stored is then proved
-    by the one after it.
+    The resend of the first batch is answered OUT_OF_ORDER, so its offset is lost. The batch after
+    it proves that it is stored.
     """
     await patched.create_topic("twenty-one")
     patched.retention().set("twenty-one", 21)

@@ -1,1 +1,1 @@
-"""Faults that need one real broker. A test's name begins with its row of the fault matrix."""
+"""Tests of faults that need one real broker."""

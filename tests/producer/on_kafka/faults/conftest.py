@@ -1,10 +1,11 @@
-"""The brokers that the rows share: starting one takes longer than most rows.
+"""The brokers that the tests of this folder share, because starting one takes longer than a test.
 
-One cluster of each world serves all files of this directory, in one event loop. Fixtures are of
+One cluster of each world serves all files of this folder, in one event loop. The fixtures are of
 package scope and not of session scope, because anyio has one runner at a time: files with another
 event loop must find none alive.
 
-Invariant: each test gets a broker that runs and a proxy that does nothing, also after a failure.
+Invariant: each test gets a broker that runs and a proxy that does nothing, even after a failed
+test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Answers that say less than what happened, or nothing of it.
+"""Produce answers that hide what happened to a batch.
 
-One broker alone never says these, so the proxy puts them in the place of true answers: after the
-append, as a leader does that waits for its followers and loses them or its leadership; or before,
-where the batch was damaged on its way and so refused.
+One broker alone never gives such answers, so the proxy puts them in the place of the true ones.
+After an append it answers as a leader does that waits for its followers and then loses them, or its
+leadership. Before an append it damages a batch on its way, so that the broker refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ REFUSED, KEPT = -1, None
 
 
 def said_instead(version: int, codes: Mapping[int, tuple[int, int | None]]) -> Rewrite:
-    """Each of these partitions is answered with a code, and with its base offset kept or hidden."""
+    """Return an action that answers these partitions with other codes.
+
+    `codes` maps a partition to its code and base offset; None keeps the true base offset.
+    """
     schema = response_type(PRODUCE, version)
     assert schema is not None
 
@@ -58,7 +61,10 @@ def said_instead(version: int, codes: Mapping[int, tuple[int, int | None]]) -> R
 
 
 class HalfRefused:
-    """Says NOT_LEADER of partition 0, in the answers to so many requests that carry 1 as well."""
+    """A proxy hook that answers NOT_LEADER for partition 0 of requests with partitions 0 and 1.
+
+    It does so for the first `requests` of them. If `appended` is False, it also damages the batch.
+    """
 
     def __init__(self, proxy: FaultProxy, requests: int, *, appended: bool) -> None:
         self.left = requests
@@ -128,8 +134,8 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
 ) -> None:
     """A batch in doubt stays in doubt after NOT_LEADER, until a success settles it.
 
-    At a first attempt that code says that nothing was written. Here the batch's own success settles
-    it, or that of a later one.
+    For a first attempt NOT_LEADER means that nothing was written. Here the batch had been appended
+    before, and its own success or that of a later batch settles it.
     """
     topic = f"appended-{code}"
     await cluster.create_topic(topic)
@@ -150,7 +156,7 @@ async def test_appended_and_refused_then_refused_for_sure_then_found(
 
 
 def answer_with(proxy: FaultProxy, said: list[tuple[int, int | None]]) -> None:
-    """Put these in the place of the next answers of Produce, one each."""
+    """Put these codes in the place of the next answers of Produce, one in each answer."""
 
     def on_answer(seen: FrameSeen) -> Action | None:
         if seen.api_key != PRODUCE or not said:

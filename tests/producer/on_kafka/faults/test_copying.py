@@ -1,9 +1,9 @@
-"""Consume, transform, produce: copied exactly once, whatever is killed meanwhile.
+"""Consume, transform, produce: records are copied exactly once, whatever is killed meanwhile.
 
-The copier is a process of its own (`../copier.py`). It is killed and started anew, it is
-stopped and woken when another one has its place, and the broker is killed and started, in an order
-that a seed decides. What readers of committed data find is compared with the source, by aiokafka's
-consumer and by Java's.
+The copier is a process of its own (`../copier.py`). In an order that a seed decides, it is killed
+and started anew, it is stopped and woken when another copier has its place, and the broker is
+killed and started. The records that read_committed consumers find, aiokafka's and Java's, are
+compared with the source.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ ROOT = Path(__file__).parents[4]
 
 
 in_thread = anyio.to_thread.run_sync
-"""What starts a process or reads a file."""
+"""Where calls run that start a process or read a file."""
 
 
 class Copiers:
-    """The process that copies, and those that have.
+    """The process that copies, and the earlier ones that did.
 
-    What each prints goes to a file of its own. Belongs into a thread, but for `check` and `signal`.
+    What each process prints goes to a file of its own. All methods but `check` and `signal` block,
+    so they are called in a thread.
     """
 
     def __init__(self, cluster: KafkaCluster, source: str, target: str, folder: Path) -> None:
@@ -75,38 +76,38 @@ class Copiers:
         return self._folder / f"copier-{number}.log"
 
     def start(self) -> None:
-        """One more. It fences those before it, once it has begun."""
+        """Start one more copier, which fences the earlier ones once it has begun."""
         command = [sys.executable, "-m", "tests.producer.on_kafka.copier", json.dumps(self._work)]
         with self._log(len(self._all)).open("wb") as log:
             self._all.append(self._guard.start(command, log, cwd=ROOT))
 
     def check(self) -> subprocess.Popen[bytes]:
-        """Assert that the process that copies has not ended."""
+        """Assert that the newest copier still runs, and return its process."""
         process = self._all[-1]
         assert process.poll() is None, f"{self._folder} says why"
         return process
 
     def begun(self) -> bool:
-        """Return whether the process that copies has its identity.
+        """Return whether the newest copier has its producer id and epoch.
 
-        One that is stopped before that fences its successor when it wakes.
+        A copier that is stopped before that fences its successor when it wakes.
         """
         self.check()
         return b"begins at" in self._log(len(self._all) - 1).read_bytes()
 
     def signal(self, number: signal.Signals) -> subprocess.Popen[bytes]:
-        """Send it to the one that copies."""
+        """Send a signal to the newest copier, and return its process."""
         process = self.check()
         os.killpg(process.pid, number)
         return process
 
     def said(self) -> str:
-        """Return what all of them printed."""
+        """Return what all copiers have printed."""
         logs = [self._log(number) for number in range(len(self._all))]
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
 
     def end(self) -> None:
-        """Kill what runs."""
+        """Kill the copiers that run."""
         for process in self._all:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -128,12 +129,12 @@ async def copying(
 
 
 async def copied(cluster: KafkaCluster, target: str) -> int:
-    """How far the target is, transactions' ends included."""
+    """Return the sum of the target's end offsets, markers of transactions included."""
     return sum([await end_of(cluster, target, each) for each in range(PARTITIONS)])
 
 
 async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: int) -> None:
-    """Wait until it has begun, and so much more is copied."""
+    """Wait until the newest copier has begun, and then until `more` offsets are copied."""
 
     async def begun() -> bool:
         return await in_thread(copiers.begun)
@@ -149,12 +150,12 @@ async def progress(cluster: KafkaCluster, copiers: Copiers, target: str, more: i
 
 
 async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
-    """Wait until the process has committed twice.
+    """Wait until the newest copier has committed twice.
 
-    The first commit may be of a transaction that the broker's end disturbed, after which a copier
-    renews its epoch. A copier that is stopped meanwhile fences its successor when it wakes, and is
-    fenced itself: while a transaction is open brokers let InitProducerId with any older epoch of
-    the id do that.
+    The transaction of the first commit may be one that the end of the broker disturbed, after which
+    a copier renews its epoch. A copier that is stopped meanwhile fences its successor when it
+    wakes, and is fenced itself: while a transaction is open, brokers let InitProducerId with any
+    older epoch of the id do that.
     """
     for _ in range(2):
         place = await group_offset(cluster, copiers.group, copiers.group, stable=False)
@@ -168,7 +169,7 @@ async def at_work(cluster: KafkaCluster, copiers: Copiers) -> None:
 
 
 async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: str) -> None:
-    """One event, and its end."""
+    """Let one event happen, and wait until it is over."""
     if event == "kill the copier":
         await in_thread(copiers.signal(signal.SIGKILL).wait, 10)
         await in_thread(copiers.start)
@@ -188,9 +189,9 @@ async def happen(event: str, cluster: KafkaCluster, copiers: Copiers, target: st
 
 
 async def fill_source(cluster: KafkaCluster, source: str) -> list[bytes]:
-    """Write records to be copied, in transactions of which each third is aborted.
+    """Write the records to be copied, in transactions of which every third is aborted.
 
-    Returns the committed ones.
+    Returns the values that were committed.
     """
     left: list[bytes] = []
     async with Producer(cluster.inner_servers, transactional_id=f"{source}-filler") as producer:

@@ -1,7 +1,7 @@
-"""A full window outlives its deadline.
+"""Deadlines that pass while a full window is in flight.
 
-What was on its way is UNKNOWN, what was not is NOT_WRITTEN, and what comes later is not held up by
-either.
+Records that were in flight end UNKNOWN, records that were never sent end NOT_WRITTEN, and neither
+holds up later records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.kafka.world import (
 
 pytestmark = pytest.mark.anyio
 
-# Short, and yet long enough for a busy machine: what is sent before and after must not miss them.
+# The timeouts are short, but long enough for a busy machine: the records before and after must not
+# miss them.
 SHORT = {"request_timeout": 1.0, "delivery_timeout": 4.0}
 WAITING = 10
 
@@ -54,8 +55,8 @@ async def test_deadlines_pass_with_a_full_window_in_flight(
                 await leave_in_doubt(cluster, spans, history, window)
                 cluster.proxy.freeze()
             case "appended-later":
-                # What the proxy has taken in reaches the broker when the link thaws, behind the
-                # client's back: its connection is long closed by then.
+                # The requests that the proxy has read reach the broker when the link thaws, long
+                # after the client has closed its connection.
                 cluster.proxy.freeze()
                 history.send(window)
             case _:
@@ -67,7 +68,8 @@ async def test_deadlines_pass_with_a_full_window_in_flight(
         spans.answer = spans.request = lambda: None
         cluster.proxy.thaw()
         if fate == "appended-later":
-            # Under the next epoch's first batch it would be fenced: see to it that it is not.
+            # The first batch of the next epoch would fence the late batches, so wait until they are
+            # there.
             await appended_up_to(cluster, topic, last - 1)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
         assert producer.statistics().epoch_bumps == 1

@@ -1,8 +1,9 @@
-"""What a producer breaks that sends one batch more than the broker remembers.
+"""What goes wrong in a producer that sends one batch more than the broker remembers.
 
-Shown with a raw client, which does what the protocol's words allow and clients do: send again what
-was not answered, oldest first, and take OUT_OF_ORDER for a gap, so bump the epoch and send it under
-new numbers. (aioidem in that place: test_windows.py, twenty-one where twenty are retained.)
+A raw client shows it. It does what the protocol allows and other clients do: it resends unanswered
+batches, oldest first, takes OUT_OF_ORDER for a gap, bumps the epoch and sends the batch under new
+numbers. test_windows.py shows aioidem in the same place, with twenty-one batches where twenty are
+retained.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ HOST = "127.0.0.1"
 
 
 class Plain(NamedTuple):
-    """A record."""
+    """One record for `build_batch`."""
 
     value: bytes
     key: bytes | None = None
@@ -53,19 +54,19 @@ class Plain(NamedTuple):
 
 
 class RawProducer:
-    """One partition, one record per batch, and no opinion."""
+    """A client of one partition and one record per batch, which leaves recovery to the test."""
 
     def __init__(self, cluster: KafkaCluster, topic: str, producer_id: int) -> None:
         self._port = cluster.brokers[0].port
         self._topic = topic
         self._producer_id = producer_id
-        # Of now, or the broker forgets us: it measures from there.
+        # The timestamp is that of now, because the broker would forget a producer of old records.
         self._timestamp_ms = round(time.time() * 1000)
 
     async def send(
         self, values: Sequence[bytes], *, epoch: int = 0, first: int = 0
     ) -> list[PartitionAnswer]:
-        """All of them in a row on a connection of their own, then their answers."""
+        """Send all values in a row on a new connection, then return their answers."""
         splitter = FrameSplitter(1 << 20)
         answers: list[PartitionAnswer] = []
         async with await TcpConnector().connect(HOST, self._port) as stream:
@@ -95,7 +96,10 @@ class RawProducer:
 
 
 async def new_producer_id(cluster: KafkaCluster) -> int:
-    """As soon as the broker has one: a broker that has just started asks its controller first."""
+    """Return a new producer id, as soon as the broker hands one out.
+
+    A broker that has just started asks its controller for ids first.
+    """
     given: list[int] = []
 
     async def granted() -> bool:
@@ -126,7 +130,7 @@ async def test_one_batch_beyond_what_is_remembered_is_refused_and_its_cure_write
 
     appended = await raw.send(values)
     assert [each.base_offset for each in appended] == list(range(batches))
-    # Their answers are lost, let us say, with the connection.
+    # In the test's story these answers are lost with their connection.
     again = await raw.send(values)
     refused = [
         call

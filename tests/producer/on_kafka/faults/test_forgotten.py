@@ -1,8 +1,8 @@
-"""The broker forgets the producer: idle for too long, or its records were old (KIP-854).
+"""The broker forgets the producer: it was idle for too long, or its records were old (KIP-854).
 
-Without state a broker takes any first sequence, so the same bytes sent again would be written
-again. That is why what is in doubt then may only be looked for in the log, where that is allowed,
-and is UNKNOWN otherwise. (Each test asks the broker whether it has forgotten.)
+Without state a broker takes any first sequence, so resent bytes would be written a second time.
+Batches that are in doubt then may only be looked for in the log, where reading is allowed, and are
+UNKNOWN otherwise. Each test asks the broker whether it has forgotten the producer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ reads = pytest.mark.parametrize("read", [True, False], ids=["read", "no-read"])
 
 @asynccontextmanager
 async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncIterator[None]:
-    """Cut the connection and let no new one work while the body runs."""
+    """Cut the connection, and let no new one work while the body runs."""
     cluster.proxy.freeze()
     cluster.proxy.disconnect(reset=True)
     spans.answer = lambda: None
@@ -49,7 +49,7 @@ async def nothing_arrives(cluster: KafkaCluster, spans: SpanCount) -> AsyncItera
 
 
 async def settle_doubt(history: History, world: World, *, read: bool) -> None:
-    """Assert that what was in doubt was found at its offset, or given up, and that all goes on."""
+    """Assert that batches in doubt were found, or are UNKNOWN, and that sending goes on."""
     window = world.window
     first = len(history.deliveries) - window
     told = await outcomes(history.deliveries[first:])
@@ -106,9 +106,9 @@ async def test_a_full_window_is_in_doubt_when_its_producer_is_forgotten(
 async def test_kip_854_records_of_yesterday_are_in_doubt_and_nothing_is_written_twice(
     cluster: KafkaCluster, world: World, read: bool
 ) -> None:
-    """A busy producer of old records is forgotten, and nothing is written twice.
+    """A producer whose records are a day old is forgotten, and nothing is written twice.
 
-    The broker measures from the record timestamps of what it appended last.
+    The broker measures from the record timestamps of the batch that it appended last.
     """
     topic = f"kip-854-{read}"
     await cluster.create_topic(topic)
@@ -132,7 +132,7 @@ async def test_kip_854_records_of_yesterday_are_in_doubt_and_nothing_is_written_
 async def test_kip_854_the_brokers_own_timestamps_keep_it_from_forgetting(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """LogAppendTime is the cure: what is in doubt is sent again, and deduplicated."""
+    """With LogAppendTime the broker does not forget, so batches in doubt are resent as usual."""
     topic = "kip-854-append-time"
     await cluster.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
     spans = SpanCount(cluster.proxy)

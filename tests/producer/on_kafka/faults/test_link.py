@@ -1,7 +1,7 @@
-"""A link that loses, holds and cuts what is on it, in the middle of a pipeline.
+"""A link that loses, holds and cuts frames in the middle of a pipeline.
 
-The broker keeps its memory in all of these, so each record must be acknowledged at the offset at
-which its first copy was appended, whatever was sent again, and no number may be given up.
+The broker keeps its memory in all of these tests, so each record must be acknowledged at the offset
+of its first copy, whatever was resent, and no sequence number may be given up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUICK = {"request_timeout": 0.5}
 
 
 def link_producer(cluster: KafkaCluster, world: World, **options: Any) -> Producer:
-    """Its connection would take twice the window, so that the window alone bounds the span."""
+    """Make a producer whose connection takes two windows, so that the window bounds the span."""
     twice = {"max_in_flight_requests_per_connection": 2 * world.window}
     return producer_of(cluster, world, **twice, **options)
 
@@ -48,15 +48,15 @@ async def all_acknowledged(
     spans: SpanCount,
     topic: str,
 ) -> None:
-    """Assert that every record was acknowledged in order, at the place where it is.
+    """Assert that every record was acknowledged in order, at the offset at which it is in the log.
 
-    Each was acknowledged by its own answer and from the broker's memory alone, which was never
-    asked for more than it has.
+    Each was acknowledged by its own answer, and the broker never had to remember more batches than
+    it keeps.
     """
     total = len(history.deliveries)
     assert nothing_noticed(producer)
     assert set(spans.codes) == {ErrorCode.none}
-    # No batch was proved by another's answer, so the strict count is what the window bounds.
+    # No batch was proved by another's answer, so the window bounds even the strict count of spans.
     assert spans.max_span() == world.window
     assert history.offsets() == list(range(total))
     assert await check(cluster, [history], topic) == list(range(total))
@@ -153,7 +153,10 @@ async def test_a_black_hole_swallows_both_directions(
 async def test_the_broker_is_stopped_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """SIGSTOP: what is written to it waits, and is served after its connection's end."""
+    """A broker that is stopped (SIGSTOP) longer than the request timeout loses and doubles nothing.
+
+    Requests that were written to it wait, and are served after their connection's end.
+    """
     await cluster.create_topic("silent-stopped")
     spans = SpanCount(cluster.proxy)
     async with link_producer(cluster, world, **QUICK) as producer:

@@ -1,7 +1,7 @@
-"""Records for topics that do not exist yet: the broker makes them, and is not ready at once.
+"""Records for topics that the broker creates at the first request and does not lead at once.
 
-A broker accepts any first sequence of a producer that it has no state of. Were two batches sent to
-a leader that is becoming one, the first could be refused and the second accepted.
+A broker accepts any first sequence of a producer that it has no state of. If two batches were sent
+to a broker that is just becoming the leader, the first could be refused and the second accepted.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ async def test_new_partitions_get_one_batch_until_they_have_answered_for_one(
 
 
 class FirstRefused:
-    """Have the first requests refused.
+    """A proxy hook that has the first requests refused.
 
-    Each is damaged on its way, and its answer replaced by NOT_LEADER, as of a broker that does not
-    know yet that it leads. `said` has the broker's own answers.
+    Each is damaged on its way, and its answer is replaced by NOT_LEADER, as of a broker that does
+    not know yet that it leads. `said` holds the codes that the broker itself answered.
     """
 
     def __init__(self, spans: SpanCount, requests: int) -> None:
@@ -91,7 +91,7 @@ class FirstRefused:
 
 
 def damaged(payload: bytes) -> bytes:
-    """Return a Produce request of one batch, with a checksum that does not fit."""
+    """Return a Produce request of one batch whose checksum no longer fits."""
     body: Any = decode_request(payload)[1]
     [topic] = body.topic_data
     [part] = topic.partition_data
@@ -103,12 +103,12 @@ def damaged(payload: bytes) -> bytes:
 async def test_the_first_batch_of_a_new_partition_is_refused(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Alone it is sent again and again; the others follow when it is there."""
+    """A refused first batch is resent alone, and the others follow when it is stored."""
     spans = SpanCount(cluster.proxy)
     first = FirstRefused(spans, REFUSALS)
     unanswered: list[int] = []
     widest: list[int] = []
-    # What is sent together is seen together, before the first of it can be answered.
+    # With this round trip, batches that are sent together are seen before the first is answered.
     cluster.proxy.set_link(rtt=RTT)
 
     def answer() -> Action | None:

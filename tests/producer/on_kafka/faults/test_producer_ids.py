@@ -1,6 +1,6 @@
-"""A producer gets its id late, or not at all: its coordinator loads, moves, hangs or is gone.
+"""Producers whose id comes late, or not at all: the coordinator loads, moves, hangs or is gone.
 
-Starting waits for an id, no longer than max_block, and the records that follow are none the worse.
+Starting waits for a producer id, at most for max_block, and later records are not affected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ pytestmark = pytest.mark.anyio
 
 INIT_PRODUCER_ID = 22
 SLACK = 5.0
-"""For a machine that is busy with other things; less than `request_timeout` and `max_block` are
-where nobody sets them.
+"""The time allowed for a busy machine, in seconds.
+
+It is less than the defaults of `request_timeout` and `max_block`.
 """
 
 
 def refused(seen: FrameSeen, code: int) -> Action:
-    """Return the answer with another code, and no id."""
+    """Replace an answer's error code, and take its producer id away."""
     schema = response_type(INIT_PRODUCER_ID, seen.api_version)
     assert schema is not None
 
@@ -104,7 +105,7 @@ async def test_a_producer_starts_while_its_only_controller_restarts(
 
 
 async def start_when_possible(cluster: KafkaCluster, world: World) -> None:
-    """Refused connections end a start at once: that is told, and tried again."""
+    """Start until the broker accepts connections; a refused connection ends a start at once."""
     while True:
         try:
             async with producer_of(cluster, world) as producer:

@@ -1,7 +1,7 @@
 """A broker enforces a quota by answering at once and then not reading for a while (KIP-219).
 
 Requests that were written to the connection meanwhile are appended later, even if the client has
-closed it.
+closed the connection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.anyio
 
 SIZE, RATE = 10_000, 10_000.0
 REQUEST_TIMEOUT = 1.0
-# Each that is read mutes its connection: for one second, or for two.
+# Each request of this size that the broker reads mutes its connection for one or two seconds.
 BATCHES, MUTING_SIZE, ONE_SECOND, TWO_SECONDS = 3, 15_000, 7_500.0, 5_000.0
 
 
 def longest_wait(proxy: FaultProxy, client_id: str) -> float:
-    """How long the slowest of a client's Produce requests was on its way, as the proxy saw it."""
+    """Return how long a client's slowest Produce request took, as the proxy saw it."""
     begun: dict[tuple[int, int], float] = {}
     waits = []
     for seen, _ in proxy.trace:
@@ -46,7 +46,7 @@ def longest_wait(proxy: FaultProxy, client_id: str) -> float:
 async def test_throttled_for_longer_than_a_request_may_take(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Being muted is no timeout: the connection stays, and nothing is sent twice."""
+    """A producer that is muted by a quota keeps its connection and sends nothing twice."""
     await cluster.create_topic("quota")
     await limit_bytes(cluster, "quota", RATE)
     async with producer_of(
@@ -69,10 +69,7 @@ async def test_throttled_for_longer_than_a_request_may_take(
 
 
 async def leave_muted(cluster: KafkaCluster, spans: SpanCount, history: History) -> None:
-    """Write batches to the broker, of which it reads one, and end the connection.
-
-    It ends as that of a client that closes it.
-    """
+    """Write batches of which the broker reads one, and close the connection as a client does."""
     begun = spans.requests
     history.send(BATCHES, size=MUTING_SIZE)
     await cluster.proxy.until(lambda: spans.requests - begun == BATCHES)
@@ -82,7 +79,7 @@ async def leave_muted(cluster: KafkaCluster, spans: SpanCount, history: History)
 
 
 async def last_sequence(cluster: KafkaCluster, topic: str) -> int:
-    """Of the only producer."""
+    """Return the last sequence of the topic's only producer."""
     [last] = (await last_sequences(cluster, topic)).values()
     return last
 
@@ -110,7 +107,7 @@ async def test_requests_of_a_closed_connection_are_appended_when_the_quota_lets_
         cluster.proxy.thaw()
         await outcomes(history.deliveries)
         await limit_bytes(cluster, topic, None)
-        # For what it has read before, a broker may go on muting us for longer than records live.
+        # The broker may go on muting us for the bytes it read before, longer than records live.
         while set(await outcomes(history.send(10))) != {DeliveryStatus.ACKED}:
             assert given_up
         tried = range(1 + BATCHES, len(history.rows) - 10)

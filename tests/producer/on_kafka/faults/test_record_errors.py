@@ -1,4 +1,4 @@
-"""KIP-467: a real broker names the records that it refuses; what is beside them is delivered."""
+"""Records that a real broker names in a refusal (KIP-467) fail alone; the others are delivered."""
 
 from __future__ import annotations
 

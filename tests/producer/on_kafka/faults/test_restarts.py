@@ -1,8 +1,8 @@
-"""The broker goes and comes back while records are on their way.
+"""The broker ends and starts again while records are in flight.
 
-What was appended is in the page cache and survives both signals. What the broker remembers does
-not: one batch per producer is left of it, so resends of older ones are answered OUT_OF_ORDER
-although they are stored. (What becomes of that exactly is shown in test_recovery.py.)
+Appended records are in the page cache and survive SIGTERM and SIGKILL. The broker's memory does
+not: one batch per producer is left of it, so resends of older batches are answered OUT_OF_ORDER
+although they are stored. test_recovery.py shows in detail how they are resolved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Batches that were right are too large after max.message.bytes is lowered under load.
+"""Batches that become too large when max.message.bytes is lowered under load.
 
-A batch that was never appended is split, its parts under its own numbers. One that may have been
-appended is not: the refusal says nothing of the first copy.
+A batch that was never appended is split, and its parts carry its numbers. A batch that may have
+been appended is not split, because the refusal says nothing about the first copy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LARGE = 3000
 
 
 async def limit(cluster: KafkaCluster, topic: str, size: int) -> None:
-    """Lower it, and wait until the broker names it."""
+    """Lower the topic's limit, and wait until the broker names it."""
     await cluster.set_config(topic, LIMIT, size)
 
     async def known() -> bool:
@@ -97,10 +97,10 @@ async def test_one_record_too_large_fails_alone_in_the_middle_of_a_full_window(
 async def test_the_limit_falls_while_large_batches_are_in_doubt(
     cluster: KafkaCluster, world: World, known: bool
 ) -> None:
-    """Large batches in the log end ACKED or UNKNOWN, never NOT_WRITTEN.
+    """Large batches that are in the log end ACKED or UNKNOWN, never NOT_WRITTEN.
 
-    Where a small one below them was found, the leader is known to hold our state, and a success
-    above proves them. Otherwise nothing does, and they end UNKNOWN.
+    If a small batch below them was found, the leader is known to hold our state, and a success
+    above proves them. Otherwise nothing proves them, and they end UNKNOWN.
     """
     topic = f"limit-doubt-{known}"
     await cluster.create_topic(topic)
@@ -134,9 +134,9 @@ async def test_the_limit_falls_while_large_batches_are_in_doubt(
 
 
 class _OneAnswerLost:
-    """Cut the connection in place of one answer.
+    """A proxy hook that cuts the connection in place of one answer.
 
-    It is that to the first Produce request that is larger than a batch of `batch.size`, or to the
+    The answer is that to the first Produce request larger than a batch of `batch.size`, or to the
     eighth request.
     """
 
@@ -163,10 +163,10 @@ class _OneAnswerLost:
 async def test_late_sealing_does_not_outgrow_a_topic_one_of_whose_answers_is_lost(
     cluster: KafkaCluster, world: World, told: bool
 ) -> None:
-    """No batch grows beyond what the topic takes.
+    """No batch grows beyond what the topic takes, whether or not the broker tells the limit.
 
-    4,000 small records meet a limit of 64 KiB. Were a batch larger, its lost refusal would leave it
-    in doubt, never split, and refused again.
+    4,000 small records meet a limit of 64 KiB. A larger batch whose refusal is lost would be in
+    doubt, never split, and refused again.
     """
     topic = f"small-{told}"
     await cluster.create_topic(topic, configs={LIMIT: 65536})
@@ -194,8 +194,8 @@ async def test_late_sealing_does_not_outgrow_a_topic_that_stores_records_uncompr
 ) -> None:
     """Batches stay at batch.size where the broker decompresses what it stores.
 
-    The broker judges a batch again as it stores it: 60 KiB on the wire is more than a limit of 64
-    KiB when it is decompressed.
+    The broker measures a batch again as it stores it: 60 KiB on the wire are more than a limit of
+    64 KiB when they are decompressed.
     """
     await cluster.create_topic("plain", configs={LIMIT: 65536, "compression.type": "uncompressed"})
     cluster.proxy.set_link(rtt=0.05)

@@ -1,7 +1,4 @@
-"""What happens to topics while they are written to.
-
-They are emptied, unknown for a while, or deleted and made anew.
-"""
+"""Topics that are emptied, unknown for a while, or recreated while records are written to them."""
 
 from __future__ import annotations
 
@@ -43,11 +40,14 @@ pytestmark = pytest.mark.anyio
 
 METADATA = 3
 SLACK = 1.0
-"""For a machine that is busy with other things: from what the proxy sees to what we know."""
+"""The time allowed on a busy machine between what the proxy sees and what the test knows."""
 
 
 async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, start: int) -> None:
-    """As `check`, of the log from an offset on: its files may hold what is below it."""
+    """Check the history as `check` does, against the log from an offset on.
+
+    The files of the log may hold records below that offset.
+    """
     log = [
         each for each in records_of(topic, 0, await cluster.dump_log(topic)) if each.offset >= start
     ]
@@ -66,7 +66,10 @@ async def check_what_stays(cluster: KafkaCluster, history: History, topic: str, 
 async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """The broker keeps our state, so nothing of ours is lost, and nothing is reported as lost."""
+    """Deleting records under load loses none of ours and reports no data loss.
+
+    The broker keeps the producer's state.
+    """
     await cluster.create_topic("emptied")
     spans = SpanCount(cluster.proxy)
     async with producer_of(cluster, world) as producer:
@@ -94,7 +97,10 @@ async def test_records_are_deleted_under_load_and_while_a_window_is_in_doubt(
 async def test_records_are_deleted_and_the_broker_crashes(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Its files still hold what is deleted, so it knows a producer by its last batch yet."""
+    """After a crash the broker still knows a producer whose records were deleted.
+
+    Its files still hold them, so it knows the producer by its last batch.
+    """
     async with window_in_doubt(cluster, world, "emptied-crash") as (producer, history, spans):
         start = await delete_records(cluster, "emptied-crash")
         assert start == len(history.deliveries)
@@ -108,7 +114,7 @@ async def test_records_are_deleted_and_the_broker_crashes(
 
 
 class Vanished:
-    """Says in so many answers of Metadata that no topic is known."""
+    """A proxy hook that answers a number of Metadata requests with no known topic."""
 
     def __init__(self, answers: int) -> None:
         self.left = answers
@@ -150,7 +156,7 @@ async def test_a_topic_is_unknown_for_a_while_and_its_sequences_go_on(
 
 
 class ToldAnew:
-    """When an answer of Metadata named a topic by another id than the first one did: `at`."""
+    """A proxy hook that notes when a Metadata answer first names another topic id: `at`."""
 
     def __init__(self) -> None:
         self.at: float | None = None
@@ -174,9 +180,10 @@ class ToldAnew:
 async def test_a_topic_is_deleted_and_made_anew_under_load(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Records go to the new topic once and in order, as soon as metadata tells of it.
+    """Records go to a recreated topic once and in order, as soon as metadata names it.
 
-    What the old one acknowledged is gone with it. What was on its way ends UNKNOWN at worst.
+    Records that the old topic acknowledged are gone with it. Records in flight end UNKNOWN at
+    worst.
     """
     await cluster.create_topic("recreated-new")
     cluster.proxy.set_link(rtt=RTT)
@@ -199,14 +206,14 @@ async def test_a_topic_is_deleted_and_made_anew_under_load(
                 await settled(history, 1)
             await settled(history, 50)
         assert set(await outcomes(history.send(20))) == {DeliveryStatus.ACKED}
-        # Where topics are named and not identified, the new one is the old one that lost its data
-        # until metadata says otherwise, and more than one of its answers may show that.
+        # Where requests name topics without ids, the new topic looks like the old one that lost its
+        # data until metadata says otherwise, and more than one answer may show that.
         losses = producer.statistics().data_loss_events
         assert losses == 0 or world.version < "4"
-    # An answer of the old one may have been on its way for the length of the link.
+    # An answer of the old topic may have been on the link for one round trip.
     rows = history.settle()
     gone = {row.value for row in rows if row.settled is not None and row.settled < made + RTT}
-    # Until then it may go to a topic that is gone, or to one that does not know its numbers.
+    # Until then a record may go to a topic that is gone, or to one that does not know our numbers.
     unknown = [row for row in rows if row.outcome is Outcome.UNKNOWN]
     assert all(row.started < known for row in unknown)
     assert all(row.settled is not None and deleted < row.settled < known for row in unknown)

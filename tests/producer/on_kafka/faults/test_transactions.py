@@ -1,8 +1,8 @@
 """Faults inside transactions, in both protocols: v2 (KIP-890) at 4.3.1, v1 at 3.9.1.
 
-Each row ends with what is committed, as aiokafka's read_committed consumer sees it, and at the end
-of the file Java's reads all of it once more. How often a transaction was ended, where that matters,
-says Kafka's dump tool.
+Each test ends with what is committed, as aiokafka's read_committed consumer sees it; at the end of
+the file Java's consumer reads all of it once more. Where it matters how often a transaction was
+ended, Kafka's dump tool says so.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def witness(shared: KafkaCluster) -> AsyncIterator[Witness]:
 async def writing(
     cluster: KafkaCluster, world: World, topic: str, **options: Any
 ) -> AsyncIterator[Producer]:
-    """Make a topic, and a transactional producer whose id is the topic's name."""
+    """Create a topic, and a transactional producer whose id is the topic's name."""
     await cluster.create_topic(topic)
     forget(cluster)
     async with producer_of(
@@ -102,14 +102,14 @@ async def writing(
 
 
 def modern(world: World) -> bool:
-    """Whether the broker speaks transactions v2."""
+    """Return whether the broker speaks transactions v2."""
     return world.version >= "4"
 
 
 async def transaction(
     producer: Producer, topic: str, name: str, count: int = 5, *, offset: int | None = None
 ) -> None:
-    """One that is committed, with a group's offset in it if one is given."""
+    """Commit a transaction of `count` records, and of a group's offset if one is given."""
     await producer.begin_transaction()
     send(producer, topic, name, count)
     if offset is not None:
@@ -126,7 +126,7 @@ def statuses(deliveries: Iterable[Delivery]) -> set[DeliveryStatus]:
 
 
 async def doomed(producer: Producer, cause: type[KafkaError]) -> None:
-    """Assert that the open transaction cannot be committed, for this reason; abort it."""
+    """Assert that the open transaction cannot be committed, for this reason, and abort it."""
     with pytest.raises(AbortableTransactionError) as caught:
         await producer.commit_transaction()
     assert isinstance(caught.value.__cause__, cause)
@@ -134,7 +134,7 @@ async def doomed(producer: Producer, cause: type[KafkaError]) -> None:
 
 
 async def until_answered(cluster: KafkaCluster, api_key: int, count: int) -> None:
-    """Wait until the broker has answered so many requests of an API, to whom it may concern."""
+    """Wait until the broker has answered so many requests of an API, on whichever connection."""
     await cluster.proxy.until(lambda: len(seen_of(cluster, api_key, answer=True)) >= count)
 
 
@@ -172,7 +172,7 @@ async def test_commits_and_aborts_in_the_protocol_of_the_cluster(
 async def test_an_abort_right_after_a_commit(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """The coordinator may be busy yet with the markers of the last transaction."""
+    """An abort right after a commit succeeds, although the coordinator still writes markers."""
     topic, names = "txn-at-once", [str(number) for number in range(20)]
     async with writing(cluster, world, topic) as producer:
         for name in names:
@@ -192,7 +192,7 @@ async def test_an_abort_right_after_a_commit(
 async def test_a_twin_fences_what_is_open(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A fenced producer learns it from its commit, and from every call after that."""
+    """A producer that is fenced by a twin learns it from its commit, and from every later call."""
     topic = "txn-twin"
     async with writing(cluster, world, topic) as old:
         await transaction(old, topic, "before")
@@ -216,7 +216,10 @@ async def test_a_twin_fences_what_is_open(
 async def test_a_twin_comes_while_nobody_knows_whether_it_was_committed(
     cluster: KafkaCluster, world: World, witness: Witness, arrived: bool
 ) -> None:
-    """The answer of EndTxn never came, and now another one has the id: it cannot be learnt."""
+    """A producer that is fenced while its commit is unanswered reports the commit as UNKNOWN.
+
+    A twin has the transactional id by then, so that the outcome cannot be learned.
+    """
     topic = f"txn-twin-{arrived}"
     async with writing(cluster, world, topic) as old:
         await old.begin_transaction()
@@ -230,7 +233,7 @@ async def test_a_twin_comes_while_nobody_knows_whether_it_was_committed(
             await old.commit_transaction(timeout=0.3)
         if arrived:
             await until_answered(cluster, END, 1)
-        # Its second attempt must come after the twin.
+        # The second attempt of the commit must reach the broker after the twin has the id.
         await cluster.proxy.refuse()
         cluster.proxy.disconnect()
         cluster.proxy.on_answer = cluster.proxy.on_request = None
@@ -252,7 +255,7 @@ async def test_a_twin_comes_while_nobody_knows_whether_it_was_committed(
 async def test_each_answer_and_each_request_is_lost_once(
     cluster: KafkaCluster, world: World, witness: Witness, lost: str
 ) -> None:
-    """What is asked again is carried out once: each transaction is committed, with its offsets."""
+    """After each lost request or answer the transaction is committed once, with its offsets."""
     topic = f"txn-lost-{lost}"
     apis = [PRODUCE, COMMIT_OFFSETS, END] + ([] if modern(world) else [ADD_PARTITIONS, ADD_OFFSETS])
     names = []
@@ -286,7 +289,7 @@ async def test_each_answer_and_each_request_is_lost_once(
 async def test_a_commit_whose_answer_does_not_come_is_nothing_else_until_it_is_known(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """After an unanswered commit only another commit is allowed; it says what happened."""
+    """After an unanswered commit only another commit is allowed, which says what happened."""
     topic = "txn-silent"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()
@@ -317,7 +320,10 @@ async def test_a_commit_whose_answer_does_not_come_is_nothing_else_until_it_is_k
 async def test_kafka_17754_a_commit_that_comes_late_does_not_end_the_next_transaction(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """A late EndTxn has an old epoch: v2 ended it, in v1 a new one was requested (KAFKA-17754)."""
+    """A late EndTxn has an old epoch and does not end the next transaction (KAFKA-17754).
+
+    In v2 the end raised the epoch; in v1 the producer requested a new one.
+    """
     topic = "txn-late-end"
     held = Hold()
     async with writing(cluster, world, topic, request_timeout=0.7) as producer:
@@ -370,7 +376,7 @@ async def test_kafka_17754_offsets_that_come_late_are_refused(
 
 
 def note_codes(codes: list[int], seen: FrameSeen) -> Action | None:
-    """Keep what each answer of TxnOffsetCommit says."""
+    """Collect the error codes of an answer to TxnOffsetCommit."""
     schema = response_type(COMMIT_OFFSETS, seen.api_version)
     if seen.api_key != COMMIT_OFFSETS or schema is None:
         return None
@@ -388,7 +394,8 @@ async def test_a_batch_that_comes_after_its_transaction_was_aborted_is_in_no_oth
 ) -> None:
     """A batch that is appended after its transaction was aborted joins no later transaction.
 
-    It is given up at its delivery timeout, and waits on its way until the next transaction is open.
+    The batch is given up at its delivery timeout, and is held on its way until the next transaction
+    is open.
     """
     topic = "txn-late-batch"
     held = Hold()
@@ -424,7 +431,10 @@ async def test_a_batch_that_comes_after_its_transaction_was_aborted_is_in_no_oth
 async def test_kip_588_the_coordinator_aborts_what_takes_too_long(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """In v2 the transaction can only be aborted, and all goes on. In v1 the producer is fenced."""
+    """A transaction that takes too long is abortable in v2 and fences its producer in v1.
+
+    See KIP-588.
+    """
     topic = "txn-timeout"
     async with writing(cluster, world, topic, transaction_timeout=1.0) as producer:
         await transaction(producer, topic, "one")
@@ -447,7 +457,10 @@ async def test_kip_588_the_coordinator_aborts_what_takes_too_long(
 async def test_kip_588_a_record_comes_after_the_coordinator_has_aborted(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """INVALID_PRODUCER_EPOCH on Produce is abortable; EndTxn says if it was a timeout (KIP-588)."""
+    """A record after a transaction timeout makes the transaction abortable (KIP-588).
+
+    Produce answers INVALID_PRODUCER_EPOCH; EndTxn then shows whether it was a timeout.
+    """
     topic = "txn-timeout-write"
     async with writing(cluster, world, topic, transaction_timeout=1.0) as producer:
         await producer.begin_transaction()
@@ -506,9 +519,9 @@ async def test_librdkafka_3575_out_of_order_makes_no_second_transaction_of_it(
 ) -> None:
     """OUT_OF_ORDER inside a transaction makes it abortable and bumps no epoch (librdkafka #3575).
 
-    A clean restart leaves the broker one remembered batch, so the head of a full window in doubt is
-    OUT_OF_ORDER. An epoch bumped at that point would commit the first half in another transaction
-    than the second.
+    A clean restart leaves the broker one remembered batch, so the oldest batch of a full window in
+    doubt is answered OUT_OF_ORDER. An epoch bumped at that point would commit the first half in
+    another transaction than the second.
     """
     topic = "txn-out-of-order"
     async with writing(cluster, world, topic) as producer:
@@ -577,11 +590,7 @@ async def test_a_topic_that_may_not_be_written_to_dooms_its_transaction_and_no_o
 async def test_records_of_an_open_transaction_are_deleted(
     cluster: KafkaCluster, world: World, witness: Witness
 ) -> None:
-    """What is left of it is committed; the broker keeps our state.
-
-    That they are deleted it may forget: it notes where a log starts once a minute, and is killed by
-    other tests.
-    """
+    """A transaction of which records were deleted is committed, and the broker keeps our state."""
     topic = "txn-deleted"
     async with writing(cluster, world, topic) as producer:
         await producer.begin_transaction()

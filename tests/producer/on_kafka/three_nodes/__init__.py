@@ -1,1 +1,1 @@
-"""Faults that need more than one node: leaders move, die, stall and come back."""
+"""Tests of faults that need more than one node: leaders move, die, stall and come back."""

@@ -1,10 +1,10 @@
-"""The three nodes that the rows share, of each kind of broker: they are slow to start.
+"""The three nodes of each kind of broker that the tests of this folder share.
 
-As in `faults/conftest.py`: one cluster of each world serves all files of this directory, in one
-event loop, and fixtures are of package scope.
+They are slow to start, so one cluster of each world serves all files of this folder, in one event
+loop, and fixtures are of package scope, as in `faults/conftest.py`.
 
-Invariant: each test gets three brokers that run and know of each other, and proxies that do
-nothing, also after a failure.
+Invariant: each test gets three brokers that run and know each other, and proxies that do nothing,
+even after a failed test.
 """
 
 from __future__ import annotations

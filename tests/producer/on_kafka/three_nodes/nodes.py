@@ -1,7 +1,7 @@
-"""What the rows share: who plays which part, what each broker answers, and the verdict.
+"""What the tests of this folder share: the brokers' parts, what brokers answer, and the verdict.
 
-Where a row says that something was answered, it is what a broker's proxy saw, so a row whose fault
-did not happen fails.
+Where a test says that a request was answered with a code, a broker's proxy saw that answer, so a
+test whose fault did not happen fails.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from tests.kafka.world import until
 
 METADATA: Final = 3
 SAFE: Final = {"min.insync.replicas": 2}
-"""What makes an acknowledgement worth something."""
+"""A config under which an acknowledgement means that two replicas have the record."""
 
 _DESCRIBE_PRODUCERS: Final = (61, 0)
 _LENGTH_BYTES: Final = 4
 
 
 class Parts(NamedTuple):
-    """Name the broker that plays each part in a row.
+    """The broker that plays each part in a test.
 
-    The active controller is a broker too. Rows that stop a replica must not stop it: two nodes of
-    three have to agree on everything.
+    The active controller is a broker too. Tests that stop a replica must not stop the controller:
+    two nodes of three have to agree on everything.
     """
 
     controller: int
@@ -53,27 +53,27 @@ class Parts(NamedTuple):
 
 
 async def cast(cluster: KafkaCluster) -> Parts:
-    """Give out the parts."""
+    """Choose the broker for each part."""
     controller = await cluster.controller()
     a, b = (each.node_id for each in cluster.brokers if each.node_id != controller)
     return Parts(controller, a, b)
 
 
 class Answer(NamedTuple):
-    """What a broker said of one batch."""
+    """A broker's answer for one batch."""
 
     partition: int
     code: int
     base_offset: int
     leader: int
-    """The new leader as the answer tells it (KIP-951); -1: it does not."""
+    """The new leader that the answer names (KIP-951), or -1."""
 
 
 class Tap:
-    """What one broker's proxy sees of Produce, and what is to become of it.
+    """What one broker's proxy sees of Produce, and what the test does to it.
 
-    `request` is asked about each request, with its partitions; `answer` about each answer;
-    `metadata` about each answer to a Metadata request that names topics.
+    `request` is called with the partitions of each Produce request; `answer` is done to each
+    answer, and `metadata` to each answer to a Metadata request that names topics.
     """
 
     def __init__(self, cluster: KafkaCluster, broker: int) -> None:
@@ -88,11 +88,11 @@ class Tap:
 
     @property
     def said(self) -> list[tuple[int, bool]]:
-        """Of each batch, in order: the error code, and whether a base offset came with it."""
+        """The error code of each batch, in order, and whether a base offset came with it."""
         return [(each.code, each.base_offset >= 0) for batch in self.answers for each in batch]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until it holds; it is looked at after each frame."""
+        """Wait until the condition holds; it is checked after each frame."""
         await self._proxy.until(condition)
 
     def _on_request(self, seen: FrameSeen) -> Action | None:
@@ -137,9 +137,10 @@ class Tap:
 
 
 def patience(milliseconds: int) -> Rewrite:
-    """Let a broker wait so long for its followers, and not as long as the client would.
+    """Set how long a broker waits for its followers, which is shorter than the client asks for.
 
-    A producer gives the broker as long as itself, so it hangs up before REQUEST_TIMED_OUT comes.
+    A producer gives the broker as long as it waits itself, so it closes the connection before
+    REQUEST_TIMED_OUT comes.
     """
 
     def change(payload: bytes) -> bytes:
@@ -156,7 +157,7 @@ def patience(milliseconds: int) -> Rewrite:
 
 
 async def appended(cluster: KafkaCluster, broker: int, topic: str, last_sequence: int) -> None:
-    """Wait until that replica has the only producer's batches up to this sequence."""
+    """Wait until a replica has the only producer's batches up to this sequence."""
     place = {"name": topic, "partition_indexes": [0]}
 
     async def there() -> bool:
@@ -168,12 +169,12 @@ async def appended(cluster: KafkaCluster, broker: int, topic: str, last_sequence
 
 
 async def through(*histories: History) -> None:
-    """Wait until one more record of each is settled, and so all before it."""
+    """Send one more record of each history, and wait until it and all before it are settled."""
     await outcomes([each for history in histories for each in history.send(1)])
 
 
 def said_of(histories: Sequence[History]) -> Mapping[DeliveryStatus, int]:
-    """How many records ended how."""
+    """Count the records by their outcome."""
     found = [each.status for history in histories for each in history.deliveries]
     return {status: found.count(status) for status in set(found)}
 
@@ -184,7 +185,7 @@ async def verdict(
     histories: Sequence[History],
     lost: Collection[ValueId] = (),
 ) -> dict[int, list[int]]:
-    """Hold what was said against what Kafka's dump tool reads from the leaders' disks.
+    """Compare the outcomes with what Kafka's dump tool reads from the leaders' disks.
 
     Returns the calls in log order, by partition.
     """
@@ -205,7 +206,7 @@ async def verdict(
 async def all_there(
     cluster: KafkaCluster, topic: str, producer: Producer, *histories: History
 ) -> None:
-    """Each record was acknowledged, is there once and in order, and nothing else happened."""
+    """Assert that each record was acknowledged and is stored once, in order, without incident."""
     assert said_of(histories) == {
         DeliveryStatus.ACKED: sum(len(each.deliveries) for each in histories)
     }

@@ -1,4 +1,4 @@
-"""Leaders that move while batches are on their way to them."""
+"""Leaders that move while batches are in flight to them."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ async def test_preferred_elections_and_reassignments_under_load(
 
 @bounded(120)
 async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, world: World) -> None:
-    """Records are stored once and in order while leaders and epochs change.
+    """Records are stored once and in order while leaders move and epochs are bumped.
 
-    A record that is too large is given up with its number, so the epoch is bumped, each time on the
-    way to another leader.
+    A record that is too large fails and gives up its number, so the epoch is bumped, each time
+    while the leader moves.
     """
     configs = {**SAFE, "max.message.bytes": 1000}
     await cluster.create_topic("flapping", replicas=[[0, 1], [0, 1]], configs=configs)
@@ -84,10 +84,10 @@ async def test_a_leader_flaps_while_epochs_are_bumped(cluster: KafkaCluster, wor
 async def test_half_a_request_is_refused_and_the_answer_alone_names_the_new_leader(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """The leader named in a Produce answer is enough to go on (KIP-951).
+    """The leader named in a Produce answer is enough to go on without metadata (KIP-951).
 
-    One request has two partitions, and one of them has moved before it arrives. No Metadata answer
-    comes through any more.
+    One request has two partitions, and one of them moves before the request arrives. From then on
+    no Metadata answer comes through.
     """
     await cluster.create_topic("half", replicas=[[0, 1], [0, 1]], configs=SAFE)
     old, new, other = (Tap(cluster, broker) for broker in range(3))
@@ -127,7 +127,7 @@ async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
 ) -> None:
     """NOT_LEADER with an offset leaves doubt, which the new leader's memory resolves.
 
-    The old leader and the new one have the batch, and the third replica is waited for.
+    The old leader and the new one have the batch, and the stopped third replica is waited for.
     """
     for number in range(TRIES):
         if await refused_after_the_append(cluster, world, f"after-{number}"):
@@ -136,7 +136,10 @@ async def test_not_leader_comes_after_the_append_where_a_follower_is_stopped(
 
 
 async def refused_after_the_append(cluster: KafkaCluster, world: World, topic: str) -> bool:
-    """Whether it came to that: a stopped node is waited for three seconds, and may be too few."""
+    """Try to get NOT_LEADER after the append, and return whether it came.
+
+    The leader waits three seconds for a stopped node, which may be too short.
+    """
     controller, a, b = await cast(cluster)
     await cluster.create_topic(topic, replicas=[[a, controller, b]], configs=SAFE)
     old, new = Tap(cluster, a), Tap(cluster, controller)
@@ -169,5 +172,5 @@ async def refused_after_the_append(cluster: KafkaCluster, world: World, topic: s
 
 
 async def is_in_doubt(producer: Producer, topic: str) -> bool:
-    """Whether a batch is."""
+    """Return whether a batch of the topic's partition 0 is in doubt."""
     return partition_of(producer, topic).in_doubt > 0

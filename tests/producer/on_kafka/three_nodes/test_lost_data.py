@@ -1,7 +1,7 @@
-"""An unclean election: the cluster throws acknowledged records away, and the producer must notice.
+"""Unclean elections: the cluster loses acknowledged records, and the producer must notice.
 
-The replicas in sync are shrunk to the leader alone first, with min.insync.replicas=1: Kafka 4 would
-otherwise remember who is eligible (KIP-966) and elect nobody else.
+The in-sync replicas are shrunk to the leader alone first, with min.insync.replicas=1: otherwise
+Kafka 4 would remember who is eligible (KIP-966) and elect no other replica.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ACKED, UNKNOWN = DeliveryStatus.ACKED, DeliveryStatus.UNKNOWN
 async def test_unclean_election_loses_acknowledged_records_and_is_noticed(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Every producer notices that acknowledged records are gone.
+    """Every producer notices that an unclean election lost acknowledged records.
 
-    There are three, with a topic each. The new leader knows the first one, but not its last
-    records; it has never heard of the second; of the third it also lacks what is in doubt.
+    There are three producers, with a topic each. The new leader knows the first one, but not its
+    last records; it does not know the second; of the third it also lacks the batches in doubt.
     """
     _, a, b = await cast(cluster)
     topics = ("known", "unheard", "doubtful")

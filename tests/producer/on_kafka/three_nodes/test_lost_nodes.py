@@ -1,4 +1,4 @@
-"""Nodes that end, in order or not, and come back."""
+"""Nodes that are killed or restarted, and come back."""
 
 from __future__ import annotations
 
@@ -60,14 +60,15 @@ async def test_kill_of_a_leader_under_load(cluster: KafkaCluster, world: World) 
 
 @bounded(180)
 async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, world: World) -> None:
-    """Leaders go on without a controller, and new producers get their ids.
+    """Without a controller leaders go on, and new producers get their ids.
 
-    No leader can be elected meanwhile.
+    No leader can be elected once two of the three nodes are down.
     """
     controller, a, b = await cast(cluster)
     await cluster.create_topic("no-id", replicas=[[controller, a, b], [b, a, controller]])
     await cluster.create_topic("alone", replicas=[[a]])
-    # Of its own: what waits for followers holds up all that follows on its connection.
+    # The other producer has a connection of its own: a request that waits for followers holds up
+    # all that follow on its connection.
     async with producer_of(cluster, world) as producer, producer_of(cluster, world) as other:
         histories = [History(producer, "no-id", each) for each in range(2)]
         alone = History(other, "alone")
@@ -92,7 +93,10 @@ async def test_the_controller_dies_and_then_the_quorum(cluster: KafkaCluster, wo
 async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_doubt(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A restart leaves it one remembered batch, so the others' resends are OUT_OF_ORDER there."""
+    """A window in doubt is resolved by a new leader that has restarted and remembers one batch.
+
+    It answers OUT_OF_ORDER to resends of the older batches.
+    """
     _, a, b = await cast(cluster)
     await cluster.create_topic("doubt", replicas=[[a, b]])
     old, new = Tap(cluster, a), Tap(cluster, b)
@@ -119,7 +123,10 @@ async def test_a_follower_that_has_restarted_becomes_the_leader_of_a_window_in_d
 async def test_topics_are_created_by_a_window_of_first_records(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Their leaders hear of them at different times, and know no producer."""
+    """Topics that their first records create take a window of batches each, once and in order.
+
+    The brokers learn at different times that they lead, and know no producer.
+    """
     taps = [Tap(cluster, broker) for broker in range(3)]
     each_has = 2 * world.window
     async with producer_of(cluster, world) as producer:
@@ -132,7 +139,7 @@ async def test_topics_are_created_by_a_window_of_first_records(
         told = producer.statistics()
         assert (told.data_loss_events, told.epoch_bumps) == (0, 0)
     said = [each for tap in taps for each in tap.said]
-    # Whoever did not know yet that he leads has appended nothing, and nobody got a batch too early.
+    # A broker that did not know yet that it leads appended nothing, and none got a batch too early.
     assert said.count((ErrorCode.none, True)) == len(histories) * each_has
     assert {offset for code, offset in said if code != ErrorCode.none} <= {False}
     assert ErrorCode.out_of_order_sequence_number not in {code for code, _ in said}

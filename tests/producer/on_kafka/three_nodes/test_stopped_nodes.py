@@ -1,4 +1,4 @@
-"""Nodes that stall: followers that are waited for, and a leader that wakes up deposed."""
+"""Nodes that stall: followers that leaders wait for, and a leader that wakes up deposed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ pytestmark = pytest.mark.anyio
 async def test_appended_and_refused_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """Every batch ends at its first offset, whichever codes it met before.
+    """Every batch ends at its first offset, whichever codes it was answered before.
 
     REQUEST_TIMED_OUT comes while the follower counts as in sync, NOT_ENOUGH_REPLICAS when it no
     longer does. NOT_ENOUGH_REPLICAS_AFTER_APPEND does not come any more: below min.insync.replicas
-    the high watermark stands still (KAFKA-15583), so what waits then waits for its timeout.
+    the high watermark stands still (KAFKA-15583), so a request that waits then waits for its
+    timeout.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("appended", replicas=[[a, b]], configs=SAFE)
@@ -63,9 +64,9 @@ async def test_appended_and_refused_while_the_only_follower_is_stopped(
 async def test_deadlines_pass_while_the_only_follower_is_stopped(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """What was on its way ends UNKNOWN, and no later record is taken for it.
+    """Records whose deadline passes in flight end UNKNOWN, and no later record is taken for them.
 
-    It may be in the log or not.
+    They may be in the log or not.
     """
     _, a, b = await cast(cluster)
     await cluster.create_topic("deadline", replicas=[[a, b]], configs=SAFE)
@@ -92,9 +93,9 @@ async def test_deadlines_pass_while_the_only_follower_is_stopped(
 async def test_a_leader_stalls_is_deposed_and_wakes_up_as_a_zombie(
     cluster: KafkaCluster, world: World
 ) -> None:
-    """A leader that wakes up appends nothing that was written elsewhere meanwhile.
+    """A deposed leader that wakes up appends nothing that was written elsewhere meanwhile.
 
-    What was on its way to it is still there when it wakes up.
+    Requests that were on their way to it are still there when it wakes up.
     """
     controller, a, b = await cast(cluster)
     places = [[a, b, controller], [b, controller, a]]

@@ -1,6 +1,6 @@
 """Leaders and coordinators that move or die inside transactions; v2 at 4.3.1, v1 at 3.9.1.
 
-What is committed is what aiokafka's read_committed consumer finds.
+A record counts as committed if aiokafka's read_committed consumer finds it.
 """
 
 from __future__ import annotations
