@@ -1,1 +1,1 @@
-"""The drop-in for aiokafka's producer; a folder called aiokafka would hide that package."""
+"""Tests of the drop-in for aiokafka's producer; a folder named aiokafka would hide that package."""

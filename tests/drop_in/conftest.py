@@ -1,4 +1,4 @@
-"""Loops and brokers for the drop-in's tests, on the loops of aiokafka: asyncio and uvloop."""
+"""Event loops and brokers for the drop-in's tests, which run on aiokafka's loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Run on asyncio, unless a test asks for another loop by name."""
+    """Run the test on asyncio, unless it names another event loop."""
     return _LOOPS[getattr(request, "param", "asyncio")]
 
 
@@ -34,7 +34,7 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
 
 @pytest.fixture
 async def theirs_may_leak(anyio_backend_name: str) -> AsyncIterator[None]:
-    """Ignore what aiokafka's producer leaves behind in tests that run it as well."""
+    """Ignore the errors that aiokafka's producer leaves behind in tests that run both producers."""
     if anyio_backend_name != "asyncio":
         yield
         return

@@ -1,4 +1,4 @@
-"""What aiokafka's fenced producer leaves behind: tasks with errors that nobody retrieves.
+"""Errors in tasks that aiokafka's fenced producer leaves behind and never retrieves.
 
 asyncio reports such an error when the task is garbage collected, and the test that runs at that
 moment would fail.

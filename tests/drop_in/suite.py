@@ -1,7 +1,8 @@
-"""What aiokafka's producer does, as one suite: run against aiokafka and against the drop-in.
+"""The behaviour of aiokafka's producer as one suite, run with aiokafka and with the drop-in.
 
-A behaviour is a coroutine of a `World`. Whatever is in here must pass with both clients, on the
-embedded broker and on a real one; what the two do differently on purpose is in test_differences.py.
+A behaviour is a coroutine function that takes a `World`. Every behaviour must pass with both
+clients, on the embedded broker and on a real one; test_differences.py has what the two do
+differently on purpose.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ BEHAVIOURS: list[Behaviour] = []
 
 @dataclass
 class World:
-    """A broker, a topic of its own with `PARTITIONS` partitions, and a client's class."""
+    """A broker, a topic with `PARTITIONS` partitions, and the class of the client under test."""
 
     client: Any
     bootstrap_servers: str
     topic: str
 
     def producer(self, **arguments: Any) -> Any:
-        """Return a producer that was not started."""
+        """Return a producer of the client under test that is not started."""
         return self.client(bootstrap_servers=self.bootstrap_servers, **arguments)
 
     async def read(self, partition: int = 0) -> list[Any]:
@@ -52,7 +53,7 @@ class World:
             await consumer.stop()
 
     async def values(self, partition: int = 0) -> list[Any]:
-        """Return the values of `read`."""
+        """Return the values of a partition's records, as aiokafka's consumer reads them."""
         return [record.value for record in await self.read(partition)]
 
 
@@ -98,7 +99,7 @@ async def send_and_wait_tells_where_the_record_is(world: World) -> None:
     assert sent.topic_partition.partition == 1
     [record] = await world.read(1)
     assert (record.key, record.value, record.timestamp) == (b"key", b"value", 1_700_000_000_123)
-    # An absent value comes back as an absent one or an empty one, by the consumer's version.
+    # The consumer returns a header without a value as None or as empty, depending on its version.
     assert [(name, value or b"") for name, value in record.headers] == [("a", b"1"), ("none", b"")]
 
 
@@ -140,7 +141,7 @@ async def a_key_decides_the_partition_as_in_java(world: World) -> None:
             key: (await producer.send_and_wait(world.topic, b"", key)).partition
             for key in (b"", b"a", b"foobar", b"a-little-bit-long-string", b"\xff\x00")
         }
-    # Java's murmur2 of these, without its sign, modulo 3.
+    # These are Java's murmur2 hashes of the keys, without the sign, modulo 3.
     assert placed == {
         b"": 275646681 % 3,
         b"a": (-1563381124 & 0x7FFFFFFF) % 3,
@@ -218,7 +219,7 @@ async def every_acks_is_accepted(world: World) -> None:
         async with world.producer(acks=acks) as producer:
             await producer.send_and_wait(world.topic, b"x", partition=0)
     async with world.producer(acks=0) as producer:
-        # As the public tests of aiokafka's producer have it.
+        # With acks=0 aiokafka's own tests expect None here.
         assert await producer.send_and_wait(world.topic, b"x", partition=0) is None
     async with world.producer() as producer:  # by now the one before has been read
         last = await producer.send_and_wait(world.topic, b"x", partition=0)
@@ -479,7 +480,7 @@ async def flush_has_nothing_to_wait_for_before_the_start_and_after_the_stop(worl
 
 @behaviour
 async def a_service_sees_whether_a_producer_is_closed(world: World) -> None:
-    """FastStream reads the attribute, so it has aiokafka's name."""
+    """Show by `_closed`, which FastStream reads under aiokafka's name, whether it is closed."""
     producer = world.producer()
     assert producer._closed is False  # noqa: SLF001
     await producer.start()

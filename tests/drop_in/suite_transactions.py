@@ -1,7 +1,7 @@
-"""The transactional half of the suite: what aiokafka's producer does in transactions.
+"""The transactional half of the suite: the behaviour of aiokafka's producer in transactions.
 
-As in suite.py, a behaviour passes with both clients, in both generations of the protocol, on the
-embedded broker and on a real one. Readers are aiokafka's consumers of committed data.
+As in suite.py, a behaviour passes with both clients, in both versions of the protocol, on the
+embedded broker and on a real one. The records are read by aiokafka's consumer in read_committed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def producer_of(world: World, **arguments: Any) -> Any:
-    """Return a producer with the one transactional id of this world."""
+    """Return a producer with the transactional id of this world."""
     return world.producer(**{"transactional_id": f"of-{world.topic}"} | arguments)
 
 
 @asynccontextmanager
 async def reader(world: World, topic: str, **arguments: Any) -> AsyncIterator[Any]:
-    """Return a consumer of committed records, assigned to every partition of a topic."""
+    """Yield a consumer of committed records that is assigned to every partition of a topic."""
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=world.bootstrap_servers,
         isolation_level="read_committed",
@@ -49,10 +49,10 @@ async def reader(world: World, topic: str, **arguments: Any) -> AsyncIterator[An
 
 
 async def committed(world: World, partition: int = 0) -> list[bytes]:
-    """Return the values of a partition that readers of committed data see."""
+    """Return the values of a partition that read_committed consumers see."""
     async with reader(world, world.topic) as consumer:
         place = aiokafka.TopicPartition(world.topic, partition)
-        # Not the log's end: the end of what is decided.
+        # The end of a read_committed consumer is the last stable offset and not the end of the log.
         end = (await consumer.end_offsets([place]))[place]
         values: list[bytes] = []
         while await consumer.position(place) < end:
@@ -62,14 +62,17 @@ async def committed(world: World, partition: int = 0) -> list[bytes]:
 
 
 async def offsets_of(world: World, group: str, *partitions: int) -> list[int | None]:
-    """Return the offset that a group has committed."""
+    """Return the offsets that a group has committed for these partitions."""
     async with reader(world, world.topic, group_id=group) as consumer:
         places = [aiokafka.TopicPartition(world.topic, each) for each in partitions]
         return [await consumer.committed(place) for place in places]
 
 
 async def reads(world: World, partition: int = 0, *, wanted: list[bytes]) -> None:
-    """Wait until readers see exactly these values: markers are written after a commit's answer."""
+    """Wait until read_committed consumers see exactly these values.
+
+    Markers are written after a commit is answered, so the values may come a little later.
+    """
     found: list[bytes] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -79,7 +82,7 @@ async def reads(world: World, partition: int = 0, *, wanted: list[bytes]) -> Non
 
 
 async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> None:
-    """Wait until these are a group's committed offsets."""
+    """Wait until a group has committed exactly these offsets."""
     found: list[int | None] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -89,7 +92,7 @@ async def has_committed(world: World, group: str, *, wanted: dict[int, int]) -> 
 
 
 def seen_to(producer: Any) -> None:
-    """Collect what aiokafka leaves behind, so that its error is not logged in another test."""
+    """Retrieve the error that aiokafka leaves behind, so that it is not logged in another test."""
     waiter = getattr(getattr(producer, "_txn_manager", None), "_transaction_waiter", None)
     if waiter is not None and waiter.done():
         waiter.exception()
@@ -320,7 +323,7 @@ async def calls_that_are_cancelled_leave_a_usable_producer(world: World) -> None
 
 
 async def begun(producer: Any) -> None:
-    """Begin a transaction when the last one has ended; aiokafka does not wait for that itself."""
+    """Begin a transaction when the last one has ended, for which aiokafka does not wait itself."""
 
     async def begins() -> bool:
         with suppress(AssertionError, RuntimeError):

@@ -52,7 +52,7 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
     cluster.create_topic("t")
     async with made(cluster, compression_type=codec) as producer:
         await producer.send_and_wait("t", b"first", partition=0)
-        # While one is on its way all that follows waits, and could leave as one batch.
+        # While one batch is in flight all records behind it wait, and could leave as one batch.
         meet_first_produce(cluster, Delay(0.2))
         futures = [await producer.send("t", b"opens", partition=0)]
         await asyncio.sleep(0)
@@ -71,7 +71,10 @@ async def test_a_closed_batch_is_neither_mixed_nor_torn(
 
 
 async def test_a_full_batch_is_not_torn(cluster: EmbeddedCluster) -> None:
-    """A batch's size is exact, though the queue counts with a slightly larger bound."""
+    """A full batch leaves as one batch, although the queue counts with a slightly larger bound.
+
+    The batch itself counts its bytes exactly.
+    """
     cluster.create_topic("t")
     async with made(cluster, max_batch_size=1000) as producer:
         for length in (1, 10, 57, 100, 470):

@@ -66,7 +66,7 @@ async def copied(cluster: EmbeddedCluster) -> Counter[int]:
 
 
 WANTED = Counter(number**2 for number in range(NUMBERS))
-# aiokafka's consumer forgets a connection, and its stream, when it is cancelled while it connects.
+# When aiokafka's consumer is cancelled while it connects, it leaves its connection unclosed.
 FORGOTTEN = (
     "ignore:.*(AIOKafkaConnection|StreamWriter.__del__):pytest.PytestUnraisableExceptionWarning"
 )
@@ -113,7 +113,7 @@ async def test_the_example_copies_once_whatever_is_killed(version: Any) -> None:
 
 
 async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
-    """Offsets that a member commits for its place before a rebalance are refused (KIP-447)."""
+    """Offsets that a consumer commits in an old generation of its group are refused (KIP-447)."""
     example = loaded()
     async with EmbeddedCluster(transport="tcp") as cluster:
         for topic in ("numbers", "squares"):
@@ -128,7 +128,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
         async with assigned, producer:
             assigned.assign([aiokafka.TopicPartition("numbers", each) for each in range(3)])
             await assigned.seek_to_beginning()
-            # Members of a group that this consumer is not, as after a rebalance without it.
+            # The group has members of which this consumer is none, as after a rebalance without it.
             cluster.set_group("g", 7, {"somebody": None})
             assert group_metadata(assigned) == ("g", -1, "", None)
             assigned._coordinator.generation = 6  # noqa: SLF001 - as if it had been one
@@ -142,7 +142,7 @@ async def test_a_consumer_that_lost_its_partitions_copies_nothing() -> None:
 
 
 async def test_committed_offsets_are_told_when_no_transaction_can_change_them() -> None:
-    """`committed` waits for an open transaction, and its timeout names what it waited for."""
+    """`committed_offsets` waits for an open transaction, which its timeout error names."""
     numbers = [aiokafka.TopicPartition("numbers", each) for each in range(3)]
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers", partitions=3)
@@ -165,7 +165,10 @@ async def test_committed_offsets_are_told_when_no_transaction_can_change_them() 
 
 
 async def test_asking_for_committed_offsets_can_be_cancelled_at_any_step() -> None:
-    """No connection is left open; a ResourceWarning would be an error."""
+    """Cancelling a question for committed offsets at any step leaves no connection open.
+
+    An open connection would show as a ResourceWarning, which is an error here.
+    """
     number = aiokafka.TopicPartition("numbers", 0)
     async with EmbeddedCluster(transport="tcp") as cluster:
         cluster.create_topic("numbers")
@@ -194,7 +197,7 @@ async def test_a_consumer_that_is_no_member_has_no_place() -> None:
 
 @pytest.mark.filterwarnings(FORGOTTEN)
 async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
-    """Each record is copied once when a member joins and another one ends."""
+    """Each record is copied once when a member joins the group and another one ends."""
     example = loaded()
     async with EmbeddedCluster(transport="tcp") as cluster:
         for topic in ("numbers", "squares"):
@@ -230,7 +233,7 @@ async def test_members_of_a_group_share_the_partitions_and_copy_once() -> None:
 
 @pytest.mark.filterwarnings(FORGOTTEN)
 async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
-    """A new owner waits for markers of a commit that was decided before the partitions moved."""
+    """A new owner waits for the markers of a commit that was decided before partitions moved."""
     example = loaded()
     asked: list[int] = []
 
@@ -255,7 +258,7 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
             one.cancel()
             cluster.intercept(listen)
             two = member(example, cluster, 2)
-            # Either it waits for stable offsets, or it copies what was copied already.
+            # Either the new member waits for stable offsets, or it copies what was copied before.
             await until(lambda: bool(asked), pause=0.02)
             cluster.release_markers()
             await fill(cluster, range(500, NUMBERS))
@@ -266,7 +269,7 @@ async def test_a_member_waits_for_the_offsets_of_the_one_before_it() -> None:
 
 
 async def test_the_transactional_copy_of_the_readme_runs() -> None:
-    """README's lines run: the record and the group's offset are committed together."""
+    """The README's example runs: the record and the group's offset are committed together."""
     text = (EXAMPLE.parent.parent / "README.md").read_text(encoding="utf-8")
     [block] = [each for each in text.split("```") if "send_offsets_to_transaction(" in each]
     lines = block.removeprefix("python\n").replace('"localhost:9092"', "servers")

@@ -1,7 +1,7 @@
-"""What the drop-in does otherwise on purpose: aiokafka's behaviour, then ours.
+"""What the drop-in does differently on purpose: each test shows aiokafka's behaviour and ours.
 
-Every test here is a row of the table in docs/aiokafka.md, and every row a test. When an assertion
-about aiokafka fails with a new release, the row can go.
+Every test here is a row of the table in docs/aiokafka.md, and every row has a test. When an
+assertion about aiokafka fails with a new release, its row can go.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PRODUCE = 0
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("theirs_may_leak")]
 
 Script = list[Action | None]
-# Time to start in, and little to deliver in.
+# These timeouts leave time to start, and little time to deliver.
 SHORT = {"request_timeout_ms": 500, "delivery_timeout_ms": 1000, "max_block_ms": 20_000}
 
 
@@ -64,7 +64,7 @@ def made(cluster: EmbeddedCluster, client: Any, **arguments: Any) -> Any:
 
 
 async def within(seconds: float, awaitable: Any) -> bool:
-    """Return whether a task ends in time; if not, it runs on and the caller ends it."""
+    """Return whether a task ends in time; if it does not, it runs on and the caller ends it."""
     done, _ = await asyncio.wait([asyncio.ensure_future(awaitable)], timeout=seconds)
     return bool(done)
 
@@ -699,7 +699,8 @@ async def test_a_transaction_that_timed_out_can_be_aborted(cluster: EmbeddedClus
             await producer.begin_transaction()
             await producer.send_and_wait("t", b"x")
             async with asyncio.timeout(20):
-                # A broker tells no client of a timeout.
+                # A broker does not notify clients of a transaction timeout, so the test polls for
+                # it.
                 while cluster.last_stable_offset("t") < cluster.log_end_offset("t"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             refused = await raised(producer.send_and_wait("t", b"too late"))

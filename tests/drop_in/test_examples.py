@@ -1,7 +1,7 @@
 """What aiokafka's documentation shows of producing, run with only the import changed.
 
-Each example is one source text; `PACKAGE` is the only word in it that differs between the runs. The
-uses are those of its pages "Producer client", "Batch producer", "Custom partitioner",
+Each example is one source text, in which `PACKAGE` is the only word that differs between the runs.
+The uses are those of aiokafka's pages "Producer client", "Batch producer", "Custom partitioner",
 "Transactional producer", "Transactional consume-process-produce", "Serialization and compression"
 and "Using SSL", in words of our own.
 """
@@ -236,7 +236,7 @@ EXAMPLES = {
 }
 RECORDS = {"direct batch control": 2, "many batches": 1000, "custom partitioner": 3}
 RECORDS["serialization and compression"] = 2
-# With the markers that end transactions.
+# The counts include the markers that end transactions.
 RECORDS |= {"transactional": 2, "transactional, step by step": 4, "consume, transform, produce": 3}
 
 
@@ -271,7 +271,7 @@ async def run(package: str, name: str, cluster: EmbeddedCluster, tls: dict[str, 
 @pytest.mark.parametrize("package", ["aiokafka", "aioidem"])
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ssl"])
 async def test_a_documented_example_runs(name: str, package: str, cluster: EmbeddedCluster) -> None:
-    # An example that fails leaves its producer open, as it is written.
+    # As in the documentation, an example that fails leaves its producer open.
     await run(package, name, cluster, {})
 
 

@@ -1,6 +1,7 @@
-"""Frameworks publish through aioidem: by `install()`, or by nothing more than the import.
+"""Frameworks publish through aioidem: after `install()`, or by their imports alone.
 
-Each is imported by the test that needs it: every worker imports this file, one runs the test.
+Each framework is imported by the test that needs it, because every pytest worker imports this file
+and only one runs that test.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _installed() -> Iterator[None]:
 
 
 def watched(cluster: EmbeddedCluster) -> list[tuple[str | None, int, bool]]:
-    """Return each Produce request's client id, acks, and whether it is idempotent."""
+    """Record the client id, the acks and the idempotence of each Produce request from now on."""
     seen: list[tuple[str | None, int, bool]] = []
 
     def hook(request: RequestSeen) -> None:
@@ -105,7 +106,7 @@ async def test_faststream_with_its_own_defaults_works_too(cluster: EmbeddedClust
 
 @pytest.mark.usefixtures("_installed")
 async def test_faststream_subscribes_with_a_group_and_resumes(cluster: EmbeddedCluster) -> None:
-    """A message that one instance has acknowledged is not given to the next one."""
+    """A message that one instance has acknowledged is not delivered to the next instance."""
     with not_ours():
         import faststream
         import faststream.kafka
@@ -152,13 +153,16 @@ def cluster_in_thread() -> Iterator[ThreadedCluster]:
         yield running
 
 
-# taskiq passes an api_version, of which aiokafka's producer warns as well.
+# taskiq passes an api_version, which makes aiokafka's own producer warn too.
 @pytest.mark.filterwarnings("ignore:.*api_version:DeprecationWarning")
 @pytest.mark.usefixtures("_installed")
 async def test_taskiq_starts_kicks_through_aioidem_and_works(
     cluster_in_thread: ThreadedCluster,
 ) -> None:
-    """The framework's admin client blocks this loop, so the cluster runs in a thread."""
+    """taskiq starts, sends a task and receives it through aioidem.
+
+    Its admin client blocks the test's event loop, so the cluster runs in a thread.
+    """
     with not_ours():
         import taskiq_aio_kafka
         import taskiq_aio_kafka.broker
@@ -176,13 +180,13 @@ async def test_taskiq_starts_kicks_through_aioidem_and_works(
         await anyio.to_thread.run_sync(cluster_in_thread.intercept, hook)
         servers = await anyio.to_thread.run_sync(lambda: cluster_in_thread.bootstrap_servers)
         broker = taskiq_aio_kafka.AioKafkaBroker(servers)
-        # Its own default is kafka-python's partitioner, which since 3.0 is not a function any more.
+        # taskiq's default is kafka-python's partitioner, which has not been a function since 3.0.
         broker.configure_producer(
             acks="all",
             enable_idempotence=True,
             partitioner=aioidem.partitioner.DefaultPartitioner(),
         )
-        # And kafka-python's assignor, which since 3.0 is none to aiokafka.
+        # taskiq's default assignor is kafka-python's, which aiokafka does not accept since 3.0.
         broker.configure_consumer(
             group_id="workers",
             auto_offset_reset="earliest",

@@ -1,4 +1,4 @@
-"""The futures: asyncio's own, and on trio an awaitable with its methods."""
+"""The drop-in's futures: asyncio's own on asyncio, and on trio an awaitable with their methods."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_loose_future_has_every_method_of_asyncios() -> None:
             if not name.startswith("_")
         }
 
-    # The plain one: the one in C has no signatures.
+    # This is asyncio's future in pure Python, because the one in C has no signatures.
     plain: type = asyncio.futures._PyFuture  # type: ignore[attr-defined]  # noqa: SLF001
     for name, parameters in methods(plain).items():
         mine = list(inspect.signature(getattr(LooseFuture, name)).parameters)

@@ -1,4 +1,4 @@
-"""`aioidem.integrations.aiokafka`: aiokafka's own exceptions and structs, and its place."""
+"""`aioidem.integrations.aiokafka`: aiokafka's exceptions and structs, and taking its place."""
 
 from __future__ import annotations
 

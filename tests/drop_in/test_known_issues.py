@@ -1,4 +1,4 @@
-"""Open issues of aiokafka, by number: none of them happens with the drop-in."""
+"""Open issues of aiokafka, by number, none of which happens with the drop-in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stored(cluster: EmbeddedCluster) -> list[Any]:
 
 
 def scripted(cluster: EmbeddedCluster, api_key: int, *actions: Action) -> list[Action]:
-    """Answer requests of one API with these actions in turn, and return those that are left."""
+    """Answer requests of one API with these actions in turn, and return the list of those left."""
     left = list(actions)
 
     def hook(seen: RequestSeen) -> Action | None:
@@ -60,7 +60,7 @@ def scripted(cluster: EmbeddedCluster, api_key: int, *actions: Action) -> list[A
 async def test_1017_out_of_order_is_not_for_ever(
     cluster: EmbeddedCluster, trouble: list[Action]
 ) -> None:
-    """#1017: after such an answer the same producer delivers again."""
+    """#1017: after an OUT_OF_ORDER or similar answer the same producer delivers again."""
     cluster.create_topic("t")
     async with made(cluster, enable_idempotence=True, request_timeout_ms=2000) as producer:
         await producer.send_and_wait("t", b"before", partition=0)
@@ -82,7 +82,7 @@ async def test_1017_out_of_order_is_not_for_ever(
 
 
 async def test_1101_send_and_stop_end_when_kafka_is_down() -> None:
-    """#1101: both calls end, also with idempotence."""
+    """#1101: send and stop end when Kafka is down, also with idempotence."""
     async with EmbeddedCluster(transport="tcp") as cluster:
         producer = made(
             cluster,
@@ -182,7 +182,7 @@ async def test_642_a_restart_of_the_broker_does_not_reach_the_caller() -> None:
 
 
 class Counted(Coroutine[Any, Any, Any]):
-    """Await a coroutine and count how often it is resumed."""
+    """An awaitable around a coroutine that counts how often it is resumed."""
 
     resumed = 0
 
@@ -221,9 +221,9 @@ async def test_528_ten_thousand_waiting_senders_are_woken_a_few_times_each(
         with anyio.fail_after(150):
             futures = await asyncio.gather(*tasks)
             sent = await asyncio.gather(*futures)
-        # In call order, too: nobody is overtaken while waiting.
+        # Records are stored in call order too: no waiting sender is overtaken.
         assert [each.offset for each in sent] == list(range(senders))
-    # To start, and once when there is room.
+    # A sender is resumed once to start, and once when there is room.
     print(f"{Counted.resumed} wake-ups of {senders} senders")  # noqa: T201 - pytest -s shows it
     assert Counted.resumed <= 3 * senders
 

@@ -1,4 +1,4 @@
-"""The drop-in's start and end: tasks, runs of a loop, cancellation, garbage collection, fork."""
+"""The drop-in's start and end: tasks, loop runs, cancellation, garbage collection, fork."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(cluster: EmbeddedCluster, topic: str = "t") -> list[Any]:
 
 
 def hold_produce(cluster: EmbeddedCluster, action: Action) -> asyncio.Event:
-    """Answer every Produce request with this action; the event is set when one has come."""
+    """Answer every Produce request with this action; the returned event is set at the first one."""
     arrived = asyncio.Event()
 
     def hook(seen: RequestSeen) -> Action | None:
@@ -55,7 +55,7 @@ async def test_start_send_and_stop_from_different_tasks(cluster: EmbeddedCluster
 
 
 def test_the_loop_may_run_in_slices() -> None:
-    """Each call may be a run of the loop of its own, as in a notebook or a script."""
+    """Each call may be a run of the event loop of its own, as in a notebook or a script."""
     loop = asyncio.new_event_loop()
     try:
         cluster = EmbeddedCluster(transport="tcp")
@@ -373,7 +373,7 @@ def test_a_forked_child_is_told_at_once() -> None:
 
 
 async def test_a_partition_that_was_just_added_is_found(cluster: EmbeddedCluster) -> None:
-    """Metadata that was requested before the call does not refuse the partition."""
+    """A partition added just before the call is found, whatever older metadata says."""
     cluster.create_topic("t", partitions=1)
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         assert await producer.partitions_for("t") == {0}

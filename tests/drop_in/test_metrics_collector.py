@@ -1,4 +1,4 @@
-"""`metrics_collector`: what it receives, and that its exceptions have no effect."""
+"""`metrics_collector`: what a collector receives, and that its exceptions have no effect."""
 
 from __future__ import annotations
 

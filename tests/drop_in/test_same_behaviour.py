@@ -1,6 +1,6 @@
-"""The suite of what aiokafka does, for each client on the embedded broker.
+"""The suite of aiokafka's behaviour, for each client on the embedded broker.
 
-tests/drop_in/on_kafka/test_drop_in.py runs the same one on a real broker.
+tests/drop_in/on_kafka/test_drop_in.py runs the same suite on a real broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two classes compared by `inspect`, so that what a new aiokafka changes fails a test."""
+"""The public surface of both producers, compared by `inspect`, so a new aiokafka fails a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aioidem._config.names import BY_KEYWORD
 from aioidem._producer import metrics
 
 THEIRS = aiokafka.AIOKafkaProducer
-# The one default that differs (and acks, whose omission is a sign of its own in both).
+# This is the one default that differs; omitted acks are a marker of its own in both packages.
 DIFFERENT_DEFAULTS = {"enable_idempotence": (False, OMITTED)}
 OURS_ONLY = {"metrics_collector", "more"}  # the first comes with aiokafka's next release
 

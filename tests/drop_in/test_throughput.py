@@ -1,6 +1,6 @@
 """The same code and batches over a long link, with aiokafka and with the drop-in.
 
-How many batches share a round trip is counted by the broker; seconds are measured by `make bench`.
+The broker counts how many batches share a round trip; `make bench` measures seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def batches(cluster: EmbeddedCluster, client: Any, topic: str, **arguments: Any) -> int:
-    """Write records to one partition, two of which do not fit a batch, and count the batches."""
+    """Write records to one partition, one to a batch at most, and return the number of batches."""
     cluster.create_topic(topic)
     async with client(
         bootstrap_servers=cluster.bootstrap_servers,
@@ -43,5 +43,6 @@ async def test_over_a_long_link_five_batches_share_a_round_trip(
     assert await batches(cluster, aiokafka.AIOKafkaProducer, "theirs") == RECORDS
     assert await batches(cluster, aioidem.AIOKafkaProducer, "ours", late_sealing=False) == RECORDS
     assert (cluster.max_span("theirs"), cluster.max_span("ours")) == (1, 5)
-    # With late sealing what waits for the first answer is one batch: two round trips for all.
+    # With late sealing the records that wait for the first answer are one batch, so all take two
+    # round trips.
     assert await batches(cluster, aioidem.AIOKafkaProducer, "larger") <= 3

@@ -1,4 +1,4 @@
-"""The drop-in's transactions, as far as aiokafka's producer cannot run the same test."""
+"""The drop-in's transactions, where aiokafka's producer cannot run the same test."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_what_is_refused_outside_of_a_transaction_takes_no_room(
 async def test_futures_of_an_aborted_transaction_are_not_logged(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Futures that fail because of an abort are not logged if nobody awaits them."""
+    """Futures that fail because of an abort are not logged if no task awaits them."""
     cluster.create_topic("t")
     producer = AIOKafkaProducer(
         bootstrap_servers=cluster.bootstrap_servers, transactional_id="x", linger_ms=60_000

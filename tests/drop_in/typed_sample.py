@@ -1,4 +1,4 @@
-"""How users of the drop-in write, for type checkers only: nothing runs this file.
+"""How users of the drop-in write code, for type checkers only: this file is never run.
 
 `test_wheel.py` has mypy and pyright (both strict) check it against the installed wheel, as a user's
 editor does.
@@ -37,20 +37,20 @@ class Provider(AbstractTokenProvider):
 
 
 class Collector(NullProducerMetricsCollector):
-    """A collector that uses one of the events."""
+    """A collector that handles one of the events."""
 
     def on_buffer_wait(self, *, topic: str, partition: int, wait_seconds: float) -> None:
-        """Take note of a wait."""
+        """Print how long a send waited for room."""
         print(topic, partition, wait_seconds)  # noqa: T201 - a sample
 
 
 def by_length(key: bytes | None, everything: Sequence[int], _available: Sequence[int]) -> int:
-    """Choose a partition."""
+    """Choose a partition by the length of the key."""
     return everything[len(key or b"") % len(everything)]
 
 
 def make() -> AIOKafkaProducer:
-    """Pass every kind of argument."""
+    """Make producers with every kind of argument."""
     AIOKafkaProducer()
     AIOKafkaProducer(bootstrap_servers=["a:9092", "b:9092"], acks="all", compression_type="zstd")
     AIOKafkaProducer(acks=1, partitioner=by_length, max_in_flight_requests_per_connection=1)
@@ -74,14 +74,14 @@ def make() -> AIOKafkaProducer:
 
 
 def refused() -> None:
-    """Do what a checker must refuse: an ignore that is not needed is itself an error."""
+    """Pass what a type checker must refuse; an ignore that is not needed is itself an error."""
     AIOKafkaProducer(retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     AIOKafkaProducer(compression_type="zip")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     AIOKafkaProducer(delivery_timeout_ms="1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def produce(value: dict[str, Any]) -> None:
-    """Use everything from a send to its outcome."""
+    """Use every call from sending a record to its outcome."""
     async with make() as producer:
         assert_type(producer, AIOKafkaProducer)
         future = await producer.send("t", value, key=b"k", headers=[("h", b"1"), ("none", None)])
@@ -105,7 +105,7 @@ async def produce(value: dict[str, Any]) -> None:
 
 
 async def handle(producer: AIOKafkaProducer) -> bool:
-    """Handle errors, and read what is known of the record."""
+    """Send, handle the errors, and read what is known of the record."""
     try:
         await producer.send_and_wait("t", b"x")
         async with producer.transaction():

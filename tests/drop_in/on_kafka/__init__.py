@@ -1,1 +1,1 @@
-"""The drop-in for aiokafka, on real Apache Kafka."""
+"""Tests of the drop-in for aiokafka on real Apache Kafka."""

@@ -1,4 +1,4 @@
-"""examples/consume_transform_produce.py on real Kafka: a group whose members come and go."""
+"""examples/consume_transform_produce.py on real Kafka, in a group whose members come and go."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ WANTED = Counter(number**2 for number in range(NUMBERS))
 @pytest.mark.filterwarnings("ignore:.*AIOKafkaConnection:pytest.PytestUnraisableExceptionWarning")
 @bounded(150)
 async def test_members_of_a_group_copy_each_record_once() -> None:
-    """Each is killed at any time; with every start and end the partitions change hands."""
+    """The members of a group copy each record once although each is killed at any time.
+
+    With every start and every end of a member the partitions change hands.
+    """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when it fails
     rng = random.Random(seed)
@@ -41,7 +44,7 @@ async def test_members_of_a_group_copy_each_record_once() -> None:
             return Counter(int(value) for part in parts for value in part)
 
         async def member(number: int) -> None:
-            """One that is killed and started again, until all is copied."""
+            """Run one member that is killed and started again, until every record is copied."""
             while not done.is_set():
                 running = asyncio.ensure_future(
                     example.run(servers, "numbers", "squares", group="g", number=number)

@@ -1,4 +1,4 @@
-"""The suite of what aiokafka does, for aiokafka and for the drop-in, on a real broker."""
+"""The suite of aiokafka's behaviour, for aiokafka and for the drop-in, on a real broker."""
 
 from __future__ import annotations
 
