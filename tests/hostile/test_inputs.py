@@ -107,7 +107,7 @@ GARBAGE: Mapping[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_closes_the_connection_and_nothing_is_lost_or_written_twice(kind: str) -> None:
-    """A garbled answer ends its connection; its batches are in doubt and are sent again."""
+    """A garbled answer ends its connection, and its batches, which are in doubt, are sent again."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -167,7 +167,7 @@ def test_an_answer_that_drips_does_not_hold_up_its_records() -> None:
 
 
 def test_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
-    """An answer longer than its request can need is refused by its length, at once."""
+    """A length prefix larger than any answer to the request ends the connection at once."""
 
     async def main() -> None:
         async with EmbeddedCluster(transport="memory") as cluster:
@@ -236,7 +236,7 @@ def test_another_cluster_id_is_reported_once() -> None:
 
 
 def test_topics_nobody_asked_about_are_not_kept() -> None:
-    """Topics that were not asked for are not kept, so a broker cannot fill the memory with them."""
+    """The producer ignores topics that it did not ask for, so a broker cannot fill its memory."""
     rig = OtherCluster()
     rig.start()
     rig.invented = 100
@@ -246,7 +246,7 @@ def test_topics_nobody_asked_about_are_not_kept() -> None:
 
 
 def test_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
-    """Removed brokers are forgotten if there are many, so they cannot fill the memory."""
+    """The producer forgets removed brokers if there are many, which bounds its memory."""
     connections = Connections(ProducerConfig.build("a:1,b:2"), lambda: 0.5)
     for answer in range(50):
         connections.learn([BrokerAddress(answer * 100 + n, "a", 9092) for n in range(100)])
@@ -255,7 +255,7 @@ def test_brokers_that_are_gone_are_forgotten_when_they_are_many() -> None:
 
 
 def test_a_new_leaders_address_is_taken_of_leaders_only() -> None:
-    """Of the addresses in a Produce answer only those of new leaders are kept."""
+    """Of the addresses in a Produce answer, the producer keeps only those of new leaders."""
     rig = Rig().start()
     rig.send()
     request = rig.outstanding()[0]

@@ -117,7 +117,7 @@ async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> Non
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
-    """A broker that offers another mechanism learns the name of ours, and nothing else."""
+    """A broker that offers another mechanism receives the name of ours, and no credentials."""
     seen: list[tuple[int, Any]] = []
 
     def watch(request: RequestSeen) -> None:
@@ -158,7 +158,7 @@ async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) 
 
 @bounded(30)
 async def test_keys_are_derived_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tasks run while a key is derived, which takes a second for a million iterations."""
+    """Other tasks run while SCRAM derives a key, which takes a second for a million iterations."""
     derive, threads = hashlib.pbkdf2_hmac, set[int]()
 
     def derived(name: str, word: bytes, *more: Any) -> bytes:
@@ -193,7 +193,7 @@ async def test_a_megabyte_is_all_that_is_taken_before_the_end_of_the_exchange() 
 @pytest.mark.parametrize("answer", [b"", b"v=AAAA", b"e=other-error"])
 @bounded(30)
 async def test_success_without_the_brokers_proof_is_no_success(answer: bytes) -> None:
-    """Error code NONE without the broker's signature is a failure: any peer could send it."""
+    """Error code NONE without the broker's SCRAM signature fails: anybody could send that code."""
     rounds = 0
 
     def pretend(seen: RequestSeen) -> Action | None:
@@ -350,7 +350,7 @@ async def _locked_out(options: Mapping[str, Any], users: dict[str, str]) -> tupl
 @VIRTUAL
 @bounded(300)
 async def test_values_that_are_refused_again_and_again_end_the_producer() -> None:
-    """Repeatedly refused values end the producer, after pauses but before its records expire."""
+    """Credentials that brokers refuse repeatedly end the producer before its records expire."""
     error, seconds = await _locked_out(password("PLAIN"), dict(USERS))
     assert isinstance(error, SaslAuthenticationFailed)
     assert error.status is DeliveryStatus.NOT_WRITTEN
@@ -362,7 +362,7 @@ async def test_values_that_are_refused_again_and_again_end_the_producer() -> Non
 async def test_a_callable_is_asked_again_until_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A callable is asked again until the deadline, with warnings that say what is awaited."""
+    """A failing callable for credentials is called again until the deadline, with warnings."""
     caplog.set_level(logging.WARNING, "aioidem")
     options = sasl("PLAIN", sasl_credentials=lambda: ("alice", "alice-secret"))
     error, seconds = await _locked_out(options, dict(USERS))
@@ -402,7 +402,7 @@ class Exchanges:
 async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
     mechanism: str,
 ) -> None:
-    """Sessions of two seconds are renewed with twenty requests in flight, and no record is lost."""
+    """Sessions of 2 s are renewed while twenty requests are in flight, and no record is lost."""
     options = dict(credentials(mechanism))
     # the brokers' clock is the real one here, so tokens are valid for long
     if mechanism == "OAUTHBEARER":
@@ -529,7 +529,7 @@ async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time(
 
 @bounded(60)
 async def test_expiring_tokens_are_replaced_before_they_expire() -> None:
-    """A session ends with its token, and each renewal uses a new one."""
+    """A session ends when its token expires, and each renewal uses a new token."""
     given: list[float] = []
 
     def provide() -> str:

@@ -130,7 +130,7 @@ def test_two_exchanges_have_different_nonces() -> None:
 def test_a_hostile_first_answer_is_refused_at_once(
     message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No key is derived from a malformed first answer (kafka-python #3026)."""
+    """SCRAM derives no key from a malformed first answer (kafka-python #3026)."""
     derived: list[Any] = []
 
     def derive(*given: Any) -> bytes:
@@ -163,7 +163,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
     ],
 )
 def test_a_server_that_does_not_prove_itself_is_refused(message: bytes) -> None:
-    """The exchange is not complete before the server's signature was found right."""
+    """SCRAM is not complete before the client has verified the server's signature."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     with pytest.raises(AuthenticationFailedError):
@@ -189,7 +189,7 @@ def test_the_servers_signature_is_compared_in_constant_time(
 
 
 def test_scram_goes_on_after_nothing() -> None:
-    """A message after the end of the exchange is refused."""
+    """SCRAM refuses every message after the end of the exchange."""
     scram = _scram()
     scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
     scram.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")

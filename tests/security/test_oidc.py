@@ -114,7 +114,7 @@ async def test_a_token_is_kept_until_a_fifth_of_its_life_is_left() -> None:
 async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
     lifetime: float,
 ) -> None:
-    """A token with a very short lifetime is returned, and not fetched again and again."""
+    """A token with a very short lifetime is returned, and is not fetched again at once."""
     with provider(gives({"access_token": "t", "expires_in": lifetime})) as (url, handler):
         credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
         with anyio.fail_after(10):
@@ -134,7 +134,7 @@ async def test_those_who_wait_get_the_token_that_came_though_its_life_is_over() 
 
 @bounded(20)
 async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
-    """Other tasks run while an answer arrives in tiny pieces, for example single bytes."""
+    """Other tasks run while an endpoint's answer arrives in tiny pieces, such as single bytes."""
     pieces = b"1\r\n \r\n" * 5_000
     ran = 0
 

@@ -89,7 +89,7 @@ async def test_librdkafka_is_let_in_and_renews_its_session(mechanism: str) -> No
             handshakes.append(seen.connection_id)
 
     def renewed() -> bool:
-        """Return whether some connection authenticated three times."""
+        """Return whether some connection has authenticated three times."""
         return any(handshakes.count(each) > 2 for each in set(handshakes))
 
     options: Mapping[str, Any] = {
@@ -110,7 +110,7 @@ async def test_librdkafka_is_let_in_and_renews_its_session(mechanism: str) -> No
 
 
 def _produce(servers: str, options: Mapping[str, Any], enough: Callable[[], bool]) -> int:
-    """Send one record after the other until it is enough."""
+    """Send records one after another until the condition holds."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, **options})
     failures: list[Any] = []
     sent, until = 0, time.monotonic() + 40

@@ -103,7 +103,7 @@ async def connect(port: int, host: str = "localhost", **options: Any) -> None:
 PEM_OF_NOTHING = "-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n-----END CERTIFICATE-----\n"
 
 
-# --- whom we trust --------------------------------------------------------------------------------
+# --- certificates ---------------------------------------------------------------------------------
 
 
 @bounded(20)
@@ -380,7 +380,7 @@ async def test_an_encrypted_key_needs_its_password_and_asks_no_terminal() -> Non
                 await connect(port, **options, **wrong)
 
 
-# --- who speaks what ------------------------------------------------------------------------------
+# --- peers without TLS ----------------------------------------------------------------------------
 
 
 @bounded(20)

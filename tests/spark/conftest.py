@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
-# Sockets to its JVM, after a job's result has been read.
+# PySpark does not close the sockets to its JVM over which it has read a job's result.
 PYSPARK_FORGETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*<socket:pytest.PytestUnraisableExceptionWarning",
@@ -72,7 +72,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
         if os.environ.get("CI", "").lower() == "true":
             raise
         pytest.skip(str(error))
-    # Opens its port here once, instead of in the first test that needs it.
+    # The server for callbacks opens its port once for all tests: no test may leave a port open.
     from pyspark.java_gateway import ensure_callback_server_started
 
     start: Any = ensure_callback_server_started

@@ -50,7 +50,7 @@ ACKED, NOT_WRITTEN, UNKNOWN, PENDING = (
 
 
 class Bench:
-    """A topic and a ledger, written by hand; calls are correct unless a test says otherwise."""
+    """A topic and a ledger that a test writes; its calls are correct unless it says otherwise."""
 
     def __init__(self, producer: Producer, topic: str, folder: Path) -> None:
         self.ledger = Ledger(str(folder), "p", topic, 5)
@@ -176,7 +176,7 @@ def test_a_clean_load_has_no_anomaly(
     assert main(["audit", *servers, "--ledger", str(folder), "--bucket", "0"]) == 2
 
 
-# --- against the checker that everything else here is tested with ---------------------------------
+# --- compared with the checker that the other tests use -------------------------------------------
 
 KINDS = {
     Anomaly.LOST: Finding.LOST,

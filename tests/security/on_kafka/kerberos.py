@@ -106,7 +106,7 @@ class Realm:
 
     @contextmanager
     def as_user(self, keytab: Path) -> Iterator[None]:
-        """Use only these credentials in this process, without a ticket yet."""
+        """Use only these credentials in this process, which has no ticket before."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KRB5_CONFIG", str(self.config))
             patch.setenv("KRB5_CLIENT_KTNAME", f"FILE:{keytab}")
@@ -155,7 +155,7 @@ def options(**more: Any) -> Mapping[str, Any]:
 async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
     cluster: KafkaCluster, realm: Realm
 ) -> None:
-    """Alice is accepted by her ticket's name, may write here, and renews three sessions."""
+    """Alice is accepted under her ticket's name, may write, and renews her session three times."""
     await cluster.create_topic("open-1")
     with realm.as_user(realm.keytab("alice")):
         async with Producer(cluster.secure_servers("SASL"), **options()) as producer:

@@ -106,7 +106,7 @@ async def over_sasl(cluster: KafkaCluster, **options: Any) -> AsyncIterator[Prod
         yield producer
 
 
-# --- who is let in --------------------------------------------------------------------------------
+# --- authentication -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", PASSWORDS)
@@ -287,7 +287,7 @@ async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
         assert delivery.status is DeliveryStatus.NOT_WRITTEN
 
 
-# --- who may do what ------------------------------------------------------------------------------
+# --- authorisation --------------------------------------------------------------------------------
 
 
 @bounded(60)

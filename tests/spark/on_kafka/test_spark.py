@@ -70,10 +70,10 @@ def test_a_load_through_faults_has_no_anomaly(
 
 
 def at_last(query: Query, **options: Any) -> None:
-    """Start a query again that has ended with an error, as its operator would.
+    """Run a query, and start it again if it fails, as its operator would.
 
     An attempt that Spark has given up may reach its coordinator after its successor, which is then
-    fenced; and Spark, as configured here, makes no third attempt.
+    fenced. Spark, as configured in this test, makes no third attempt.
     """
     try:
         query.run(**options)
@@ -90,7 +90,7 @@ def test_the_same_faults_for_both_sinks(
     sink: str,
     repeated: bool,
 ) -> None:
-    """Repeated tasks and batches make Spark's own sink write rows twice, this one never."""
+    """Repeated tasks and batches make Spark's own sink write rows twice, but not aioidem's."""
     register(spark)
     topic = f"from-{sink}"
     portal.call(kafka.create_topic, topic, 2)
