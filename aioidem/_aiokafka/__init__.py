@@ -1,4 +1,4 @@
-"""The drop-in for aiokafka's producer: its names, arguments and futures on aioidem's producer.
+"""The drop-in for aiokafka's producer: aiokafka's names, arguments and futures for aioidem's.
 
 This package only translates arguments, results and errors; every rule of sending is in the native
 producer. docs/aiokafka.md lists what differs from aiokafka on purpose, and each row is a test.

@@ -1,8 +1,8 @@
-"""BatchBuilder: a batch that its owner fills, as in aiokafka.
+"""BatchBuilder: a batch that the caller fills record by record, as in aiokafka.
 
-It keeps the records and counts their bytes; the engine gives them sequence numbers and encodes them
-when it sends them. A batch that is closed before it is sent goes out as one batch of exactly its
-records. Records of `send` may be added to one that is still open.
+The builder keeps the records and counts their bytes; the engine assigns sequence numbers and
+encodes the records when it sends them. A batch that is closed before it is sent is written as one
+batch of exactly its records. One that is still open may share a batch with records of `send`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class BatchRecordMetadata(NamedTuple):
 
 
 class BatchBuilder:
-    """A batch that its owner fills: made by `create_batch`, sent by `send_batch`.
+    """A batch that the caller fills, made by `create_batch` and sent by `send_batch`.
 
     Args:
-        batch_size: The bytes that it may have before compression; the first record may exceed them.
+        batch_size: The bytes that the batch may have before compression. The first record is added
+            even if it is larger.
         key_serializer: Turns a key into bytes.
         value_serializer: Turns a value into bytes.
     """
@@ -82,7 +83,9 @@ class BatchBuilder:
         value: Any,
         headers: Sequence[tuple[str, bytes | None]] | None = (),
     ) -> BatchRecordMetadata | None:
-        """Add a record unless the batch is closed or full; a record that finds it full closes it.
+        """Add a record unless the batch is closed or has no room for it.
+
+        A batch that has no room for a record is closed.
 
         Args:
             timestamp: Milliseconds since the epoch, fractions dropped; None is now.
@@ -145,7 +148,7 @@ def records_of(batch: BatchBuilder) -> Sequence[BatchRecord]:
     Raises:
         RecordError: The batch was sent before.
     """
-    if batch._sent:  # noqa: SLF001 - a part of it, which is not for users
+    if batch._sent:  # noqa: SLF001 - a part of the class, hidden from users
         raise RecordError("this batch was sent before: make another with create_batch()")
     return batch._records  # noqa: SLF001
 
@@ -156,11 +159,13 @@ def mark_sent(batch: BatchBuilder) -> None:
 
 
 def whole_milliseconds(timestamp: float) -> int:
-    """Return a timestamp in milliseconds without its fraction, such as `time.time() * 1000` has.
+    """Return a timestamp in milliseconds without its fraction.
+
+    Callers often pass `time.time() * 1000`, which has one.
 
     Raises:
-        TypeError: It is not a number.
-        RecordError: It is negative or after the year 5138.
+        TypeError: The timestamp is not a number.
+        RecordError: The timestamp is negative or after the year 5138.
     """
     if isinstance(timestamp, float):
         timestamp = int(timestamp) if math.isfinite(timestamp) else -1

@@ -1,7 +1,7 @@
 """ProducerClient: the part of aiokafka's client that frameworks use, as `AIOKafkaProducer.client`.
 
-It is read-only except for `force_metadata_update`. OpenTelemetry's instrumentation of aiokafka
-reads the names with an underscore.
+The client only reads, except for `force_metadata_update`. Some names begin with an underscore
+because OpenTelemetry's instrumentation of aiokafka reads them.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class ProducerClient:
         self.cluster = ClusterMetadata(topics.view)
 
     async def force_metadata_update(self) -> bool:
-        """Ask for metadata now, and return True when it has come.
+        """Ask for metadata now, and return True when the answer has arrived.
 
         Raises:
-            KafkaTimeoutError: It did not come within `max_block_ms`.
+            KafkaTimeoutError: No answer arrived within `max_block_ms`.
             ProducerClosed: The producer is not started, or was stopped.
         """
         await self._topics.refresh()

@@ -1,6 +1,6 @@
-"""From an observer's facts to a `ProducerMetricsCollector`'s calls.
+"""CollectorObserver: calls aiokafka's `ProducerMetricsCollector` with an observer's facts.
 
-Invariant: a collector's exception is logged and ends here.
+Invariant: a collector's exception is logged and goes no further.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CollectorObserver:
 
     Args:
         collector: The user's collector.
-        translation: Makes the errors that the collector receives.
+        translation: Translates the errors that the collector receives.
     """
 
     def __init__(self, collector: ProducerMetricsCollector, translation: Translation) -> None:
@@ -31,7 +31,7 @@ class CollectorObserver:
         self._translation = translation
 
     def on_batch_sent(self, batch: SentBatch, /) -> None:
-        """Report a batch that was sent; a retry has not queued, so its queue time is 0."""
+        """Report a batch that was sent; a retry did not queue, so its queue time is 0."""
         _call(
             self._collector.on_batch_dispatched,
             topic=batch.topic,

@@ -1,8 +1,8 @@
 """The futures that `send` returns: `asyncio.Future` on asyncio, and its methods on trio.
 
 Invariants: the futures of a partition's records are resolved in the order in which the records were
-queued. Cancelling one ends the wait and does not cancel the record. A future holds the record's
-`Delivery` and no producer.
+queued. Cancelling a future ends the wait and does not cancel the record. A future refers to the
+record's `Delivery` and to no producer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["DeliveryFuture", "LooseFuture", "batch_future", "done_future", "reco
 
 logger = logging.getLogger("aioidem")
 
-# The call that aborts or cannot commit the transaction reports these.
+# These errors are raised by the call that aborts or cannot commit the transaction.
 _REPORTED_ELSEWHERE = (AbortableTransactionError, TransactionAborted)
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DeliveryFuture(_Future):
 
 
 class LooseFuture:
-    """A future with `asyncio.Future`'s methods for trio, where there is no asyncio loop."""
+    """A future for trio, with the methods of `asyncio.Future`, which needs asyncio's loop."""
 
     def __init__(self) -> None:
         self.delivery: Delivery | None = None
@@ -99,7 +99,7 @@ class LooseFuture:
         """Resolve the future with a result.
 
         Raises:
-            asyncio.InvalidStateError: It is done already.
+            asyncio.InvalidStateError: The future is done already.
         """
         self._check_open()
         self._result = result
@@ -109,7 +109,7 @@ class LooseFuture:
         """Resolve the future with an exception.
 
         Raises:
-            asyncio.InvalidStateError: It is done already.
+            asyncio.InvalidStateError: The future is done already.
         """
         self._check_open()
         self._error = exception
@@ -140,7 +140,7 @@ class LooseFuture:
             self._call_back()
 
     def remove_done_callback(self, callback: Callable[[LooseFuture], object]) -> int:
-        """Remove a callback, and return how often it was there."""
+        """Remove a callback, and return how many times it had been added."""
         kept = [each for each in self._callbacks if each[0] != callback]
         removed = len(self._callbacks) - len(kept)
         self._callbacks = kept
@@ -176,7 +176,8 @@ class _Resolvable(Protocol):
 
 
 def _new(loop: asyncio.AbstractEventLoop | None) -> DeliveryFuture:
-    # The type is asyncio's everywhere: most callers use asyncio, and the methods are the same.
+    # The annotation says asyncio's type on trio too: most callers use asyncio, and the methods are
+    # the same.
     return cast("DeliveryFuture", LooseFuture()) if loop is None else DeliveryFuture(loop=loop)
 
 
@@ -216,11 +217,11 @@ def _resolve(future: _Resolvable, translation: Translation, delivery: Delivery) 
     else:
         future.set_exception(translation.error(error))
         if isinstance(error, _REPORTED_ELSEWHERE):
-            future.exception()  # or asyncio would log each future that nobody awaits
+            future.exception()  # keeps asyncio from logging "exception was never retrieved"
 
 
 def _result(delivery: Delivery, translation: Translation) -> RecordMetadata:
-    """Return the result as in aiokafka; with acks=0 None, which neither library's types say."""
+    """Return the result as in aiokafka: with acks=0 it is None, against both libraries' types."""
     if delivery.status is DeliveryStatus.UNKNOWN:
         return cast("RecordMetadata", None)
     return translation.metadata(delivery.metadata)

@@ -19,10 +19,10 @@ Offsets = Mapping[Place, int | tuple[int, str] | OffsetAndMetadata]
 
 
 def checked_group(group: object) -> str | ConsumerGroupMetadata:
-    """Return a group's id or `ConsumerGroupMetadata` if it is one.
+    """Return the argument if it is a group's id or a `ConsumerGroupMetadata`.
 
     Raises:
-        ValueError: It is neither, or an empty id.
+        ValueError: The argument is neither, or is an empty id.
     """
     if isinstance(group, ConsumerGroupMetadata) or (isinstance(group, str) and group):
         return group
@@ -33,7 +33,8 @@ def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets in one form; keys may be any objects with a topic and a partition.
 
     Raises:
-        ValueError: There are none, they are no mapping, or a value is neither an offset nor a pair.
+        ValueError: The offsets are empty or not a mapping, or a value is neither an offset nor a
+            pair of offset and metadata.
         TypeError: A key has no topic and partition, or metadata is not a string.
     """
     if not isinstance(offsets, Mapping) or not offsets:

@@ -1,7 +1,8 @@
-"""What the drop-in's arguments mean, and what an omitted one does.
+"""What the drop-in's arguments mean, and what happens if one is left out.
 
 aiokafka keeps the order of a partition's records in every mode, because it never has two requests
-to one broker in flight. These rules keep the order too, with five requests where that is safe:
+to one broker in flight. These rules keep the order too, with five requests in flight where that is
+safe:
 
 - Without `acks` and `enable_idempotence`: `acks="all"` and idempotence. With aiokafka's defaults,
   acks=1 without idempotence, acknowledged records are lost with their leader and retries write
@@ -60,7 +61,7 @@ _SASL: Final = (
 class MoreOptions(TypedDict, total=False):
     """The arguments of `AIOKafkaProducer` that aiokafka does not have. Times are in milliseconds.
 
-    The texts call other options by the names that they have in `ProducerConfig`.
+    The descriptions name other options as `ProducerConfig` does.
     """
 
     max_in_flight_requests_per_connection: int
@@ -110,7 +111,7 @@ _OWN_DEFAULTS: Final = {
         "True for PLAIN and OAUTHBEARER if SASL_PLAINTEXT is passed, with a warning; else False"
     ),
 }
-"""What the drop-in does without an argument, where `ProducerConfig` does something else."""
+"""The drop-in's defaults, in words, where they differ from those of `ProducerConfig`."""
 
 add_section(
     MoreOptions,
@@ -120,7 +121,7 @@ add_section(
 
 
 class Omitted:
-    """The value of an argument that was not passed, where None or False has a meaning."""
+    """The default of an argument for which None and False are values that a caller may pass."""
 
     __slots__ = ()
 
@@ -132,7 +133,7 @@ OMITTED: Final = Omitted()
 
 
 def _omitted(value: object) -> bool:
-    # aiokafka's own marker is a bare object(), which frameworks pass on.
+    # Frameworks pass aiokafka's own marker for "not passed", which is a bare object().
     return isinstance(value, Omitted) or type(value) is object
 
 
@@ -140,18 +141,18 @@ def config_from(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> Produc
     """Return the configuration for the constructor's arguments.
 
     Args:
-        arguments: The arguments that aiokafka has, all of them, `OMITTED` included.
+        arguments: All arguments that aiokafka has too; `OMITTED` if not passed.
         more: The arguments of `MoreOptions` that were passed.
 
     Raises:
         ConfigError: A value is illegal, or two contradict each other.
-        TypeError: There is no such argument.
+        TypeError: An argument is unknown.
     """
     for name in more:
         if name not in MoreOptions.__annotations__:
             raise TypeError(f"AIOKafkaProducer() got an unexpected keyword argument {name!r}")
     if arguments["security_protocol"] not in get_args(SecurityProtocol):
-        # aiokafka's words, SASL left out and all: its users match them.
+        # This is aiokafka's message, which does not mention SASL: its users match the text.
         raise ConfigError("`security_protocol` should be SSL or PLAINTEXT")
     given = {name: value for name, value in arguments.items() if not _omitted(value)}
     given.update(more)
@@ -186,7 +187,7 @@ def _choose_times(given: dict[str, Any]) -> None:
 def _at_least(usual: float, *parts: object) -> float:
     """Return the usual time, or the sum of the parts if that is more.
 
-    Parts that are no numbers are left out; the configuration refuses them under their own names.
+    A part that is not a number is ignored here; `ProducerConfig` refuses it under its own name.
     """
     return max(usual, sum(part for part in parts if isinstance(part, int | float)))
 
@@ -209,14 +210,14 @@ def _choose_sasl(given: dict[str, Any]) -> None:
 
 
 def _leave_out_sasl(given: dict[str, Any]) -> None:
-    """Ignore the sasl_ arguments, as aiokafka does, with a warning.
+    """Remove the sasl_ arguments, which are not used without SASL, and log a warning.
 
-    One set of arguments then serves brokers with SASL and without.
+    aiokafka ignores them too, so that the same arguments work for brokers with and without SASL.
     """
     unused = [name for name in _SASL if given[name] is not None]
     for name in _SASL:
         del given[name]
-    if given.pop("sasl_mechanism") != "PLAIN" or unused:  # aiokafka's default names one always
+    if given.pop("sasl_mechanism") != "PLAIN" or unused:  # PLAIN is aiokafka's default
         logger.warning(
             "the sasl_ arguments are not used: security_protocol is %s", given["security_protocol"]
         )
@@ -226,7 +227,7 @@ def check_serializer(name: str, serializer: object) -> None:
     """Check that a serialiser is a callable or None.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The serialiser is neither.
     """
     if serializer is not None and not callable(serializer):
         raise ConfigError(f"{name}={serializer!r}: expected a callable or None")

@@ -59,9 +59,10 @@ _FACE_ONLY = (
 class AIOKafkaProducer:
     """A Kafka producer with aiokafka's interface.
 
-    Every argument of aiokafka's producer means what it means there. docs/aiokafka.md says what an
-    omitted one does, and `MoreOptions` has the arguments that aiokafka lacks. Times are in
-    milliseconds, sizes in bytes. Unlike aiokafka's producer it may be made outside a running loop.
+    Every argument of aiokafka's producer has the same meaning here. docs/aiokafka.md lists the
+    defaults that differ, and `MoreOptions` has the arguments that aiokafka lacks. Times are in
+    milliseconds, sizes in bytes. Unlike aiokafka's producer this one may be made outside a running
+    event loop.
 
     Args:
         loop: Deprecated. If it is given, `start` must be called on this loop.
@@ -111,10 +112,10 @@ class AIOKafkaProducer:
 
     Raises:
         ConfigError: A value is illegal or contradicts another one. It is a ValueError.
-        TypeError: There is no such argument.
+        TypeError: An argument is unknown.
     """
 
-    _producer: Producer | None = None  # for __del__, should the constructor raise
+    _producer: Producer | None = None  # for __del__, if the constructor raises
     _translation: ClassVar[Translation] = OWN
 
     @without_frames
@@ -201,9 +202,9 @@ class AIOKafkaProducer:
 
         Raises:
             KafkaConnectionError: No broker could be reached.
-            KafkaTimeoutError: It was not done within `max_block_ms`.
-            ProducerClosed: The producer runs already, or was stopped.
-            ConfigError: It was called on another loop than the one given to the constructor.
+            KafkaTimeoutError: There is no metadata or no producer id within `max_block_ms`.
+            ProducerClosed: The producer is running already, or was stopped.
+            ConfigError: The running loop is not the one that was given to the constructor.
             AuthenticationFailedError: The broker rejected the client, or the client the broker.
             BrokerResponseError: The cluster refuses to give a producer id.
         """
@@ -216,7 +217,7 @@ class AIOKafkaProducer:
             try:
                 await self._native.start()
             except ProducerClosed:
-                raise  # it runs already, and goes on
+                raise  # the producer was started before, and keeps running
             except BaseException:
                 self._renew()
                 raise
@@ -226,12 +227,12 @@ class AIOKafkaProducer:
     async def stop(self) -> None:
         """Deliver what is queued, within `delivery_timeout_ms`, and close the producer.
 
-        It may be called again, and by another task than the one that called `start`.
+        `stop` may be called again, and by another task than the one that called `start`.
 
         Raises:
-            WrongLoopError: It was called from another thread or event loop than `start`. The
-                producer was not closed.
-            ForkedProducerError: It was called in a child process.
+            WrongLoopError: The call comes from another thread or event loop than that of `start`.
+                The producer was not closed.
+            ForkedProducerError: The call comes from a child process.
         """
         before, self._stopped = self._stopped, True
         with self._translation:
@@ -242,13 +243,14 @@ class AIOKafkaProducer:
                 raise
 
     async def flush(self) -> None:
-        """Wait until every record that was queued before has its outcome, without lingering.
+        """Wait until every record that was queued before this call has its outcome.
 
-        The futures have the records' errors. Before `start` and after `stop` it returns at once.
+        The records' batches are sent without waiting for `linger_ms`. Errors of records are in
+        their futures. Before `start` and after `stop` the call returns at once.
 
         Raises:
-            ProducerClosed: The producer has ended by itself.
-            ForkedProducerError: It was called in a child process.
+            ProducerClosed: A fatal error or the end of the event loop has ended the producer.
+            ForkedProducerError: The call comes from a child process.
         """
         if not self._started or self._stopped:
             return
@@ -372,15 +374,15 @@ class AIOKafkaProducer:
                 without a key.
 
         Returns:
-            A future of the first record's `RecordMetadata`, or of the first record's error that
-            failed.
+            A future of the first record's `RecordMetadata`. If records fail, the future has the
+            error of the first one that failed.
 
         Raises:
             KafkaError: As for `send`.
             RecordError: The batch was sent before.
-            TypeError: It is not a `BatchBuilder`.
+            TypeError: `batch` is not a `BatchBuilder`.
         """
-        # aiokafka does not check the type, and fails later in its sender, unseen by the caller.
+        # aiokafka does not check the type, and fails later in its background task.
         given: object = batch
         if not isinstance(given, BatchBuilder):
             raise TypeError(f"batch must be a BatchBuilder, not {type(given).__name__}")
@@ -416,8 +418,8 @@ class AIOKafkaProducer:
         """Wait until a partition is known.
 
         Returns:
-            When the call's `max_block_ms` ends, on the event loop's clock; None if nothing was
-            waited for.
+            The time at which the call's `max_block_ms` ends, on the event loop's clock; None if the
+            partition was known, so that the call did not wait.
         """
         if self._inside.topics.knows(topic, partition):
             return None
@@ -451,8 +453,8 @@ class AIOKafkaProducer:
             IllegalStateError: A transaction is open, or a commit is still going on.
             KafkaTimeoutError: The end of the last transaction takes longer than `max_block_ms`;
                 call again.
-            KafkaError: The error that the last transaction failed with, until it is aborted; or a
-                fatal one, such as `ProducerFenced`.
+            KafkaError: The last transaction failed with this error and must be aborted first; or
+                the error is fatal, such as `ProducerFenced`.
         """
         with self._translation:
             await self._native.begin_transaction()
@@ -465,9 +467,10 @@ class AIOKafkaProducer:
         Raises:
             IllegalOperation: There is no transactional id.
             IllegalStateError: No transaction is open.
-            KafkaTimeoutError: It is not done within `delivery_timeout_ms`. It goes on; call again.
-            KafkaError: The error that the transaction failed with: abort it. Or a fatal one, whose
-                `status` says whether the transaction may have been committed.
+            KafkaTimeoutError: The result is not known within `delivery_timeout_ms`. The commit goes
+                on; call again.
+            KafkaError: The transaction failed with this error and must be aborted; or the error is
+                fatal, and its `status` says whether the transaction may have been committed.
         """
         with self._translation:
             await self._native.commit_transaction(self._limit)
@@ -480,7 +483,8 @@ class AIOKafkaProducer:
         Raises:
             IllegalOperation: There is no transactional id.
             IllegalStateError: No transaction is open, or its commit may have taken place.
-            KafkaTimeoutError: It is not done within `delivery_timeout_ms`. It goes on; call again.
+            KafkaTimeoutError: The result is not known within `delivery_timeout_ms`. The abort goes
+                on; call again.
             KafkaError: A fatal error has ended the producer.
         """
         with self._translation:
@@ -500,15 +504,15 @@ class AIOKafkaProducer:
 
         Args:
             offsets: By partition, the next offset to be read, alone or in a pair with metadata.
-            group_id: The group's id, or the consumer's `ConsumerGroupMetadata`: with it brokers
-                refuse the offsets of a consumer that has lost its partitions (KIP-447).
+            group_id: The group's id, or better the consumer's `ConsumerGroupMetadata`, with which
+                brokers refuse the offsets of a consumer that has lost its partitions (KIP-447).
 
         Raises:
             IllegalOperation: There is no transactional id, or no transaction is open.
             ValueError: There are no offsets, or the group or an offset is illegal.
             TypeError: A partition or metadata has the wrong type.
-            KafkaTimeoutError: It is not done within `delivery_timeout_ms`; call again with the same
-                arguments.
+            KafkaTimeoutError: The result is not known within `delivery_timeout_ms`; call again with
+                the same arguments.
             KafkaError: The offsets were refused, and the transaction can only be aborted; or a
                 fatal error has ended the producer.
         """
@@ -520,7 +524,7 @@ class AIOKafkaProducer:
 
     @property
     def _limit(self) -> float:
-        # aiokafka waits without limit: no shorter than a record may take.
+        # aiokafka waits without limit. This limit is no shorter than a record may take.
         return max(self._config.delivery_timeout, self._config.max_block)
 
 
@@ -533,7 +537,7 @@ class TransactionContext:
 
     async def __aenter__(self) -> Self:
         producer = self._producer
-        with producer._translation:  # noqa: SLF001 - a part of it
+        with producer._translation:  # noqa: SLF001 - a part of the producer
             block = producer._native.transaction(producer._limit)  # noqa: SLF001
             await self._block.enter_async_context(block)
         return self
@@ -552,7 +556,7 @@ def _deprecated(name: str, instead: str) -> None:
     warnings.warn(
         f"AIOKafkaProducer: the argument `{name}` is deprecated: {instead}",
         DeprecationWarning,
-        stacklevel=4,  # past the constructor and what keeps secrets from its errors
+        stacklevel=4,  # the caller of the constructor, above the wrapper of `without_frames`
     )
 
 

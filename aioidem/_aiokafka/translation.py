@@ -1,10 +1,12 @@
-"""Translation: how the native producer's results and errors leave the drop-in.
+"""Translation: turns the native producer's results and errors into those of the drop-in.
 
-`aioidem.integrations.aiokafka` has a subclass that makes aiokafka's own types. Invariant: whatever
-the drop-in raises or resolves a future with has passed through a translation once.
+Where a transaction can only be aborted, aiokafka raises the error that caused this, and where the
+producer's epoch is too old it raises ProducerFenced. The drop-in does the same, so that ``except``
+clauses keep working. `aioidem.integrations.aiokafka` has a subclass that also makes aiokafka's own
+types.
 
-For a transaction that can only be aborted aiokafka raises the reason itself, and for an epoch that
-is too old ProducerFenced. The drop-in does the same, so that ``except`` clauses keep working.
+Invariant: every error that the drop-in raises, and every result and error of a future, has passed
+through a translation once.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ __all__ = ["OWN", "Translation", "reason_of"]
 class Translation:
     """The translation to aioidem's own types; as a context manager it translates exceptions.
 
-    It has no state, so one instance serves all producers, and a pending future that holds it keeps
-    no producer alive.
+    A translation has no state, so all producers share one instance, and a pending future that
+    refers to it keeps no producer alive.
     """
 
     __slots__ = ()
 
     def error(self, error: KafkaError) -> Exception:
-        """Return the exception to raise for one of the native producer's."""
+        """Return the exception that the drop-in raises for one of the native producer."""
         return reason_of(error)
 
     def metadata(self, metadata: RecordMetadata) -> RecordMetadata:
-        """Return the result to give for a record's metadata."""
+        """Return the result that the drop-in gives for a record's metadata."""
         return metadata
 
     def __enter__(self) -> None:

@@ -1,3 +1,3 @@
-"""Open connections to brokers and send frames through them; no other package opens a socket."""
+"""Connections to brokers, which carry frames; no other package opens a socket."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Restrict which addresses a cluster may send its clients to (`allowed_brokers`).
 
 A client connects to whatever addresses the brokers advertise, and presents its credentials there.
-Where not every host of the network may receive them, this option lists the hosts, domains and
-networks that may. The bootstrap servers were named by the user and are always allowed.
+If not every host may receive credentials, the option lists the hosts, domains and networks that
+may. The bootstrap servers come from the user and are always allowed.
 
 Invariants: nothing is sent to an address that is not allowed, not even a TCP handshake. A host name
 that is allowed only because its address is in an allowed network is resolved here, and the
-connection goes to the very address that was checked, so a second DNS answer changes nothing.
+connection goes to the address that was checked, so a different DNS answer later changes nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class AllowedConnector:
     """Connects to allowed addresses only.
 
     Args:
-        inner: the connector that opens the connection.
-        allowed: host names, domains such as ``*.example.org``, and networks such as
+        inner: The connector that opens the connection.
+        allowed: Host names, domains such as ``*.example.org``, and networks such as
             ``10.1.0.0/16``.
-        bootstrap: host names that are allowed besides.
+        bootstrap: The hosts of the bootstrap servers, which are allowed too.
     """
 
     def __init__(self, inner: Connector, allowed: Iterable[str], bootstrap: Iterable[str]) -> None:
@@ -64,8 +64,8 @@ class AllowedConnector:
         """Open a stream to this address; see `Connector.connect`.
 
         Raises:
-            BrokerNotAllowedError: the address is not allowed; nothing was sent to it.
-            KafkaConnectionError: the address cannot be reached.
+            BrokerNotAllowedError: The address is not allowed; nothing was sent to it.
+            KafkaConnectionError: The address cannot be reached.
         """
         name = host.lower()
         if name in self._names or self._in_a_domain(name):
@@ -79,11 +79,11 @@ class AllowedConnector:
         )
 
     def _in_a_domain(self, name: str) -> bool:
-        # A host with a colon or a zone is an IP address, even if its zone ends like a domain.
+        # A host with a colon or a percent sign is an IPv6 address; its zone may look like a domain.
         return name.isascii() and not {":", "%"} & {*name} and name.endswith((*self._domains,))
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """Return the IP addresses of a host: itself if it is one, or what its name resolves to."""
+        """Return the IP addresses of a host, which is an address itself or a name to look up."""
         if not self._networks:
             return []
         if _is_network(host):

@@ -1,7 +1,7 @@
-"""One pipelined connection to one broker: it moves whole frames over a byte stream.
+"""One pipelined connection to one broker, which carries whole frames over a byte stream.
 
-It moves bytes and checks their order. What a request means, when it is late and whether to
-reconnect is decided by the Sender.
+The connection writes requests, and checks that responses come in the order of the requests. The
+Sender decides what a request means, when a response is late and whether to reconnect.
 
 Invariants:
 
@@ -11,22 +11,22 @@ Invariants:
 - The request determines how long its response may be. A response whose length prefix announces more
   ends the connection before any of it is kept.
 - A request has *started* once it was handed to the stream; from then on a response is due.
-  `started` never returns False for a request of which a byte may have left, and it can still be
+  `started` never returns False for a request of which a byte may have been sent. It can still be
   called after the connection has ended, because only a batch whose request has not started may be
   reported as never sent.
 - `run` ends once, with a cause, and by then the stream is closed. Frames that were complete before
   the end have been delivered; after `close_soon` no frame is delivered.
 - Cancellation never leaves the stream open: closing it is shielded, and bounded in time.
-- Until the peer has proved to be a broker, and has authenticated us where SASL is configured, it
-  may send at most 64 KiB and has the setup timeout to answer. A peer that does not speak Kafka is
-  named in the error if its protocol can be recognised.
+- While the connection is being opened (API versions, SASL), the peer may send at most 64 KiB and
+  must answer within the setup timeout. If the peer does not speak Kafka and its protocol can be
+  recognised, the error names that protocol.
 - A session that nears its end is renewed on the same connection (KIP-368): queued requests stay in
   the queue, outstanding responses are awaited, then only the authentication exchange uses the
   connection. A failed renewal leaves no request in doubt, because the queued ones have not started.
 
-Rejected: a future per request here (the engine already has the state of each batch, and a second
-copy would disagree with it sooner or later); a lock around `send` (a single writer task needs none,
-and can combine all frames that are queued at one moment into one write).
+Rejected: a future per request (the engine has the state of each batch, and a second copy of that
+state could contradict it); a lock around `send` (a single writer task needs none, and can combine
+all frames that are queued at one moment into one write).
 """
 
 from __future__ import annotations
@@ -66,17 +66,20 @@ from aioidem.errors import (
 __all__ = ["Connection", "OnFrame", "OnProgress"]
 
 OnFrame = Callable[[int, bytes], Awaitable[None] | None]
-"""Receive a response: its correlation id, and its frame without the length prefix.
+"""A function that receives a response: its correlation id, and its frame without the length prefix.
 
-The awaitable it returns is awaited before the next response is read, and is cancelled if the
-connection ends first.
+If the function returns an awaitable, that is awaited before the next response is read, and is
+cancelled if the connection ends first.
 """
 
 OnProgress = Callable[[int, int], None]
-"""Receive the number of bytes just written and just read; one of the two is 0."""
+"""A function that receives how many bytes were just written and read; one of the two is 0."""
 
 _HANDSHAKE_FRAME_BYTES: Final = 1 << 16
-"""Decoding 64 KiB blocks the event loop for about 20 ms; an ApiVersions answer has 2 KiB."""
+"""The longest answer of a peer that may not be a broker.
+
+Decoding 64 KiB blocks the event loop for about 20 ms; an answer to ApiVersions has 2 KiB.
+"""
 _HANDSHAKE_LIMIT: Final = FrameLimit(_HANDSHAKE_FRAME_BYTES)
 _UNASKED_LIMIT: Final = FrameLimit(1 << 16, "unexpected answer")
 _READ_BYTES: Final = 1 << 16
@@ -92,7 +95,7 @@ def _own_version() -> str:
         return "0"
 
 
-# Read at import, because looking it up reads files, which would block an event loop.
+# Looked up at import, because the look-up reads files, which would block an event loop.
 _SOFTWARE: Final = ("aioidem", _own_version())
 
 _STREAM_ERRORS: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -104,7 +107,7 @@ Cause = KafkaConnectionError | ProtocolError | AuthenticationFailedError
 class Connection:
     """A connection on which any number of requests may be outstanding; `open` makes one.
 
-    It belongs to one event loop; no method may be called from another thread.
+    A connection belongs to one event loop; no method may be called from another thread.
     """
 
     __slots__ = (
@@ -157,8 +160,8 @@ class Connection:
         self._cause: Cause | None = None
         self._authentication: Authentication | None = None
         self._setup_timeout = setup_timeout
-        # Set while the session is renewed: either the one response the exchange waits for, or all
-        # outstanding ones.
+        # While the session is renewed: what the renewal waits for, which is one response or all
+        # outstanding ones. Otherwise None.
         self._exchange: _Exchange | None = None
         self._answered = False
         self._crash: Exception | None = None
@@ -181,23 +184,23 @@ class Connection:
         """Connect, negotiate API versions and authenticate.
 
         Args:
-            connector: opens the byte stream.
-            host: the host as the cluster advertises it.
-            port: the port as the cluster advertises it.
-            client_id: the client id in each request's header, or None.
-            setup_timeout: seconds for all of this, and for each later renewal of the session.
-            max_frame_bytes: the largest response accepted once the connection is open.
-            sasl: the credentials to authenticate with; None means no authentication.
+            connector: Opens the byte stream.
+            host: The host as the cluster advertises it.
+            port: The port as the cluster advertises it.
+            client_id: The client id in each request's header, or None.
+            setup_timeout: The seconds that opening may take, and each later renewal of the session.
+            max_frame_bytes: The largest response accepted once the connection is open.
+            sasl: The credentials to authenticate with; None means no authentication.
 
         Raises:
-            AuthenticationFailedError: one side does not accept the other.
-            NotKafkaError: the peer speaks another protocol, which is named if it can be recognised.
-            KafkaConnectionError: the peer cannot be reached, closed the connection, or did not
+            AuthenticationFailedError: The broker rejects the client, or the client the broker.
+            NotKafkaError: The peer speaks another protocol, which is named if it can be recognised.
+            KafkaConnectionError: The peer cannot be reached, closed the connection, or did not
                 answer within `setup_timeout`. A peer that stays silent is probed for TLS and HTTP
                 in that time.
-            IncompatibleBrokerVersion: client and broker have no version of an API in common.
-            BrokerResponseError: the broker answered ApiVersions with an error.
-            ProtocolError: the broker's answer is malformed.
+            IncompatibleBrokerVersion: Client and broker have no version of an API in common.
+            BrokerResponseError: The broker answered ApiVersions with an error.
+            ProtocolError: The broker's answer is malformed.
         """
         peer = _Peer(connector, host, port)
         failure: KafkaError | None = None
@@ -210,11 +213,11 @@ class Connection:
                         connection = await cls._open(
                             peer, client_id, setup_timeout, max_frame_bytes, sasl
                         )
-                # an error raised through the task group would be wrapped
+                # Raised in the task group, the error would leave it in an ExceptionGroup.
                 except KafkaError as error:
                     failure = error
                 tasks.cancel_scope.cancel()
-        # cancelled while `probe` ends: nobody else would close the connection
+        # The call may be cancelled after the connection was opened, while `probe` ends.
         except BaseException:
             if connection is not None:
                 await _close(connection._stream)  # noqa: SLF001 - our own class
@@ -311,12 +314,12 @@ class Connection:
 
     @property
     def cause(self) -> Cause | None:
-        """The reason why it ended or is about to end; None while it is open."""
+        """The reason why the connection has ended or is about to end; None while it is open."""
         return self._cause
 
     @property
     def closed(self) -> bool:
-        """Whether it accepts no more requests."""
+        """Whether the connection accepts no more requests."""
         return self._cause is not None
 
     def next_correlation_id(self) -> int:
@@ -335,13 +338,13 @@ class Connection:
         """Queue a request, which `run` will send.
 
         Args:
-            frame: the request, with its length prefix.
-            correlation_id: the id inside the frame, from `next_correlation_id`.
+            frame: The request, with its length prefix.
+            correlation_id: The id inside the frame, from `next_correlation_id`.
             expects_response: False for a request that brokers do not answer (Produce with acks=0).
-            limit: how long the response may be; None means as long as the splitter allows.
+            limit: How long the response may be; None means as long as the splitter allows.
 
         Raises:
-            KafkaConnectionError: the connection has ended; no byte of the frame was or will be
+            KafkaConnectionError: The connection has ended; no byte of the frame was or will be
                 sent.
         """
         if self._cause is not None:
@@ -355,23 +358,22 @@ class Connection:
         self._wake.set()
 
     def started(self, correlation_id: int) -> bool:
-        """Return whether any byte of this request may have left.
+        """Return whether any byte of this request may have been sent.
 
-        It is False only for a request that was passed to `write` and is still queued, or was when
-        the connection ended.
+        The result is False only for a request that was passed to `write` and is still queued, or
+        was still queued when the connection ended.
         """
         return correlation_id not in self._unstarted
 
     async def run(self, on_frame: OnFrame, on_progress: OnProgress) -> Cause:
-        """Send and receive until the connection ends, and return the cause. It may be called once.
+        """Send and receive until the connection ends, and return the cause; call this once.
 
-        The stream is closed when this returns or raises. A `ProtocolError`, a
+        The stream is closed when `run` returns or raises. A `ProtocolError`, a
         `KafkaConnectionError` or an `AuthenticationFailedError` raised by a callback ends the
-        connection with that error as its cause; any other exception of a callback is raised from
-        here.
+        connection with that error as its cause; `run` raises any other exception of a callback.
 
         Raises:
-            InternalError: it was called before.
+            InternalError: `run` was called before.
         """
         if self._ran:
             raise InternalError("Connection.run was called twice")
@@ -400,7 +402,7 @@ class Connection:
     def close_soon(self, reason: str) -> None:
         """End the connection for this reason without waiting; `run` returns soon afterwards.
 
-        Queued requests are not sent and no further response is delivered.
+        Queued requests are not sent, and no further response is passed on.
         """
         self._end(KafkaConnectionError(f"{self._where}: {reason}"))
         self._stop()
@@ -429,7 +431,7 @@ class Connection:
         return self._cause
 
     def _stop(self) -> None:
-        """Deliver no more responses and make `run` return."""
+        """Pass on no more responses, and make `run` return."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
@@ -449,8 +451,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - it becomes the cause, or is raised by run()
             self._fail(error)
             if isinstance(error, _STREAM_ERRORS):
-                # Responses that the peer sent before it closed the connection may still have to be
-                # read.
+                # The peer may have sent responses before it closed the connection: read those.
                 with anyio.move_on_after(_CLOSE_SECONDS):
                     await self._done_reading.wait()
         self._stop()
@@ -469,10 +470,7 @@ class Connection:
             await self._wake.wait()
 
     async def _renew(self, authentication: Authentication, on_progress: OnProgress) -> None:
-        """Authenticate again.
-
-        The writing task does this itself, so no queued request can leave meanwhile.
-        """
+        """Authenticate again, on the writing task, so that no queued request is sent meanwhile."""
 
         async def ask(correlation_id: int, frame: Secret[bytes]) -> bytes:
             exchange = self._exchange = _Exchange(correlation_id)
@@ -482,7 +480,7 @@ class Connection:
 
         try:
             if self._due:
-                # This wait needs no bound of its own: each outstanding request has a timeout.
+                # This wait needs no limit of its own: each outstanding request has a timeout.
                 self._exchange = _Exchange(None)
                 await self._exchange.wait()
             with anyio.move_on_after(self._setup_timeout):
@@ -522,9 +520,9 @@ class Connection:
             on_progress(0, len(data))
             for place, frame in enumerate(self._splitter.feed(data, self._limit_of)):
                 if place:
-                    # Let the writer run between two responses, so that the requests which the first
-                    # one made possible leave at once. Otherwise the requests would leave in bursts,
-                    # after the last response.
+                    # Let the writing task run between two responses, so that requests which the
+                    # first response made possible are sent at once, and not in a burst after the
+                    # last response.
                     await anyio.lowlevel.checkpoint()
                 if self._stopped:
                     return
@@ -540,11 +538,11 @@ class Connection:
                 raise self._splitter.error
 
     def _limit_of(self, place: int) -> FrameLimit:
-        """Return how long a response may be that has this many outstanding ones before it."""
+        """Return how long a response may be, by its place among the outstanding ones from 0 on."""
         return self._due[place][1] if place < len(self._due) else _UNASKED_LIMIT
 
     def _due_next(self, frame: bytes) -> int:
-        """Return a response's correlation id, which must be that of the oldest open request."""
+        """Return a response's correlation id if it is that of the oldest outstanding request."""
         came = correlation_id_of(frame)
         if not self._due:
             raise ProtocolError(
@@ -564,7 +562,7 @@ class Connection:
 
 
 class _Exchange:
-    """What a session renewal waits for: the response with this id, or all due ones for None."""
+    """What a session renewal waits for: the response with this id; for None, all that are due."""
 
     __slots__ = ("_correlation_id", "_frame", "_over")
 
@@ -582,7 +580,7 @@ class _Exchange:
         return True
 
     def quiet(self) -> None:
-        """Note that no response is due any more."""
+        """End the wait for all responses that were due."""
         if self._correlation_id is None:
             self._over.set()
 
@@ -595,8 +593,8 @@ class _Exchange:
 async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
     """Send a frame that contains credentials, and return its length in bytes.
 
-    A failure is raised anew and not chained: the frames of its traceback have the data in a local
-    variable.
+    A failure becomes a new error, which is not chained to the first one: the frames of that one's
+    traceback have the data in a local variable.
     """
     try:
         await stream.send(frame.reveal())
@@ -610,7 +608,7 @@ async def _send_hidden(stream: ByteStream, frame: Secret[bytes]) -> int:
 async def _only_frame(
     stream: ByteStream, splitter: FrameSplitter, asked: str = "for its API versions"
 ) -> bytes:
-    """Return the answer of a peer that was sent a single request."""
+    """Return a peer's answer to the only request that was sent to it."""
     while True:
         try:
             data = await stream.receive(_READ_BYTES)
@@ -702,8 +700,8 @@ class _Peer:
 
 
 async def _close(stream: ByteStream) -> None:
-    # Shielded, so that a cancelled task does not leave a socket open. Bounded, because TLS first
-    # waits for the peer's close_notify.
+    # The wait is shielded, so that a cancelled task does not leave a socket open, and bounded,
+    # because TLS first waits for the peer's close_notify.
     with (
         anyio.move_on_after(_CLOSE_SECONDS, shield=True),
         suppress(*_STREAM_ERRORS),
@@ -712,7 +710,7 @@ async def _close(stream: ByteStream) -> None:
 
 
 def _placed(error: BaseException, where: str) -> BaseException:
-    """Turn an error into what users see: typed, and with the peer's address."""
+    """Return an error as users see it: of one of our classes, and with the peer's address."""
     if isinstance(error, _STREAM_ERRORS):
         refusal = tls_failure(error)
         if refusal is not None:

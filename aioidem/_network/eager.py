@@ -1,14 +1,14 @@
-"""A faster TCP stream for asyncio, which reads data as it arrives; elsewhere anyio moves the bytes.
+"""A faster TCP stream for asyncio, which reads data as it arrives; trio uses anyio's own stream.
 
 anyio's stream lets its transport read only while a task is in `receive`: each frame costs two
 changes of the selector's registration and one pass of the event loop, and each `send` costs a
 cancel scope and another pass. `EagerStream` replaces the protocol of the same transport: it keeps
-what arrives, up to a bound, and its `send` waits only while the transport's buffer is full.
+bytes that arrive, up to a limit, and its `send` waits only while the transport's buffer is full.
 
 Invariants: at most `_READ_AHEAD` bytes plus one read are kept unread. `send` returns once the
-kernel has its bytes. Data received before the end of the stream is handed out before the end is
-reported. If anyio's stream has already received something, or does not have the attributes we
-expect, `eager` returns it unchanged: only speed depends on this module.
+kernel has its bytes. Data received before the end of the stream is returned before the end is
+reported. If anyio's stream has already received something, or does not have the attributes that
+this module expects, `eager` returns it unchanged: only speed depends on this module.
 
 Rejected: using asyncio's own connection racing (RFC 8305) to avoid two private names of anyio.
 uvloop does not have it, so a host with one dead address would be unreachable there.
@@ -39,7 +39,7 @@ def eager(stream: ByteStream) -> ByteStream:
 
 
 class EagerStream(ByteStream, asyncio.Protocol):
-    """A byte stream that reads ahead; see the module.
+    """A byte stream that reads data before `receive` asks for it.
 
     One task may call `receive`; any task may call `send`.
     """
@@ -81,9 +81,9 @@ class EagerStream(ByteStream, asyncio.Protocol):
         return chunk
 
     async def send(self, item: bytes) -> None:
-        """Return once the kernel has all the bytes.
+        """Send bytes, and return once the kernel has all of them.
 
-        If the kernel takes them at once, no other task runs in between.
+        If the kernel accepts them at once, no other task runs in between.
         """
         await self._kernel_takes()
         if self._transport.is_closing():
@@ -131,8 +131,7 @@ class EagerStream(ByteStream, asyncio.Protocol):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    # -- called by the transport
-    # ----------------------------------------------------------------------
+    # -- called by the transport -------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Keep more bytes from the peer."""
@@ -144,13 +143,13 @@ class EagerStream(ByteStream, asyncio.Protocol):
         self._wake_reader()
 
     def eof_received(self) -> bool:
-        """Note that the peer sends no more; it may still read."""
+        """Note that the peer sends no more data; the peer may still read."""
         self._ended = True
         self._wake_reader()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection is gone in both directions."""
+        """Note that the connection is closed in both directions."""
         self._lost = exc
         self._ended = True
         self.resume_writing()

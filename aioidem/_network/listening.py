@@ -1,4 +1,4 @@
-"""A listening port with its accept loop; stopping it returns when the port is free again."""
+"""A listening port with its accept loop."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Listening:
     done: anyio.Event
 
     async def end(self) -> None:
-        """Stop accepting, and return when the port is free."""
+        """Stop accepting connections, and return when the port is free."""
         self.scope.cancel()
         await self.done.wait()

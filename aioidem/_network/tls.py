@@ -1,16 +1,16 @@
-"""TLS: a connector that wraps the streams of another one, and the context made of the options.
+"""TLS: a connector that encrypts another connector's streams, and the context for it.
 
 Invariants:
 
 - The certificate is checked against the host name that the cluster advertises, unless an option
-  says otherwise. An IP address matches an IP SAN only, a trailing dot is ignored, and there is no
-  reverse look-up.
+  turns the check off. An IP address matches an IP address in the certificate only (its SAN), a
+  trailing dot of the name is ignored, and there is no reverse look-up.
 - TLS 1.2 is the oldest version accepted, also with the caller's own context.
 - Certificates and keys are read again for each connection, in a thread, so replaced files take
   effect. An encrypted key without a password is an error; OpenSSL alone would prompt on the
   terminal.
-- A stream that ends without close_notify is a lost connection, and so is one that ends with it: an
-  attacker who cuts the connection cannot make it look complete.
+- The end of a stream is always a lost connection, with close_notify and without, so an attacker who
+  cuts the connection cannot make the data look complete.
 - A peer that does not speak TLS is reported as such.
 
 Rejected: Java's key stores (JKS and PKCS #12 need a library of their own; `keytool` exports PEM).
@@ -63,13 +63,13 @@ def secured(connector: Connector, config: ProducerConfig) -> Connector:
     """Return the connector, with TLS around its streams if the configuration asks for it.
 
     Raises:
-        ConfigError: a file cannot be read, or does not contain what the option needs.
+        ConfigError: A file cannot be read, or does not contain what the option needs.
     """
     if config.security_protocol not in {"SSL", "SASL_SSL"}:
         return connector
     # Files are loaded once now, so that a mistake is reported here and not at the first connection.
-    # A key given as text is not: it would have to be written to a file, and an event loop may be
-    # running here.
+    # A key given as text is not loaded now: it would have to be written to a file, which would
+    # block an event loop that may be running.
     if config.ssl_keystore_key is None:
         client_context(config)
     else:
@@ -78,10 +78,12 @@ def secured(connector: Connector, config: ProducerConfig) -> Connector:
 
 
 def client_context(config: ProducerConfig) -> ssl.SSLContext:
-    """Return the caller's context, or make one from the configured files and texts. It blocks.
+    """Return the caller's context, or make one from the configured files and texts.
+
+    Reading files blocks.
 
     Raises:
-        ConfigError: a file cannot be read, or does not contain what the option needs.
+        ConfigError: A file cannot be read, or does not contain what the option needs.
     """
     if config.ssl_context is not None:
         return config.ssl_context
@@ -137,8 +139,8 @@ def _load_identity(context: ssl.SSLContext, config: ProducerConfig) -> None:
     if config.ssl_keystore_location is not None:
         context.load_cert_chain(config.ssl_keystore_location, password=password)
     elif config.ssl_keystore_certificate_chain is not None and config.ssl_keystore_key is not None:
-        # The library loads keys from files only, so the text is in a file for a moment, readable by
-        # this user only.
+        # OpenSSL's binding loads keys from files only. So the text is written to a file that only
+        # this user can read, and that is removed at once.
         with tempfile.TemporaryDirectory() as folder:
             chain = Path(folder, "chain.pem")
             chain.touch(mode=0o600)
@@ -152,8 +154,8 @@ class TlsConnector:
     """Opens streams with another connector and makes the TLS handshake on them.
 
     Args:
-        inner: the connector that opens the streams.
-        make_context: makes the TLS context; called in a thread for each connection.
+        inner: The connector that opens the streams.
+        make_context: Makes the TLS context; called in a thread for each connection.
     """
 
     __slots__ = ("_inner", "_make_context")
@@ -166,9 +168,10 @@ class TlsConnector:
         """Open a stream to this address; see `Connector.connect`.
 
         Raises:
-            SslAuthenticationError: one side does not accept the other's certificate or TLS version.
-            NotKafkaError: the peer does not speak TLS.
-            KafkaConnectionError: the address cannot be reached, or the connection ended in the
+            SslAuthenticationError: The client or the broker does not accept the other's certificate
+                or TLS version.
+            NotKafkaError: The peer does not speak TLS.
+            KafkaConnectionError: The address cannot be reached, or the connection ended in the
                 handshake.
         """
         context = await anyio.to_thread.run_sync(self._make_context)
@@ -213,9 +216,9 @@ class TlsConnector:
 
 
 def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError | None:
-    """Return what is wrong if the error is one of TLS itself, else None.
+    """Return the error to raise if TLS itself has failed, else None.
 
-    With TLS 1.3 such an error can follow the handshake, when the server rejects our certificate.
+    With TLS 1.3 this can happen after the handshake, when the server rejects our certificate.
     """
     reason: Any = error if isinstance(error, ssl.SSLError) else error.__cause__
     if isinstance(reason, ssl.SSLCertVerificationError):
@@ -232,9 +235,9 @@ def tls_failure(error: BaseException) -> SslAuthenticationError | NotKafkaError 
 
 
 class OneAtATime(ByteStream):
-    """A stream whose sends wait for each other.
+    """A stream that carries out one `send` at a time.
 
-    TLS may have to send something of its own while a request is being written.
+    TLS may have to send a message of its own while a request is being written.
     """
 
     def __init__(self, stream: ByteStream) -> None:

@@ -1,18 +1,18 @@
-"""Find out what a peer speaks that closed the connection or stays silent, to name the mistake.
+"""Find out which protocol a peer speaks, if it is not Kafka as configured, for the error message.
 
-Kafka's own TLS listener answers plaintext with a TLS alert, which the frame splitter recognises. A
-TLS listener of OpenSSL (a proxy, a load balancer) closes the connection without an answer, and so
-does a broker that is shutting down. Such a peer therefore gets a ClientHello on a second
-connection: if it answers with a TLS record, it speaks TLS. Nothing is negotiated, no certificate is
-checked, and the connection is closed.
+Plaintext sent to TLS: Kafka's own TLS listener answers with a TLS alert, which the frame splitter
+recognises. A TLS listener of OpenSSL (a proxy, a load balancer) closes the connection without an
+answer, and so does a broker that is shutting down. To such a peer this module sends a ClientHello
+on a second connection: if the answer is a TLS record, the peer speaks TLS. Nothing is negotiated,
+no certificate is checked, and the connection is closed.
 
-The opposite mistake: a plaintext listener of Kafka reads a ClientHello as the length of a far too
+TLS sent to plaintext: a plaintext listener of Kafka reads a ClientHello as the length of a far too
 long frame, and closes the connection. So a peer that closes during the TLS handshake is asked for
 its API versions in plaintext. That request contains no secret.
 
 A peer that stays silent may be a web server, which reads our request as the start of an HTTP
-request and waits for the rest. It gets an HTTP request on another connection, next to the
-ClientHello.
+request and waits for the rest. This module sends it an HTTP request and a ClientHello, on two other
+connections.
 
 Rejected: guessing by the port number.
 """
@@ -43,11 +43,11 @@ def client_hello(host: str) -> bytes:
     """Return the first bytes that a TLS client sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    # the handshake is never completed, so no identity is relied on
+    # The handshake is never completed, so the peer's identity does not matter.
     context.verify_mode = ssl.CERT_NONE
     outgoing = ssl.MemoryBIO()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=host)
-    with suppress(ssl.SSLWantReadError):  # expected: it has sent its part and waits for the server
+    with suppress(ssl.SSLWantReadError):  # expected: the client waits for the server's answer
         client.do_handshake()
     return outgoing.read()
 
@@ -64,7 +64,7 @@ async def answers_plaintext(connector: Connector, host: str, port: int) -> bool:
 
 
 async def speaks(connector: Connector, host: str, port: int) -> str | None:
-    """Return "TLS" or "HTTP" if a silent peer answers it within two seconds, else None."""
+    """Return "TLS" or "HTTP" if a silent peer answers that protocol within two seconds, or None."""
     found: list[str] = []
 
     async def over_tls() -> None:

@@ -1,8 +1,8 @@
 """How a byte stream to a broker is opened.
 
-`Connection` asks a `Connector` for a stream and knows nothing else about it. TLS is a connector
-that wraps another one; its host name check needs the advertised host, which is why `connect` takes
-names, not sockets. SASL consists of Kafka requests on the stream, so `Connection` does it over any
+`Connection` gets its stream from a `Connector` and knows nothing else about it. TLS is a connector
+that wraps another one; its host name check needs the advertised host, so `connect` takes names and
+not sockets. SASL consists of Kafka requests on the stream, so `Connection` does it over any
 connector. The embedded cluster's in-memory transport is a connector too.
 
 Invariants: a failed `connect` leaves nothing open and raises `KafkaConnectionError`, which names
@@ -31,10 +31,10 @@ class Connector(Protocol):
     async def connect(self, host: str, port: int) -> ByteStream:
         """Open a stream to this address, given as the cluster advertises it.
 
-        The caller bounds the time by cancelling.
+        There is no timeout of its own: the caller cancels the call when it takes too long.
 
         Raises:
-            KafkaConnectionError: the address cannot be reached.
+            KafkaConnectionError: The address cannot be reached.
         """
         ...
 
@@ -51,7 +51,7 @@ class TcpConnector:
         try:
             stream = await anyio.connect_tcp(host, port)
         except (OSError, ValueError) as error:
-            # ValueError: a host name that cannot be encoded for DNS.
+            # ValueError means a host name that cannot be encoded for DNS.
             cause = _underlying(error)
             raise KafkaConnectionError(
                 f"cannot connect to {address(host, port)}: {_reason(cause)}"
@@ -68,7 +68,7 @@ def address(host: str, port: int) -> str:
 
 
 def _underlying(error: BaseException) -> BaseException:
-    """Return the errors below anyio's "All connection attempts failed": one, or a group of them."""
+    """Return the system's errors behind anyio's "All connection attempts failed", maybe a group."""
     below = error.__cause__
     return below if isinstance(below, OSError | BaseExceptionGroup) else error
 
@@ -76,7 +76,7 @@ def _underlying(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_reason(each) for each in error.exceptions))
-    if isinstance(error, socket.gaierror):  # its numbers are not errno's
+    if isinstance(error, socket.gaierror):  # its error numbers are not those of errno
         return error.strerror or "the host name cannot be looked up"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)  # asyncio says "Connect call failed" for every reason

@@ -1,8 +1,8 @@
-"""One-shot events that a plain function can set: a faster `anyio.Event` for asyncio.
+"""Events that a plain function can set: a faster `anyio.Event` for asyncio.
 
 Making an `anyio.Event` looks up the running loop and wraps asyncio's event, which wraps a future. A
-record that is awaited by itself needs four events, and they were a sixth of its cost. So on asyncio
-a `Signal` consists of those futures only; on trio it is anyio's event.
+record that is awaited by itself needs four events, which took a sixth of the record's time. So on
+asyncio a `Signal` consists of the futures only; on trio it is anyio's event.
 
 Invariants: cancelling one waiter does not affect another; waiting for a signal that is already set
 returns at once. A signal belongs to one event loop; nothing here may be called from another thread.
@@ -22,21 +22,21 @@ __all__ = ["Signal", "Wakeup", "new_signal"]
 
 
 class Signal(Protocol):
-    """An event that is set once; any number of tasks may wait for it."""
+    """An event that is set once and stays set; any number of tasks may wait for it."""
 
     def set(self) -> None:
-        """Set it, which wakes every waiting task."""
+        """Set the signal, which wakes every waiting task."""
         ...
 
     async def wait(self) -> None:
-        """Return when it is set."""
+        """Return when the signal is set."""
         ...
 
 
 def new_signal() -> Signal:
     """Make a signal for the event loop that runs the current task."""
     try:
-        # There is no task in a callback, or where trio runs as a guest on asyncio's loop.
+        # There is no current task in a callback, nor where trio runs as a guest on asyncio's loop.
         on_asyncio = asyncio.current_task() is not None
     except RuntimeError:
         on_asyncio = False
@@ -55,8 +55,7 @@ class _FutureSignal:
     def set(self) -> None:
         self._given = True
         for waiter in self._waiters:
-            # Setting the result of a future raises if its loop is closed; its waiter no longer
-            # runs.
+            # Setting a future's result raises if its loop is closed, and then no task waits for it.
             if not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
         self._waiters.clear()
@@ -92,7 +91,7 @@ class Wakeup:
                 self._signal.set()
 
     async def wait(self) -> None:
-        """Wait for the flag and lower it; other tasks always get to run meanwhile."""
+        """Wait until the flag is raised, and lower it; other tasks always get to run meanwhile."""
         if self._raised:
             await anyio.lowlevel.checkpoint()
         else:

@@ -22,10 +22,10 @@ __all__ = [
 Headers = Sequence[tuple[str, bytes | None]]
 
 _LATEST_SECONDS = 100_000_000_000
-"""The first second that is refused, in the year 5138.
+"""The first second since the epoch that is refused as a timestamp, in the year 5138.
 
-A later timestamp was counted in a smaller unit. Brokers refuse it (message.timestamp.after.max.ms),
-and with it the other records of its batch.
+A larger number is almost certainly in a smaller unit than seconds. Brokers refuse such a timestamp
+(message.timestamp.after.max.ms), and with it the other records of the batch.
 """
 
 
@@ -33,7 +33,7 @@ def checked_payload(name: str, data: object) -> bytes | None:
     """Return a key or value as bytes, or None.
 
     Raises:
-        TypeError: It is neither bytes-like nor None.
+        TypeError: The value is neither bytes-like nor None.
     """
     if data is None or type(data) is bytes:
         return data
@@ -46,7 +46,7 @@ def checked_headers(headers: Headers) -> Headers:
     """Return headers as a tuple of pairs.
 
     Raises:
-        TypeError: They are not (str, bytes or None) pairs.
+        TypeError: The headers are not pairs of str and bytes or None.
     """
     checked = []
     if not isinstance(headers, Iterable):
@@ -66,8 +66,8 @@ def check_partition(partition: object) -> None:
     """Check that a value can be a partition's number.
 
     Raises:
-        TypeError: It is not an int.
-        RecordError: It is negative or does not fit an int32.
+        TypeError: The value is not an int.
+        RecordError: The value is negative or does not fit an int32.
     """
     if not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"partition must be int or None, not {type(partition).__name__}")
@@ -79,8 +79,8 @@ def check_timestamp(timestamp_ms: object) -> None:
     """Check that a value is a number of milliseconds since the epoch, up to the year 5138.
 
     Raises:
-        TypeError: It is not an int.
-        RecordError: It is negative or after the year 5138.
+        TypeError: The value is not an int.
+        RecordError: The value is negative or after the year 5138.
     """
     if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(
@@ -102,8 +102,8 @@ def milliseconds(timestamp: object) -> int:
     """Return seconds since the epoch, up to the year 5138, as whole milliseconds.
 
     Raises:
-        TypeError: It is not a number.
-        RecordError: It is negative, NaN or after the year 5138.
+        TypeError: The timestamp is not a number.
+        RecordError: The timestamp is negative, NaN or after the year 5138.
     """
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         raise TypeError(

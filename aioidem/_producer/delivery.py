@@ -1,9 +1,10 @@
 """Delivery: the outcome of one record, as the caller sees it.
 
-It leaves PENDING once. Awaiting it waits for the outcome; cancelling the wait does not cancel the
-record. A failure that nobody looks at is counted and logged (`unseen`). While a delivery is pending
-it may be awaited, and given callbacks, on its producer's event loop only; its outcome may be read
-from anywhere. What settles a delivery is in `queued`.
+A delivery is PENDING until the record has its outcome, which then never changes. Awaiting the
+delivery waits for the outcome; cancelling the wait does not cancel the record. A failure is counted
+and logged if the caller never looks at it (`unseen`). A pending delivery may be awaited, and given
+callbacks, on its producer's event loop only; an outcome may be read from anywhere. The methods that
+set the outcome are in `queued`.
 
 Rejected: a future of the event loop. asyncio and trio share none, cancelling one would look like
 cancelling the send, and its "exception was never retrieved" is logged only when the garbage
@@ -29,7 +30,7 @@ __all__ = ["COUNTED_AS_UNSEEN", "Deliveries", "Delivery"]
 logger = logging.getLogger("aioidem")
 
 COUNTED_AS_UNSEEN = -1
-"""The number of looks at a delivery that failed before anybody looked, and is counted."""
+"""The value of `Delivery._looking` for a failure that `UnseenFailures` counts."""
 
 
 class Delivery:
@@ -60,7 +61,8 @@ class Delivery:
     _unseen: UnseenFailures
     _home: HomeLoop
     _looking: int
-    # Tasks that wait, callbacks, and looks at the outcome; or `COUNTED_AS_UNSEEN`.
+    # How many tasks wait for the outcome, or 1 after a callback was added or the outcome was read;
+    # 0 if the caller has shown no interest in it; or `COUNTED_AS_UNSEEN`.
 
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:
@@ -104,8 +106,8 @@ class Delivery:
             callback: Must not block. It may call `send_nowait`; its exceptions are logged.
 
         Raises:
-            WrongLoopError: The record is pending, and this is another thread or event loop than
-                the producer's.
+            WrongLoopError: The record is pending, and the call comes from another thread or event
+                loop than the producer's.
             ProducerClosed: The record is pending, and the producer's event loop was closed.
         """
         if not self.done():
@@ -159,8 +161,8 @@ class Deliveries(Sequence[Delivery]):
         """Wait until every outcome is known.
 
         Raises:
-            WrongLoopError: A record is pending, and this is another thread or event loop than the
-                producer's.
+            WrongLoopError: A record is pending, and the call comes from another thread or event
+                loop than the producer's.
             ProducerClosed: A record is pending, and the producer's event loop was closed.
         """
         if self._pending:
@@ -180,10 +182,11 @@ class Deliveries(Sequence[Delivery]):
         return sum(delivery.status is value for delivery in self._items)
 
     def raise_for_status(self) -> None:
-        """Return if every record was acknowledged or, with ``acks=0``, sent without an error.
+        """Raise an error if a record has failed.
 
         Raises:
-            PartialDeliveryError: Some records failed; the error's `deliveries` are these.
+            PartialDeliveryError: At least one record failed; the error's `deliveries` attribute is
+                this object.
         """
         failed = [delivery for delivery in self._items if delivery.exception() is not None]
         if failed:

@@ -3,8 +3,8 @@
 The engine is plain functions that one event loop calls. A second thread would enter it in the
 middle of a decision, and a task of another loop would wait for a signal that never reaches it.
 
-The check is made with each call, so it asks one thing only, the running loop (40 ns): that tells
-both the thread and the loop.
+Every call of the producer makes this check, so the check must be cheap. It looks up the running
+loop only (40 ns): if that is the producer's loop, the thread is the producer's too.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ class HomeLoop:
         self._thread_name = threading.current_thread().name
 
     def __reduce__(self) -> tuple[type[HomeLoop], tuple[()]]:
-        return HomeLoop, ()  # another process has another loop
+        return HomeLoop, ()  # an unpickled copy has not been started on any loop
 
     @property
     def closed(self) -> bool:
-        """Whether asyncio's loop was closed before the producer; trio ends its tasks first."""
+        """Whether asyncio's loop is closed; False on trio, which ends all its tasks first."""
         return self._loop is not None and self._loop.is_closed()
 
     def check(self, awaits: bool) -> None:
-        """Return if the call comes from the producer's thread and event loop.
+        """Raise an error unless the call comes from the producer's thread and event loop.
 
         Args:
-            awaits: Whether the caller is going to wait. A call that does not may also come from
-                the thread while the loop is not running, as between two `run_until_complete`.
+            awaits: Whether the caller is going to wait. A call that does not wait is also legal in
+                the producer's thread while the loop is not running, as between two calls of
+                `run_until_complete`.
 
         Raises:
-            WrongLoopError: It comes from another thread or event loop.
+            WrongLoopError: The call comes from another thread or event loop.
             ProducerClosed: The event loop was closed.
         """
         home = self._loop

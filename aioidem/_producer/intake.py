@@ -1,8 +1,8 @@
 """RecordIntake: from the arguments of a send to a record in the engine's accumulator.
 
-It checks the arguments, waits for room in `buffer_memory`, and queues the record. `Producer` uses
-it for its own sends, and the drop-in, which must return before the record has its outcome, calls
-it directly.
+`RecordIntake` checks the arguments, waits for room in `buffer_memory`, and queues the record.
+`Producer` uses it for its own sends. The drop-in's `send`, which must return before the record has
+its outcome, uses it directly.
 
 Invariants: bad arguments raise before a record exists; a call that is cancelled while it waits for
 room has queued nothing; between the end of a wait and the queueing nothing is awaited, so that
@@ -47,7 +47,7 @@ class RecordIntake:
         sender: The loop that is woken when there is something to send.
         life: Says whether the producer may be used.
         config: The producer's options.
-        observer: Receives how long callers waited for room; None if there is none.
+        observer: Receives how long callers waited for room; None if the producer has no observer.
     """
 
     __slots__ = ("_accumulator", "_budget", "_config", "_home", "_life", "_observer", "_sender")
@@ -88,8 +88,8 @@ class RecordIntake:
             headers: (name, value) pairs.
             partition: The partition's number; None lets the key or the partitioner decide.
             timestamp_ms: Milliseconds since the epoch; None is now.
-            block_until: When `max_block` ends for the caller, on the event loop's clock (see
-                `ProducerLife.block_until`); None if `max_block` begins with this call.
+            block_until: The time at which `max_block` ends for the caller, on the event loop's
+                clock (see `ProducerLife.block_until`); None if `max_block` begins with this call.
 
         Raises:
             KafkaError: As for `Producer.send`; the record was not queued.
@@ -220,7 +220,7 @@ class RecordIntake:
         """Wait for room in the buffer, and take it.
 
         Returns:
-            When the caller's `max_block` ends, on the event loop's clock.
+            The time at which the caller's `max_block` ends, on the event loop's clock.
 
         Raises:
             KafkaTimeoutError: There was no room in time.
@@ -263,7 +263,8 @@ class RecordIntake:
         """Wait until a quarter of the buffer is free and no `send` waits for room.
 
         Args:
-            nbytes: The bytes of the record to be sent, if they may be more than that quarter.
+            nbytes: The size in bytes of the next record. It matters only if the record may be
+                larger than a quarter of the buffer.
 
         Raises:
             KafkaTimeoutError: There was no room within `max_block`.

@@ -52,27 +52,27 @@ class ProducerLife:
 
     @property
     def ended(self) -> bool:
-        """Whether the background task does not run (any more)."""
+        """Whether the background task has not been started or has ended."""
         return self.background is None or self._sender.ended
 
     def block_until(self) -> float:
-        """Return when `max_block` ends for a call that begins now, on the event loop's clock.
+        """Return the time at which `max_block` ends for a call that begins now.
 
-        All waits of one call end then, one after the other.
+        All waits of one call share this deadline, which is on the event loop's clock.
         """
         return self.clock() + self._config.max_block
 
     def check_open(self, awaits: bool = True) -> None:
-        """Return if the producer may be used from here.
+        """Raise an error unless the producer may be used in this process, thread and event loop.
 
         Args:
-            awaits: Whether the caller is going to wait. A call that does not may also come from
+            awaits: Whether the caller is going to wait. A call that does not wait is also legal in
                 the loop's thread while the loop is not running.
 
         Raises:
-            ProducerClosed: The producer is not started, closed, or its event loop has ended.
-            ForkedProducerError: This is a child of the producer's process.
-            WrongLoopError: This is another thread or event loop.
+            ProducerClosed: The producer is not started, is closed, or its event loop has ended.
+            ForkedProducerError: The call comes from a child process.
+            WrongLoopError: The call comes from another thread or event loop.
             KafkaError: A fatal error has ended the producer.
         """
         if (
@@ -94,10 +94,10 @@ class ProducerLife:
         return errors.ProducerClosed("the producer is closed" if self.closed else LOOP_ENDED)
 
     def check_process(self) -> None:
-        """Return if this is the process in which the producer was made.
+        """Raise an error unless this is the process in which the producer was made.
 
         Raises:
-            ForkedProducerError: This is a child of that process.
+            ForkedProducerError: The call comes from a child process.
         """
         if self._pid != os.getpid():
             raise errors.ForkedProducerError(
@@ -105,9 +105,9 @@ class ProducerLife:
             )
 
     def abandon(self) -> bool:
-        """End the producer from a finaliser, in any thread and without waiting.
+        """End a producer that is garbage collected without `close`, in any thread, without waiting.
 
-        Records without an outcome are logged.
+        An error is logged if records have no outcome.
 
         Returns:
             Whether the producer was still open.
@@ -116,7 +116,7 @@ class ProducerLife:
         if background is None or background.finished or self._pid != os.getpid():
             return False
         if self.closed and self.home.closed:
-            return False  # closed after its loop was: nothing ended the task
+            return False  # `close` has settled the records; the task ended with its loop
         accumulator = self._core.accumulator
         lost = accumulator.unsettled_by_topic()
         if lost:

@@ -40,7 +40,7 @@ class PartitionStatistics:
     in_flight: int
     """How many batches were sent to the leader and are unanswered."""
     in_doubt: int
-    """How many batches may have been appended, and are being asked about."""
+    """How many batches may have been appended, which is not resolved yet."""
     pending_records: int
     """How many records are queued and not in a sealed batch yet."""
     leader: int
@@ -51,7 +51,7 @@ class PartitionStatistics:
     """The producer epoch of this partition's batches; -1 before the first batch and without
     idempotence."""
     next_sequence: int
-    """The next record's sequence number, counted on beyond 2^31 - 1."""
+    """The next record's sequence number, which is not reset to 0 after 2^31 - 1."""
     acked_offset: int
     """The highest acknowledged offset; -1 if there is none."""
 
@@ -77,7 +77,7 @@ class ConnectionStatistics:
     answer v14, which is tried again later), or a passing state. It is meant for people, and its
     wording may change."""
     throttled_until: float
-    """When the broker's throttling ends, on the event loop's clock; 0.0 if it never throttled."""
+    """When the broker's throttling ends, on the event loop's clock; 0.0 before the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Producer: the native API, without protocol logic: it waits for the engine's decisions.
+"""Producer: the native API, which queues records and waits for what the engine decides.
 
-What it guarantees:
+What the producer guarantees:
 
 - Every record ends ACKED, NOT_WRITTEN or UNKNOWN within `delivery_timeout`, or one
   `request_timeout` later if its batch is in doubt and brokers are being asked. No call waits
@@ -11,7 +11,7 @@ What it guarantees:
 - In a child process after `fork()` a producer refuses to work. It would share its producer id with
   the parent's, and the broker would drop records of one as duplicates of the other's.
 - A call from another thread or event loop than that of `start()` raises and has no effect.
-- A failed record whose outcome nobody looks at is logged.
+- A failed record is logged if the caller never looks at its outcome.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from aioidem.structs import DeliveryCounts, RecordMetadata
 __all__ = ["Internals", "Producer", "internals"]
 
 _GRACEFUL_END = 5.0
-"""Seconds that closing waits for the background task, also when it is cancelled."""
+"""The seconds that `close` waits for the background task, even if `close` itself is cancelled."""
 
 
 class Producer(TransactionCalls):
@@ -113,7 +113,7 @@ class Producer(TransactionCalls):
             KafkaConnectionError: No bootstrap address could be reached; `NotKafkaError` if one of
                 them speaks another protocol.
             BrokerResponseError: The cluster refuses to give a producer id.
-            KafkaTimeoutError: It was not done within `max_block`.
+            KafkaTimeoutError: There is no metadata or no producer id within `max_block`.
             ProducerClosed: The producer was started or closed before.
         """
         self._life.check_process()
@@ -160,9 +160,10 @@ class Producer(TransactionCalls):
     def set_sasl_credentials(self, username: str, password: str | Secret[str]) -> None:
         """Authenticate with another user name and password from now on (PLAIN and SCRAM).
 
-        New connections use them at once. Sessions that are renewed (KIP-368) use a new password. A
-        connection with an old user name is closed once none of its requests is unanswered, and
-        opened again. To have credentials fetched instead, use the option `sasl_credentials`.
+        New connections use them at once. An open connection uses the new password when its session
+        is renewed (KIP-368). If the user name has changed, an open connection is closed once all
+        its requests are answered, and opened again. To have credentials fetched instead, use the
+        option `sasl_credentials`.
 
         Args:
             username: The user name.
@@ -183,17 +184,17 @@ class Producer(TransactionCalls):
     async def close(self, timeout: float | None = None) -> None:
         """Deliver what is queued, then end the producer. An open transaction is aborted.
 
-        Records that fail raise nothing here: their deliveries have the errors, and those that
-        nobody looks at are logged. If the producer's event loop was closed before, records without
-        an outcome end NOT_WRITTEN or UNKNOWN and are logged.
+        Records that fail raise nothing here: their deliveries have the errors, and errors that the
+        caller never looks at are logged. If the producer's event loop was closed before, records
+        without an outcome end NOT_WRITTEN or UNKNOWN and are logged.
 
         Args:
-            timeout: How many seconds to wait for outcomes. Records without one then end
+            timeout: How many seconds to wait for outcomes. Records that have no outcome by then end
                 NOT_WRITTEN or UNKNOWN. 0 does not wait; None waits until the last record's
                 `delivery_timeout`.
 
         Raises:
-            WrongLoopError: It was called from another thread or event loop. The producer was not
+            WrongLoopError: The call comes from another thread or event loop. The producer was not
                 closed.
         """
         life, background = self._life, self._life.background
@@ -223,7 +224,7 @@ class Producer(TransactionCalls):
             await self._end()
 
     async def _await_end(self, background: BackgroundTask, timeout: float | None) -> None:
-        """Wait for the end that another call has begun; end the producer when the time is over."""
+        """Wait until another call of `close` is done; end the producer if it takes too long."""
         if background.finished or self._life.home.closed:
             await anyio.lowlevel.checkpoint()
             return
@@ -303,7 +304,7 @@ class Producer(TransactionCalls):
             MessageSizeTooLargeError: The record exceeds `max_request_size`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
             ProducerClosed: The producer is not started or closed; nothing was queued.
-            WrongLoopError: It was called from another thread or event loop; nothing was queued.
+            WrongLoopError: The call comes from another thread or event loop; nothing was queued.
         """
         delivery = await self._intake.enqueue(
             topic,
@@ -380,7 +381,7 @@ class Producer(TransactionCalls):
             PartialDeliveryError: Some records failed, or the call had to stop before the last one
                 (no room within `max_block`, a bad value). Its `deliveries` has the outcome of each
                 record that was queued.
-            KafkaError: Nothing was queued; as for `send`.
+            KafkaError: As for `send`; nothing was queued.
             TypeError: An argument has the wrong type; nothing was queued.
         """
         self._life.check_open()
@@ -407,7 +408,7 @@ class Producer(TransactionCalls):
                 f"stopped after {len(deliveries)} records: {error}", deliveries=deliveries
             ) from error
         except BaseException:
-            deliveries.watched = False  # cancelled: the caller does not get them
+            deliveries.watched = False  # the call was cancelled, so no caller sees the deliveries
             raise
         await deliveries.settled()
         deliveries.raise_for_status()
@@ -416,12 +417,12 @@ class Producer(TransactionCalls):
     async def wait_for_room(self, nbytes: int = 0) -> None:
         """Wait until `send_nowait` has room again, after it raised BufferFullError.
 
-        That is when a quarter of the buffer is free, so that callers send in bursts instead of
-        record by record, and no `send` waits for room.
+        The wait ends when a quarter of the buffer is free, so that callers send in bursts instead
+        of record by record, and when no `send` waits for room.
 
         Args:
-            nbytes: The bytes of the record to be sent (key, value and headers), if they may be
-                more than a quarter of the buffer.
+            nbytes: The size in bytes of the next record (key, value and headers). It matters only
+                if the record may be larger than a quarter of the buffer.
 
         Raises:
             KafkaTimeoutError: There was no room within `max_block`.
@@ -437,10 +438,11 @@ class Producer(TransactionCalls):
         Their batches are sent without waiting for `linger`. Failed records raise nothing here.
 
         Args:
-            timeout: How many seconds to wait; None waits until the last `delivery_timeout`.
+            timeout: How many seconds to wait; None waits until the last record's
+                `delivery_timeout`.
 
         Returns:
-            How many of the records that had no outcome at the call ended in which way.
+            How the records ended that had no outcome when the call began: a count for each status.
 
         Raises:
             KafkaTimeoutError: Some records have no outcome after `timeout` seconds.

@@ -3,8 +3,8 @@
 `Observer` and the facts that it receives are public. `BatchReporter` makes those facts of the
 engine's batches and outcomes.
 
-Invariants: an observer's exception is logged and ends here; what is remembered of a batch is
-forgotten when its records have their outcome.
+Invariants: an observer's exception is logged and goes no further. `BatchReporter` forgets a batch
+when its records have their outcome.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class SentBatch(NamedTuple):
     partition: int
 
     records: int
-    """How many records it has."""
+    """How many records the batch has."""
 
     size: int
-    """Its bytes, after compression."""
+    """The batch's bytes after compression."""
 
     attempt: int
     """1 for the first time that the batch is sent, and one more for each retry."""
 
     queued_at: float
-    """When its first record was queued."""
+    """When the batch's first record was queued."""
 
     sent_at: float
     """When this attempt was written."""
@@ -63,13 +63,13 @@ class SettledBatch(NamedTuple):
     """ACKED, NOT_WRITTEN or UNKNOWN; under ``acks=0`` UNKNOWN without an error."""
 
     error: KafkaError | None
-    """Why they failed, or None."""
+    """Why the records failed; None if they did not."""
 
     queued_at: float
-    """When the first of them was queued; 0 if it never was."""
+    """When the first of the records was queued; 0 if none was."""
 
     sent_at: float | None
-    """When they were sent last; None if they never were."""
+    """When the records were sent for the last time; None if they were never sent."""
 
     settled_at: float
     """When the outcome became known."""
@@ -91,7 +91,7 @@ class Observer(Protocol):
         ...
 
     def on_waited(self, topic: str, partition: int | None, seconds: float, /) -> None:
-        """Take note of a call that waited for room in the buffer, and got it or gave up.
+        """Take note of a call that has waited for room in the buffer, with or without success.
 
         Args:
             topic: The topic of the record.
@@ -110,7 +110,7 @@ class BatchReporter:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        # When the batch that begins with this record was sent last.
+        # By a batch's first record: when the batch was sent last.
         self._sent_at: dict[PendingRecord, float] = {}
 
     def on_dispatched(self, entry: Entry) -> None:

@@ -1,7 +1,8 @@
 """QueuedDelivery and QueuedDeliveries: deliveries with the methods that settle them.
 
-Callers see a `Delivery`; the instance they hold is one of these. What only the producer calls is
-here, so that it does not stand among the public methods.
+The deliveries that callers hold are instances of these classes, but callers see the types
+`Delivery` and `Deliveries`. Methods that only the producer calls are here, so that they are not
+among the public ones.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _CREATE_TIME, _LOG_APPEND_TIME = 0, 1
 
 
 class QueuedDelivery(Delivery):
-    """The delivery of a record that is being queued; the engine's sink for its outcome.
+    """The delivery of a record that is being queued; it receives the outcome from the engine.
 
     Args:
-        group: The deliveries that it belongs to, if it was sent together with others.
-        unseen: Counts it if it fails before anybody looks at it.
-        home: The event loop on which it may be waited for.
+        group: The deliveries of all records of the same call; None if the call has one record.
+        unseen: Counts the delivery if it fails and the caller has shown no interest in it.
+        home: The event loop on which the delivery may be awaited.
     """
 
     __slots__ = ("_group",)
@@ -49,7 +50,7 @@ class QueuedDelivery(Delivery):
         self._looking = 0
 
     def settle(self, settlement: Settlement, index: int) -> None:
-        """Take over the outcome; the sender calls it once.
+        """Set the outcome, and wake the tasks that wait for it. It is called once.
 
         Args:
             settlement: The outcome of several records of one partition.
@@ -69,7 +70,7 @@ class QueuedDelivery(Delivery):
         group = self._group
         error = settlement.error
         if error is not None:
-            # A copy for each record: a traceback grows on the instance that is raised.
+            # Each record gets a copy, because raising an exception adds to its traceback.
             self._error = (
                 copy.copy(error) if isinstance(error, KafkaError) else InternalError(error)
             )
@@ -93,8 +94,8 @@ class QueuedDeliveries(Deliveries):
     """The deliveries of records that are being queued together.
 
     Attributes:
-        watched: Whether somebody is going to look at every outcome, so that failures among them
-            need not be logged.
+        watched: Whether the caller is going to look at every outcome, so that failures need not be
+            logged.
     """
 
     __slots__ = ("_callback",)
@@ -113,7 +114,7 @@ class QueuedDeliveries(Deliveries):
         self._pending += 1
 
     def one_done(self) -> None:
-        """Count one outcome, and notify those who wait for all of them after the last."""
+        """Count one outcome; after the last one, wake the tasks that wait for all of them."""
         self._pending -= 1
         if self._pending:
             return
@@ -126,7 +127,8 @@ class QueuedDeliveries(Deliveries):
         """Call `callback(self)` when every outcome is known, or now if all are.
 
         Args:
-            callback: Must neither block nor raise. It replaces a callback given before.
+            callback: The function to call, which must neither block nor raise. It replaces the one
+                of an earlier call.
         """
         self._callback = callback
         self.watched = True

@@ -27,8 +27,9 @@ logger = logging.getLogger("aioidem")
 def on_asyncio() -> bool:
     """Return whether the caller runs on asyncio's event loop (uvloop's is one) and not on trio's.
 
-    It asks anyio, because the rest of the producer runs on what anyio detects, also in trio's guest
-    mode. The class of cancellation exceptions is the public fact that tells the two apart.
+    The answer is anyio's, because the rest of the producer runs on what anyio detects, also in
+    trio's guest mode. anyio has no public function for this question, but the class of its
+    cancellation exceptions differs.
 
     Raises:
         InternalError: No supported event loop is running.
@@ -42,8 +43,8 @@ def on_asyncio() -> bool:
 def loop_clock() -> Callable[[], float]:
     """Return the running event loop's clock, a function that returns seconds.
 
-    It returns what `anyio.current_time` returns, without searching for the loop at each call: that
-    search took an eighth of the time of queueing a record.
+    The function returns what `anyio.current_time` returns, without searching for the loop at each
+    call: that search took an eighth of the time of queueing a record.
 
     Raises:
         InternalError: No supported event loop is running.
@@ -59,8 +60,8 @@ class BackgroundTask:
     """A task that runs `main()` until it returns or is cancelled.
 
     Args:
-        main: The function to run. It must not refer to the object that owns this one: that object
-            would never be garbage collected.
+        main: The function to run. It must not refer to the producer, which would then never be
+            garbage collected.
         on_crash: Called with the exception if `main` raises one.
     """
 
@@ -112,11 +113,11 @@ class BackgroundTask:
         return self._finished.is_set()
 
     def cancel(self) -> None:
-        """Ask the task to end; to be called on the same event loop."""
+        """Cancel the task; this may be called on the task's event loop only."""
         self._scope.cancel()
 
     def cancel_from_anywhere(self) -> None:
-        """Ask the task to end, from any thread and whatever the state of the event loop."""
+        """Cancel the task, from any thread, even if the event loop has ended."""
         if self._task is not None:
             loop = self._task.get_loop()
             if not loop.is_closed():

@@ -1,6 +1,7 @@
-"""The transactional calls of `Producer`: each starts something in the engine and waits for it.
+"""The transactional calls of `Producer`: each starts a step in the engine and waits for its end.
 
-The engine continues when a call times out or is cancelled; calling again waits for the same result.
+If a call times out or is cancelled, the engine continues, and calling again waits for the same
+result.
 
 What to do about an error:
 
@@ -38,9 +39,9 @@ from aioidem.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicParti
 __all__ = ["TransactionCalls"]
 
 _BEFORE_LEAVING = 5.0
-"""The seconds that a cancelled block waits for its abort.
+"""The seconds that a cancelled `async with transaction()` waits for the abort of its transaction.
 
-If the abort takes longer, the next `begin_transaction` waits for the rest of it.
+If the abort takes longer, the next `begin_transaction` waits until it is done.
 """
 
 _COMMITTING = (TransactionState.COMMITTING, TransactionState.DECIDING)
@@ -72,7 +73,7 @@ class TransactionCalls:
             timeout: How many seconds to wait; None waits for `max_block`.
 
         Raises:
-            KafkaTimeoutError: It is not done yet; call again.
+            KafkaTimeoutError: The coordinator has not granted the id yet; call again.
             KafkaError: The coordinator refuses, for example with
                 `TransactionalIdAuthorizationFailed` or `InvalidTransactionTimeout`.
         """
@@ -89,8 +90,8 @@ class TransactionCalls:
     async def begin_transaction(self) -> None:
         """Begin a transaction, to which all records belong that are sent after it.
 
-        It waits for an abort that is still going on, and for a new epoch if one has been requested.
-        It sends no request of its own.
+        The call waits for an abort that is still going on, and for a new epoch if one has been
+        requested. It sends no request of its own.
 
         Raises:
             IllegalStateError: A transaction is open, or a commit is still going on.
@@ -178,13 +179,13 @@ class TransactionCalls:
             left = limit if ends is None else max(0.0, ends - anyio.current_time())
             await self._leave_transaction(left)
             raise
-        except BaseException:  # cancelled: the abort is waited for in a shield, so briefly
+        except BaseException:  # cancelled: the wait is shielded from it, and therefore short
             with anyio.move_on_after(_BEFORE_LEAVING, shield=True):
                 await self._leave_transaction(timeout)
             raise
 
     async def _leave_transaction(self, timeout: float | None) -> None:
-        """Abort the transaction, if possible, and raise nothing: the block has raised already."""
+        """Abort the transaction if possible; raise no error, because the block has raised one."""
         with suppress(errors.KafkaError):
             await self.abort_transaction(timeout)
 
@@ -198,9 +199,9 @@ class TransactionCalls:
 
         Args:
             offsets: By partition, the next offset to be read, alone or with metadata.
-            group: The group's id, or better the consumer's `ConsumerGroupMetadata`: with it brokers
-                refuse the offsets of a consumer that has lost its partitions (KIP-447). Without it
-                two consumers of one group may process the same records.
+            group: The group's id, or better the consumer's `ConsumerGroupMetadata`, with which
+                brokers refuse the offsets of a consumer that has lost its partitions (KIP-447).
+                With the id alone, two consumers of one group may process the same records.
             timeout: How many seconds to wait; None waits for `max_block`.
 
         Raises:
@@ -229,7 +230,7 @@ class TransactionCalls:
             )
 
     def _check_transaction(self) -> None:
-        """Return if records and offsets may be sent now.
+        """Raise an error unless records and offsets may be sent now.
 
         Raises:
             IllegalOperation: No transaction is open, or there is no transactional id.
@@ -258,7 +259,7 @@ class TransactionCalls:
                 lambda: condition() or self._life.ended or self._core.fatal_error is not None
             )
         if condition():
-            return  # whatever else has ended meanwhile
+            return  # even if the producer has ended meanwhile
         if scope.cancelled_caught:
             self._life.check_open()
             raise errors.KafkaTimeoutError(

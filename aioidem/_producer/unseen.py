@@ -1,12 +1,12 @@
-"""UnseenFailures: log lines about failed records whose outcome nobody has looked at.
+"""UnseenFailures: log lines about failed records whose outcome the caller has not looked at.
 
-An outcome has been looked at if a task awaits the delivery or its group (`send_many`), a callback
-is attached, or `exception()` or `metadata` was read. Other failures are counted by topic and error,
-and no longer counted when somebody looks later.
+A caller looks at an outcome by awaiting the delivery or its group (`send_many`), by adding a
+callback, or by reading `exception()` or `metadata`. Other failures are counted by topic and error;
+a failure that the caller looks at later is subtracted again.
 
 The first failure is logged at once, together with those of the same cause. After that there is at
-most one line per interval, and only for new failures. The line says "yet", because the holder of
-the deliveries may still look. When the producer ends, one line says what nobody looked at.
+most one line per interval, and only for new failures. The line says "yet", because the caller may
+still look. When the producer ends, one line reports the failures that the caller never looked at.
 
 Rejected: a line when a `Delivery` is garbage collected, as asyncio does for futures. It comes late,
 or never if the delivery is kept, and 45,000 failures would be 45,000 lines.
@@ -24,7 +24,7 @@ __all__ = ["UnseenFailures"]
 logger = logging.getLogger("aioidem")
 
 INTERVAL = 10.0
-"""The seconds between two lines, at least."""
+"""The shortest time between two log lines, in seconds."""
 
 _NAMED = 5
 
@@ -58,7 +58,7 @@ class UnseenFailures:
         return UnseenFailures, (self._client_id,)  # each process has its own log
 
     def add(self, topic: str, error: KafkaError) -> None:
-        """Count a record that failed and whose outcome was not awaited."""
+        """Count a record that failed before the caller looked at its outcome."""
         failure = topic, type(error).__name__
         self._unseen[failure] += 1
         self._new[failure] += 1
@@ -68,7 +68,7 @@ class UnseenFailures:
             self._first_ever = error
 
     def looked_at(self, topic: str, error: KafkaError | None) -> None:
-        """Count one failure less, because somebody has looked at it."""
+        """Subtract one failure, because the caller has looked at it now."""
         self._unseen[topic, type(error).__name__] -= 1
 
     @property
@@ -98,7 +98,7 @@ class UnseenFailures:
             )
 
     def report_the_rest(self) -> None:
-        """Log what nobody has looked at, and forget it, at the end of the producer."""
+        """Log and forget the failures that were never looked at, because the producer has ended."""
         counts = +self._unseen if self.wanted else Counter[_Failure]()
         if counts:
             logger.error(

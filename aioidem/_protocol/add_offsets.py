@@ -1,6 +1,6 @@
 """AddOffsetsToTxn (KIP-98): add a consumer group to a transaction.
 
-Needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the group by itself (KIP-890).
+The request is needed in transactions v1 only: in v2 TxnOffsetCommit v5 adds the group (KIP-890).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ API_KEY: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsAnswer:
-    """The coordinator's answer."""
+    """The coordinator's answer, with the throttle time in milliseconds."""
 
     error_code: int
     throttle_ms: int = 0

@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (KIP-98): add partitions to a transaction.
 
-Needed in transactions v1 only: in v2 the first Produce request to a partition adds it (KIP-890).
-Either all partitions of a request are added, or none.
+The request is needed in transactions v1 only: in v2 the first Produce request to a partition adds
+the partition (KIP-890). The coordinator adds all partitions of a request, or none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LAST_FOR_CLIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsAnswer:
-    """The ``error_codes`` by (topic, partition), without those that the broker left out."""
+    """The answer: an error code for each (topic, partition) that the broker has named."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0
@@ -37,7 +37,7 @@ def add_partitions_request(
     """Make the request that adds (topic, partition) pairs to the transaction of ``who``.
 
     Raises:
-        InternalError: clients have no such version; v4 and up are for requests between brokers.
+        InternalError: Clients have no such version; v4 and up are for requests between brokers.
     """
     schema: Any = request_type(API_KEY, version)
     if schema is None or version > _LAST_FOR_CLIENTS:

@@ -1,8 +1,8 @@
 """How long an answer may be, depending on the API.
 
 Most answers have a fixed size, some grow with the request, and those of Metadata, Fetch and Produce
-grow most. A frame that is announced as longer than its kind of answer can be is refused before any
-of it is kept.
+grow most. If a frame's length prefix is more than the limit of the API, the frame is refused before
+any of it is kept.
 
 Invariants: no limit exceeds the user's `max_frame_bytes`. Raising that option raises the limits of
 the answers that grow with the cluster, and no others.
@@ -26,12 +26,12 @@ _PER_RECORD: Final = 1 << 9
 
 _GROWING: Final[Mapping[int, int | None]] = MappingProxyType(
     {
-        # Grows with the cluster or with the stored data: as long as the user allows.
+        # These grow with the cluster or with the stored data: only the user's limit applies.
         ApiKey.FETCH: None,
         ApiKey.METADATA: None,
-        # A partition has one entry for each producer that wrote to it recently.
+        # The answer has an entry for each producer that wrote to the partition recently.
         ApiKey.DESCRIBE_PRODUCERS: 8 << 20,
-        # Grows with the number of partitions or names in the request.
+        # These grow with the number of partitions or names in the request.
         ApiKey.ADD_PARTITIONS_TO_TXN: 1 << 20,
         ApiKey.TXN_OFFSET_COMMIT: 1 << 20,
         ApiKey.DESCRIBE_CONFIGS: 1 << 20,
@@ -45,8 +45,8 @@ def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
     """Return how long an answer of this API may be.
 
     Args:
-        api_key: the API of the request.
-        max_frame_bytes: the user's limit on every answer.
+        api_key: The API of the request.
+        max_frame_bytes: The user's limit on every answer.
     """
     own = _GROWING.get(api_key, _FIXED)
     return _limit(api_key, max_frame_bytes if own is None else own, max_frame_bytes)
@@ -55,7 +55,7 @@ def answer_limit(api_key: ApiKey, max_frame_bytes: int) -> FrameLimit:
 def produce_answer_limit(partitions: int, records: int, max_frame_bytes: int) -> FrameLimit:
     """Return how long the answer to a Produce request may be.
 
-    It has an entry for each partition, and at most one error for each record (KIP-467).
+    The answer has an entry for each partition, and at most one error for each record (KIP-467).
     """
     most = _FIXED + _PER_PARTITION * partitions + _PER_RECORD * records
     return _limit(ApiKey.PRODUCE, most, max_frame_bytes)

@@ -1,10 +1,10 @@
 """DescribeConfigs of a broker, for two of its configs.
 
-`producer.id.expiration.ms` says when it forgets a producer (KIP-854), and
-`max.in.flight.sequence.number.per.connection` how wide its range of sequences is (KIP-758). The
-latter counts only if the answer has a value, because today's brokers return its mere name once
-somebody has set it. Both need DESCRIBE_CONFIGS on the cluster, which is rarely granted, so usually
-a broker tells neither.
+`producer.id.expiration.ms` says when the broker forgets a producer (KIP-854), and
+`max.in.flight.sequence.number.per.connection` how many sequence numbers of a producer it remembers
+(KIP-758). The latter is used only if the answer has a value for it: a broker of today, which does
+not implement the config, returns its name without a value if an administrator has set it. Both need
+the ACL DESCRIBE_CONFIGS on the cluster, which producers rarely have.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SEQUENCES: Final = "max.in.flight.sequence.number.per.connection"
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a broker's configs say; None where there is no usable value."""
+    """The values of a broker's configs; None where there is no usable value."""
 
     expiration: float | None = None
-    """The seconds after which it forgets a producer that does not write."""
+    """The seconds after which the broker forgets a producer that does not write (KIP-854)."""
     sequence_cap: int | None = None
 
 
@@ -42,7 +42,7 @@ def broker_config_request(version: int, node_id: int) -> RequestPayload:
 
 
 def broker_facts(response: Any) -> BrokerFacts:
-    """Read the answer; results with an error are ignored."""
+    """Return the facts in an answer; results with an error are ignored."""
     values = {
         config.name: config.value
         for result in response.results

@@ -1,6 +1,6 @@
-"""Encode and decode Kafka messages, for every schema of kio and for our own.
+"""Encode and decode Kafka messages, for every schema of kio and for those of this package.
 
-Writing is done by kio (`kio.serial.entity_writer`). Reading is done here, into the same generated
+kio writes messages (`kio.serial.entity_writer`). This module reads them, into the same generated
 dataclasses, because a client reads untrusted bytes: kio's native reader aborts the process on a
 hostile array count, and raises KeyError, ValueError and others on unknown tags, unknown error codes
 and impossible timestamps.
@@ -11,12 +11,12 @@ Invariants:
 - Nothing is allocated for a count before the bytes that could hold that many items have arrived: a
   count is at most (bytes left) / (the fewest bytes an item can take).
 - All arrays of one message together have at most `MAX_ITEMS` items, including those in tagged
-  fields: an item takes a hundred times the memory and time of the byte that announced it. A tagged
+  fields, because an item of one byte on the wire can take a hundred times as much memory. A tagged
   field, known or not, counts as an item too.
 - The depth of recursion is that of the schema, never of the input.
-- Unknown tagged fields are skipped, in every struct. A known one must fill its announced size and
-  must not repeat; the order of tags is not checked. A known one whose metadata has ``"lenient":
-  True`` counts as absent if its value is malformed.
+- Unknown tagged fields are skipped, in every struct. A known tagged field must fill its announced
+  size and must not repeat; the order of tags is not checked. If the field's metadata has
+  ``"lenient": True``, a malformed value counts as absent.
 - Text that is not safe to display becomes a `ForeignText`, which escapes and shortens itself.
 - Values that a newer broker may legitimately send stay readable: an error code that kio does not
   list becomes a `RawErrorCode`, which is an int.
@@ -58,7 +58,7 @@ __all__ = [
 E = TypeVar("E", bound=Entity)
 
 MAX_ITEMS: Final = 500_000
-"""The limit on the items of a message; a producer's real messages stay far below it."""
+"""The most items that a message may have; a producer's real messages stay far below this."""
 
 
 class _Budget:
@@ -85,7 +85,7 @@ class _Message(bytes):
 
 
 Read = Callable[[_Message, int], tuple[Any, int]]
-"""Read one value at an offset; return it and the offset after it."""
+"""A function that reads one value at an offset and returns it with the offset after it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -105,7 +105,7 @@ class RawErrorCode(int):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Field:
-    """How to read one kind of value, and the fewest bytes it takes, which bounds an array of it."""
+    """How to read one kind of value; `least`, the fewest bytes of a value, limits array counts."""
 
     read: Read
     least: int
@@ -124,7 +124,7 @@ def encode(entity: Entity) -> bytes:
     """Encode an entity, without header and length.
 
     Raises:
-        InternalError: a value does not fit its field; arguments were validated long before this.
+        InternalError: A value does not fit its field, although arguments were checked before.
     """
     buffer = io.BytesIO()
     try:
@@ -145,12 +145,12 @@ def decode(
     Integers become int, durations `timedelta`, timestamps UTC `datetime` with milliseconds.
 
     Args:
-        entity_type: the schema.
-        data: the bytes.
-        trailing: what to do with bytes that follow the message.
+        entity_type: The schema.
+        data: The bytes.
+        trailing: What to do with bytes that follow the message.
 
     Raises:
-        ProtocolError: the bytes are not such a message.
+        ProtocolError: The bytes are not such a message.
     """
     raw = data if type(data) is bytes else bytes(data)
     entity, end = decode_prefix(entity_type, raw, 0)
@@ -163,7 +163,7 @@ def decode_prefix(entity_type: type[E], data: bytes, offset: int) -> tuple[E, in
     """Decode one `entity_type` at `offset`; return it and the offset after it.
 
     Raises:
-        ProtocolError: the bytes there are not such a message.
+        ProtocolError: The bytes there are not such a message.
     """
     message = _Message(data)
     message.budget = _Budget()
@@ -291,7 +291,7 @@ def _timestamp(nullable: bool) -> _Field:
 @lru_cache(maxsize=1024)
 def uuid_of(raw: bytes) -> uuid.UUID | None:
     """Return the UUID of 16 bytes, or None if all are zero."""
-    # Cached: every answer has the same few topic ids, and uuid.UUID() would be its slowest part.
+    # Cached, because every answer has the same few topic ids, and uuid.UUID() is slow.
     return None if raw == _ZERO_UUID else uuid.UUID(bytes=raw)
 
 
@@ -381,7 +381,7 @@ def _struct(entity_type: type[Entity]) -> _Field:
         read = _flexible_reader(entity_type, plain, known, implied)
     else:
         read = _plain_reader(entity_type, plain)
-    # At least 1, or a count could announce any number of empty structs in no bytes.
+    # At least 1; otherwise an array could announce any number of structs that take no bytes.
     return _Field(read, max(least + flexible, 1))
 
 
@@ -462,7 +462,8 @@ def _field(entity_type: type[Entity], field: dataclasses.Field[Any]) -> _Field:
     is_array = typing.get_origin(kind) is tuple
     item, item_nullable = _without_none(typing.get_args(kind)[0]) if is_array else (kind, nullable)
     if entity_type.__name__ == "RequestHeader" and field.name == "client_id":
-        # Every header version has the old string format here, so that any broker can read it.
+        # The client id has the old string format in every version of the header, so that any broker
+        # can read it.
         return _value("string", flexible=False, nullable=True)
     if dataclasses.is_dataclass(item):
         reader = _struct(typing.cast("type[Entity]", item))
@@ -494,7 +495,7 @@ _ZEROES: Final[Mapping[str, Any]] = {
 
 
 def _implied_default(field: dataclasses.Field[Any]) -> Any:
-    """Return the value of an absent tagged field without a default in kio: its type's zero."""
+    """Return what an absent tagged field without a default in kio stands for: its type's zero."""
     if field.default is not dataclasses.MISSING:
         return field.default
     kind, nullable = _without_none(field.type)

@@ -1,8 +1,8 @@
 """EndTxn (KIP-98): commit or abort a transaction.
 
-The version selects the protocol: v5 tells the broker that the client speaks transactions v2
-(KIP-890), in which each EndTxn raises the epoch. A client of transactions v1 therefore sends at
-most v4, whatever the broker offers.
+The version of the request selects the protocol: with v5 the client declares that it uses
+transactions v2 (KIP-890), in which each EndTxn raises the producer's epoch. A client of
+transactions v1 therefore sends at most v4, even to a broker that offers v5.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _FIRST_WITH_KEYS: Final = 4
 
 
 class CoordinatorKey(IntEnum):
-    """What kind of name the key is."""
+    """What the key of a request is: a group's id or a transactional id."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -65,8 +65,8 @@ def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> Request
 def coordinator_answer(response: Any, key: str) -> CoordinatorAnswer:
     """Read an answer of any version.
 
-    An answer without the key counts as UNKNOWN_SERVER_ERROR. One with an address that no broker can
-    have counts as COORDINATOR_NOT_AVAILABLE.
+    An answer without the key counts as UNKNOWN_SERVER_ERROR, and an answer with an address that no
+    broker can have as COORDINATOR_NOT_AVAILABLE.
     """
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     found: Any = response

@@ -2,11 +2,11 @@
 
 Brokers send the names of hosts, topics, configs and coordinators, and reasons of errors. Printed
 unchanged, such text could forge a line of a log, move a terminal's cursor or fill a disk. So the
-decoder turns every string that is not plain into a `ForeignText`, and no other code has to remember
-to escape it: printing, formatting, logging and repr show it escaped and shortened.
+decoder turns every string that is long or has unprintable characters into a `ForeignText`, and no
+other code has to escape it: printing, formatting, logging and repr show it escaped and shortened.
 
-It is a str: comparing, hashing and sending use the original text, so a topic is found by its name
-whatever that contains.
+A `ForeignText` is a str: comparing, hashing and sending use the original text, so that a topic is
+found by its name even if the name has unprintable characters.
 
 Invariants: `str()`, `repr()`, `format()`, `%s` and f-strings show no control character, no escape
 sequence, no direction mark and at most `SHOWN` characters. The value itself is unchanged.

@@ -1,4 +1,4 @@
-"""Split a byte stream into frames: four bytes of length, then that many bytes. No IO.
+"""Split a byte stream into frames, without IO: four bytes of length, then that many bytes.
 
 Invariants:
 
@@ -8,8 +8,8 @@ Invariants:
 - Frames that were complete before a bad length are returned first; the error comes with the next
   call.
 - After an error the splitter stays unusable, because the next frame's start is unknown.
-- A peer with another protocol starts with something that is no plausible length. Its first bytes
-  are compared with those of TLS, HTTP, SSH and others, so that the error can name the protocol.
+- If the first length is impossible, the peer probably speaks another protocol. Its first bytes are
+  compared with those of TLS, HTTP, SSH and others, so that the error can name the protocol.
 
 Rejected: allocating a buffer of the announced size (announcing costs a peer nothing, KIP-498).
 """
@@ -68,7 +68,7 @@ class FrameSplitter:
     """Cuts a stream into frames.
 
     Args:
-        max_frame_bytes: the largest frame accepted. It may be changed between calls, because a peer
+        max_frame_bytes: The largest frame accepted. It may be changed between calls, because a peer
             that has not yet proved to be a broker gets a lower limit.
     """
 
@@ -86,7 +86,7 @@ class FrameSplitter:
 
     @property
     def error(self) -> ProtocolError | NotKafkaError | None:
-        """What is wrong with the stream; None so far. The frames before it were returned whole."""
+        """What is wrong with the stream, after its last good frame; None if nothing is."""
         return self._error
 
     @property
@@ -105,13 +105,13 @@ class FrameSplitter:
         `error`.
 
         Args:
-            data: the bytes received.
-            limit_of: returns how long the n-th of these frames may be, counted from 0. None: each
-                may have `max_frame_bytes`.
+            data: The bytes received.
+            limit_of: Returns how long the n-th frame of this call may be, counted from 0. None
+                limits each of them to `max_frame_bytes`.
 
         Raises:
-            NotKafkaError: the first frame's length is impossible, so the peer is not a broker.
-            ProtocolError: a later length is impossible.
+            NotKafkaError: The first frame's length is impossible, so the peer is not a broker.
+            ProtocolError: A later length is impossible.
         """
         if self._error is not None:
             raise self._error

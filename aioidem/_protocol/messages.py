@@ -3,13 +3,13 @@
 Invariants:
 
 - kio's schemas say which header a body has (`__header_schema__`). The ApiVersions response always
-  has the oldest one, so that a client can read the answer to a version that the broker lacks.
-- Decoding a request of an unknown API or version still yields its header
-  (`UnsupportedRequestError`), because a broker must be able to answer it.
-- The schemas are kio's, except for Produce v14, which is ours.
+  has the oldest header, so that a client can read the answer to a version that the broker lacks.
+- The error for a request of an unknown API or version (`UnsupportedRequestError`) contains the
+  request's header, because a broker must be able to answer.
+- The schemas are kio's, except for Produce v14, which `produce_v14` defines.
 
-Headers are packed by hand rather than through kio, because every request has one. They have twelve
-bytes, and tests compare them with kio's.
+Headers are packed by hand and not with kio, because every request has one and kio is slower. Tests
+compare them with kio's.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
 R = TypeVar("R", bound=ResponsePayload)
 
 MAX_THROTTLE_MS: Final = 300_000
-"""The longest throttle time accepted from a broker.
+"""The longest throttle time that is accepted from a broker, in milliseconds.
 
-Quotas ask for seconds, and an absurd value must not stop the producer.
+Real quotas throttle for seconds, and an absurd value must not stop the producer.
 """
 
 _LENGTH: Final = Struct(">i")
@@ -127,13 +127,13 @@ def encode_request(
     """Encode a request as a frame, with its length prefix.
 
     Args:
-        entity: the request.
-        correlation_id: for the header.
-        client_id: for the header, or None.
-        version: the version in the header; None takes the entity's own.
+        entity: The request.
+        correlation_id: The correlation id in the header.
+        client_id: The client id in the header, or None.
+        version: The version in the header; None takes the entity's own.
 
     Raises:
-        InternalError: a value does not fit its field.
+        InternalError: A value does not fit its field.
     """
     schema = type(entity)
     head = request_head(
@@ -151,11 +151,11 @@ def decode_request(frame: bytes) -> tuple[RequestHeader, RequestPayload]:
     """Decode a request of any API.
 
     Args:
-        frame: the frame, without its length prefix.
+        frame: The frame, without its length prefix.
 
     Raises:
-        UnsupportedRequestError: there is no schema for it; the error has its header.
-        ProtocolError: it is malformed.
+        UnsupportedRequestError: The API or version has no schema; the error has the header.
+        ProtocolError: The request is malformed.
     """
     start, at = decode_prefix(RequestHeaderV1, frame, 0)
     header = RequestHeader(
@@ -183,11 +183,11 @@ def decode_response(entity_type: type[R], frame: bytes) -> tuple[int, R]:
     """Decode a response; return its correlation id and the entity.
 
     Args:
-        entity_type: the response's schema.
-        frame: the frame, without its length prefix.
+        entity_type: The response's schema.
+        frame: The frame, without its length prefix.
 
     Raises:
-        ProtocolError: it is not such a response, or bytes follow it.
+        ProtocolError: The frame is not such a response, or more bytes follow.
     """
     header, at = decode_prefix(entity_type.__header_schema__, frame, 0)
     entity, end = decode_prefix(entity_type, frame, at)
@@ -199,7 +199,7 @@ def correlation_id_of(frame: bytes | memoryview) -> int:
     """Return the correlation id that every response starts with.
 
     Raises:
-        ProtocolError: the frame is shorter than that.
+        ProtocolError: The frame is shorter than a correlation id.
     """
     if len(frame) < 4:
         raise ProtocolError(f"response of {len(frame)} bytes")

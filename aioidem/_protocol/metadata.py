@@ -50,7 +50,7 @@ class BrokerAddress:
 
     @property
     def possible(self) -> bool:
-        """Whether a broker can have this address; one that is impossible is not logged either."""
+        """Whether a broker can have this address; an impossible one must not even be logged."""
         return (
             self.node_id >= 0
             and 0 < self.port < 65536
@@ -157,9 +157,9 @@ def _item_type(schema: type[RequestPayload]) -> Any:
 
 
 def metadata_update(response: Any) -> MetadataUpdate:
-    """Convert a decoded answer of any version to plain data.
+    """Convert an answer that was decoded by its schema to plain data.
 
-    `read_metadata` gives the same without schemas.
+    `read_metadata` returns the same from the bytes, without a schema, and faster.
     """
     return MetadataUpdate(
         cluster_id=getattr(response, "cluster_id", None),

@@ -1,16 +1,16 @@
 """Decode a Metadata answer by hand, keeping only the topics that were asked for.
 
-A cluster may answer all of its partitions, and a hostile broker as many as fit into a frame. The
-schema decoder makes an object of every field and every replica, but a producer needs four numbers
-for each partition of its own topics. Everything else is skipped.
+An answer may describe all partitions of a cluster, and that of a hostile broker as many as fit into
+a frame. The schema decoder makes an object of every field and every replica, but a producer needs
+four numbers for each partition of its own topics. Everything else is skipped.
 
 Invariants:
 
-- Tests compare it with the schema decoder, in each version, on the same bytes: for topics that were
-  asked for both give the same result, or both raise `ProtocolError`.
+- Tests compare `read_metadata` with the schema decoder, in each version, on the same bytes: for
+  topics that were asked for both return the same, or both raise `ProtocolError`.
 - Brokers, topics, partitions and tagged fields together are at most `MAX_ITEMS`, kept or not, and
   brokers at most `MAX_BROKERS`.
-- It is a pure function, so it may run in a thread.
+- `read_metadata` is a pure function, so it may run in a thread.
 
 Rejected: a filter inside the schema decoder. It would still be four times slower, and it would
 complicate every other API for the sake of Metadata.
@@ -38,7 +38,10 @@ from aioidem.errors import InternalError, ProtocolError
 __all__ = ["MAX_BROKERS", "read_metadata"]
 
 MAX_BROKERS: Final = 2_000
-"""The limit on brokers: above any real cluster, because the engine keeps an entry for each."""
+"""The most brokers that an answer may have, because the engine keeps an entry for each.
+
+No real cluster has as many.
+"""
 
 _FIRST_VERSION: Final = 4
 _LAST_VERSION: Final = 13
@@ -61,13 +64,13 @@ def read_metadata(version: int, frame: bytes, wanted: Container[str]) -> Metadat
     """Decode a Metadata answer.
 
     Args:
-        version: the version of the request, 4 to 13.
-        frame: the frame, without its length prefix.
-        wanted: the topics that were asked for; others are left out.
+        version: The version of the request, 4 to 13.
+        frame: The frame, without its length prefix.
+        wanted: The topics that were asked for; others are left out.
 
     Raises:
-        ProtocolError: it is malformed, or has more items than any real cluster.
-        InternalError: the version is not one of 4 to 13.
+        ProtocolError: The answer is malformed, or has more items than any real cluster.
+        InternalError: The version is not one of 4 to 13.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise InternalError(f"no Metadata version {version}")
@@ -195,7 +198,11 @@ class _Reader:
         self._at = at
 
     def _count(self, least: int) -> int:
-        """Read an array's count, and check that as many items of at least this size can follow."""
+        """Read an array's count, and check that the bytes left can hold so many items.
+
+        Args:
+            least: The fewest bytes that an item can take.
+        """
         count = self._uvarint() - 1 if self._flexible else self._int32()
         left = len(self._frame) - self._at
         if count < 0 or count * least > left:
@@ -204,7 +211,7 @@ class _Reader:
         return count
 
     def _spend(self, count: int, kind: str) -> None:
-        """Deduct this many from the items that the message may still have."""
+        """Deduct this many items from those that the message may still have."""
         self._left -= count
         if self._left < 0:
             raise ProtocolError(

@@ -1,11 +1,11 @@
-"""Produce, the API that carries the records: requests written by hand, answers as plain tuples.
+"""Produce, the API that carries the records: write its requests, and read its answers.
 
 Invariants:
 
-- A request is written by hand, as one join over the batches' own bytes. Tests compare it byte by
-  byte with what kio writes for v3 to v13. kio would copy each batch three times.
-- The answer of a healthy broker is read by hand too, with one `unpack` per partition; every other
-  answer goes through the schema decoder. Tests hold both to the same result on the same bytes.
+- A request is written without kio, which would copy each batch three times: it is one join over the
+  batches' own bytes. Tests compare it byte by byte with what kio writes for v3 to v13.
+- The answer of a healthy broker is read without a schema too, with one `unpack` per partition; any
+  other answer goes through the schema decoder. Tests require the same result of both.
 - The engine never sees a schema. In any version it gets `PartitionAnswer`, where a field that the
   version lacks has the value that Kafka's schema defines for an absent field.
 - `retained` is None if the broker sent no value, even though the schema's default is 5.
@@ -121,7 +121,10 @@ class PartitionAnswer(NamedTuple):
 
 
 class ProduceAnswer(NamedTuple):
-    """A whole answer: ``throttle_ms`` is clamped, ``leaders`` has the addresses of new leaders."""
+    """A whole answer; ``leaders`` has the addresses of partitions' new leaders (KIP-951).
+
+    ``throttle_ms`` is in milliseconds and limited to `MAX_THROTTLE_MS`.
+    """
 
     partitions: tuple[PartitionAnswer, ...]
     throttle_ms: int
@@ -142,15 +145,15 @@ def encode_produce_request(
 
     Args:
         version: 3 to 14.
-        correlation_id: for the header.
-        client_id: for the header, or None.
-        transactional_id: the producer's, or None.
+        correlation_id: The correlation id in the header.
+        client_id: The client id in the header, or None.
+        transactional_id: The producer's transactional id, or None.
         acks: 0, 1 or -1 (all in-sync replicas).
-        timeout_ms: how long the broker may wait for the replicas.
-        topics: the batches.
+        timeout_ms: How many milliseconds the broker may wait for the replicas.
+        topics: The batches.
 
     Raises:
-        InternalError: the version is not one of 3 to 14, or it names topics by id and an id is
+        InternalError: The version is not one of 3 to 14, or it names topics by id and an id is
             missing.
     """
     if not FIRST_VERSION <= version <= LAST_VERSION:
@@ -174,11 +177,11 @@ def decode_produce_response(version: int, frame: bytes) -> tuple[int, ProduceAns
     """Decode a Produce response; return its correlation id and the answer.
 
     Args:
-        version: the version of the request.
-        frame: the frame, without its length prefix.
+        version: The version of the request.
+        frame: The frame, without its length prefix.
 
     Raises:
-        ProtocolError: it is malformed or contradicts itself.
+        ProtocolError: The response is malformed or contradicts itself.
     """
     if FIRST_FLEXIBLE_VERSION <= version <= LAST_VERSION:
         plain = _plain_response(version, frame)
@@ -240,14 +243,15 @@ def _uvarint(value: int) -> bytes:
 
 
 def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | None:
-    """Read the answer of a healthy broker; None if it is any other.
+    """Return the answer of a healthy broker, or None if the frame is any other answer.
 
-    Healthy means: v9 or later, every partition appended, no text, and no tag but the window's. For
-    any other answer, also a malformed one, the schema decoder decides.
+    In a healthy broker's answer, of v9 or later, every partition was appended, and there is no text
+    and no tagged field but that of KIP-1269. The schema decoder reads any other answer, and refuses
+    malformed ones.
     """
     try:
         correlation_id, _, count = _ANSWER_START.unpack_from(frame)
-        # Both counts must fit into one byte, so 128 or more is not handled here.
+        # The count of tagged fields must be 0, and that of topics must fit into one byte.
         if frame[4] or not 0 < count < 0x80:
             return None
         at = _ANSWER_START.size
@@ -267,7 +271,11 @@ def _plain_response(version: int, frame: bytes) -> tuple[int, ProduceAnswer] | N
 
 
 def _plain_topic(version: int, frame: bytes, at: int, found: list[PartitionAnswer]) -> int:
-    """Add a topic's partitions to `found`; return the offset after it, or -1 if it is not plain."""
+    """Add a topic's partitions to `found`, and return the offset after the topic.
+
+    Returns:
+        The offset; -1 if the schema decoder must read the answer.
+    """
     name: str | None = None
     topic_id: uuid.UUID | None = None
     if version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -358,7 +366,7 @@ def _record_errors(errors: Iterable[Any]) -> Iterator[tuple[int, str | None]]:
 
 def _leaders(endpoints: Iterable[Any]) -> Iterator[LeaderNode]:
     for each in endpoints:
-        # An impossible address is left out; the next Metadata answer has the right one.
+        # An impossible address is left out; the producer then learns the leader from Metadata.
         if BrokerAddress(each.node_id, each.host, each.port).possible:
             yield LeaderNode(each.node_id, each.host, each.port)
 

@@ -1,4 +1,4 @@
-"""Produce v14 (KIP-1269) as dataclasses in kio's style; no library has it yet.
+"""Produce v14 (KIP-1269) as dataclasses in kio's style, because kio does not have it yet.
 
 The request equals that of v13. The response adds tagged field 1, an int32 with the number of
 batches per producer id that the leader remembers. The KIP's text puts it into
@@ -7,8 +7,9 @@ and `RETAINED_TAG_IN` says which one the embedded broker writes.
 
 Invariants:
 
-- The field's default is None, not the schema's 5, so that a broker that sent nothing can be told
-  apart. `tagged_retained` leaves a 5 out, as Kafka's own writer leaves out default values.
+- The field's default is None, not the schema's 5, so that a broker that sent 5 can be distinguished
+  from one that sent nothing. `tagged_retained` leaves a 5 out, as Kafka's own writer leaves out
+  default values.
 - The field is lenient (see `codec`): a value that does not have four bytes counts as absent.
 - The annotations are resolved types, because kio's writer does not accept strings.
 """
@@ -59,7 +60,7 @@ def _resolved(schema: type[T]) -> type[T]:
 @_resolved
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequestV14(ProduceRequest):
-    """The request of v13; the version only says that the client understands the new field."""
+    """The request of v13; its version says that the client understands the response's new field."""
 
     __version__: ClassVar[i16] = _VERSION
 

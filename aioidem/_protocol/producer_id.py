@@ -1,9 +1,9 @@
 """InitProducerId (KIP-98), for idempotent and for transactional producers.
 
-An idempotent producer asks any broker, a transactional one its coordinator. A transactional
-producer that already has an identity names it to get the next epoch, so that the coordinator does
-not treat it as another instance (KIP-360, from v3 on). Below v3 it cannot, and fences its own
-earlier epoch.
+An idempotent producer sends the request to any broker, a transactional producer to its coordinator.
+A transactional producer that already has a producer id and epoch puts them into the request to get
+the next epoch, so that the coordinator does not treat it as another instance (KIP-360, from v3 on).
+Below v3 the request has no field for them, and the coordinator fences the producer's earlier epoch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TransactionalIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAnswer:
-    """The broker's answer; -1 where it assigned nothing."""
+    """The broker's answer; id and epoch are -1 if the broker assigned none."""
 
     error_code: int
     producer_id: int
@@ -69,10 +69,10 @@ def transactional_producer_id_request(
     """Make the request for the producer id and next epoch of a transactional id.
 
     Args:
-        version: the version to send.
-        transactional_id: the transactional id.
-        timeout_ms: the time after which the coordinator aborts an open transaction by itself.
-        existing: the producer's current identity; left out below `FIRST_WITH_IDENTITY`.
+        version: The version to send.
+        transactional_id: The transactional id.
+        timeout_ms: The time after which the coordinator aborts an open transaction by itself.
+        existing: The producer's current identity; left out below `FIRST_WITH_IDENTITY`.
 
     Raises:
         InternalError: kio has no such version.

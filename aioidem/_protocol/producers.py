@@ -1,7 +1,7 @@
 """DescribeProducers (KIP-664) for one partition: the producers that the answering replica knows.
 
-Any replica answers, leader or not, and describes the end of its log, not the committed part. So the
-answer is only a hint where to start looking, never proof.
+Any replica answers, leader or not, and describes its log to the end, also what is not committed. So
+the answer is only a hint which batches to probe first, and proves nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def producers_request(topic: str, partition: int) -> RequestPayload:
 
 
 def producers_answer(response: Any, topic: str, partition: int) -> ProducersAnswer:
-    """Read the answer for that partition; one without it counts as UNKNOWN_SERVER_ERROR."""
+    """Read the answer for a partition; without the partition it counts as UNKNOWN_SERVER_ERROR."""
     for named in response.topics:
         for part in named.partitions:
             if named.name == topic and part.partition_index == partition:

@@ -24,10 +24,10 @@ __all__ = ["MAX_VERSION", "ReadBackAnswer", "read_back_answer", "read_back_reque
 
 API_KEY = 1
 MAX_VERSION: Final = 13
-"""Later versions add nothing that is needed here."""
+"""The highest version in use; later ones add nothing that reading back needs."""
 
 _WITH_TOPIC_IDS: Final = 13
-# About 3,000 batches of the smallest size, the slowest to decode, which take 15 ms.
+# In the worst case a page has about 3,000 batches of the smallest size, which take 15 ms to decode.
 _PAGE_BYTES: Final = 1 << 18
 _INT32: Final = Struct(">i")
 
@@ -80,7 +80,7 @@ def _make(schema: Any, **values: Any) -> Any:
 
 
 def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
-    """Read the page; an answer without the partition counts as UNKNOWN_SERVER_ERROR."""
+    """Read an answer's page; without the partition it counts as UNKNOWN_SERVER_ERROR."""
     throttle = throttle_ms(getattr(response, "throttle_time", 0))
     top = int(getattr(response, "error_code", 0))
     parts = [part for topic in response.responses for part in topic.partitions]
@@ -95,7 +95,7 @@ def read_back_answer(response: Any, partition: int) -> ReadBackAnswer:
 def _page(records: bytes) -> bytes:
     """Cut a page to the size that was asked for.
 
-    A broker sends more only if the first batch alone is larger; that one is kept whole.
+    A broker sends more only if the first batch alone is larger than that; the batch is kept whole.
     """
     first = 12 + _INT32.unpack_from(records, 8)[0] if len(records) >= _PAGE_BYTES else 0
     return records[: max(first, _PAGE_BYTES)]

@@ -5,8 +5,8 @@ in it is escaped and shortened. A session's lifetime (KIP-368) is a plausible nu
 None if the session does not end.
 
 Rejected: SaslHandshake v0, after which brokers older than 1.0 expect bare SASL messages without a
-header; treating an error code as retriable (none of them says that the same credentials will be
-accepted later).
+header; treating an error code as retriable (no code says that the broker will accept the same
+credentials later).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _SHORTEST, _LONGEST = 0.1, 30 * 86400.0
-"""The range of session lifetimes in seconds; a shorter one would keep us authenticating."""
+"""The range of session lifetimes in seconds; a shorter one would mean constant authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SaslAnswer:
     challenge: bytes = field(repr=False)
     """The next message for the mechanism."""
     lifetime: float | None
-    """Seconds until the broker requires a new authentication; None means never."""
+    """The seconds until the broker requires a new authentication; None means never."""
 
 
 def handshake_request(mechanism: str) -> RequestPayload:
@@ -55,7 +55,7 @@ def check_handshake(response: Any, mechanism: str) -> None:
     """Check the answer to `handshake_request`.
 
     Raises:
-        AuthenticationFailedError: the broker does not offer the mechanism, or no SASL at all.
+        AuthenticationFailedError: The broker does not offer the mechanism, or no SASL at all.
     """
     code = int(response.error_code)
     if code == ErrorCode.unsupported_sasl_mechanism:
@@ -80,7 +80,7 @@ def authenticate_answer(response: Any) -> SaslAnswer:
     """Read the answer to `authenticate_request`.
 
     Raises:
-        AuthenticationFailedError: the broker refused; it is a `SaslAuthenticationFailed` if the
+        AuthenticationFailedError: The broker refused; it is a `SaslAuthenticationFailed` if the
             credentials are wrong.
     """
     code = int(response.error_code)

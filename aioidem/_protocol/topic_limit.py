@@ -44,8 +44,8 @@ def topic_limit(response: Any, compression: str) -> int | None:
     """Return the most bytes that a batch may have on the wire.
 
     Args:
-        response: the answer to `topic_limit_request`.
-        compression: the producer's `compression_type`.
+        response: The answer to `topic_limit_request`.
+        compression: The producer's `compression_type`.
 
     Returns:
         The limit; None if the answer does not say, or if the broker will decompress the batch and

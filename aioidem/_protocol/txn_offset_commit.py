@@ -1,8 +1,9 @@
 """TxnOffsetCommit (KIP-98, KIP-447): commit a group's offsets within a transaction.
 
-The version selects the protocol, as with EndTxn: v5 adds the group to the transaction by itself
-(KIP-890), so a client of transactions v1 sends at most v4, after AddOffsetsToTxn. From v3 on the
-request has the consumer's member id and generation; older brokers cannot fence by them.
+The version of the request selects the protocol, as with EndTxn: v5, for transactions v2, also adds
+the group to the transaction (KIP-890). A client of transactions v1 sends at most v4, after
+AddOffsetsToTxn. From v3 on the request has the consumer's member id and generation; brokers without
+v3 cannot refuse the offsets of a consumer that has lost its partitions.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ FIRST_WITH_MEMBERS: Final = 3
 class GroupMember:
     """A consumer group, and the member of it that read the records (KIP-447).
 
-    The defaults are for a consumer that is not a member, because its partitions were assigned by
-    hand.
+    The defaults are for a consumer that is not a member of a group, because the application assigns
+    its partitions.
     """
 
     group_id: str
@@ -64,7 +65,7 @@ class TxnOffset:
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitAnswer:
-    """The ``error_codes`` by (topic, partition), without those that the broker left out."""
+    """The answer: an error code for each (topic, partition) that the broker has named."""
 
     error_codes: Mapping[tuple[str, int], int]
     throttle_ms: int = 0

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- What we speak is one table (`SPOKEN`). What a broker offers is kept per connection and never
-  shared, because the brokers of a cluster differ during an upgrade.
+- The versions that this client speaks are in one table (`SPOKEN`). Those that a broker offers are
+  kept for each connection, because the brokers of a cluster differ during an upgrade.
 - `VersionNegotiation` sends at most one request per version of ApiVersions: each further request
   has a lower version, whatever the answers say.
-- A range that makes no sense (negative, or the lowest above the highest) counts as not offered.
+- An impossible range (negative, or the lowest above the highest) counts as not offered.
 - A peer without a common version of Produce is refused here, before anything is queued for it.
 
 Rejected: remembering versions by address (the broker at an address may be upgraded).
@@ -64,11 +64,11 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.PRODUCE: (3, 14),
         ApiKey.FETCH: (4, 17),
         ApiKey.LIST_OFFSETS: (1, 9),
-        # v4 is the first that can forbid creating a topic, and exists since brokers with Produce
-        # v3.
+        # v4 is the first with which a client can forbid that the topic is created. Every broker
+        # with Produce v3 has it.
         ApiKey.METADATA: (4, 13),
         ApiKey.FIND_COORDINATOR: (0, 6),
-        # After v0 SASL messages are sent without Kafka's header.
+        # After a handshake of v0 the SASL messages would have no Kafka header.
         ApiKey.SASL_HANDSHAKE: (1, 1),
         ApiKey.API_VERSIONS: (0, 4),
         ApiKey.CREATE_TOPICS: (2, 7),
@@ -90,7 +90,7 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 """The lowest and the highest version of each API that we speak."""
 
 _TRANSACTIONS: Final = "transaction.version"
-# The first versions with the second part of KIP-890.
+# The requests that are new in the second part of KIP-890, with their first versions.
 _OF_TRANSACTIONS_V2: Final = (
     (ApiKey.PRODUCE, 12),
     (ApiKey.END_TXN, 5),
@@ -101,7 +101,7 @@ _ERROR_CODE: Final = Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class ApiVersionTable:
-    """What the broker at the other end of one connection offers.
+    """The versions and features that the broker of one connection offers.
 
     ``offered`` has the lowest and highest version by API key, ``features`` the finalized level by
     name, for example of ``transaction.version`` (KIP-584).
@@ -115,7 +115,7 @@ class ApiVersionTable:
         """Read an ApiVersions response of any version.
 
         Raises:
-            IncompatibleBrokerVersion: the broker offers no version of Produce that we speak.
+            IncompatibleBrokerVersion: The broker offers no version of Produce that we speak.
         """
         table = cls(
             MappingProxyType(dict(_ranges(response.api_keys))),
@@ -126,10 +126,10 @@ class ApiVersionTable:
 
     @property
     def transaction_version(self) -> int:
-        """The transaction version to use: 2 is KIP-890's second part, less is older.
+        """The version of the transaction protocol to use: 2 is KIP-890's second part.
 
-        It is the cluster's finalized ``transaction.version``, but 1 at most if this broker lacks
-        one of the requests of v2: a feature belongs to the cluster, and a broker may not be
+        The value is the cluster's finalized ``transaction.version``, but at most 1 if this broker
+        lacks one of the requests of v2: the feature is the cluster's, and this broker may not be
         upgraded yet.
         """
         level = self.features.get(_TRANSACTIONS, 0)
@@ -145,12 +145,12 @@ class ApiVersionTable:
         """Return the highest version of the API that both sides speak.
 
         Args:
-            api_key: the API.
-            at_least: the lowest version wanted.
-            at_most: the highest version wanted.
+            api_key: The API.
+            at_least: The lowest version wanted.
+            at_most: The highest version wanted.
 
         Raises:
-            IncompatibleBrokerVersion: there is none.
+            IncompatibleBrokerVersion: There is no such version.
         """
         lowest, highest = self._common(api_key)
         if at_most is not None:
@@ -176,9 +176,10 @@ class ApiVersionTable:
 
 
 class VersionNegotiation:
-    """The exchange of ApiVersions that every connection begins with; no IO.
+    """The exchange of ApiVersions with which every connection begins, without IO.
 
-    Send `request` and pass what comes back to `answer`; repeat while that returns None.
+    The caller sends `request` and passes the response to `answer`, and repeats this as long as
+    `answer` returns None.
     """
 
     __slots__ = ("_client_id", "_software", "_version")
@@ -205,12 +206,12 @@ class VersionNegotiation:
         return encode_request(entity, correlation_id=correlation_id, client_id=self._client_id)
 
     def answer(self, frame: bytes) -> ApiVersionTable | None:
-        """Take the answer; None means that `request` must be sent again, with an older version.
+        """Return the table in a response, or None if `request` must be sent in an older version.
 
         Raises:
-            IncompatibleBrokerVersion: there is no version left to try.
-            BrokerResponseError: the broker answered with another error.
-            ProtocolError: the answer is malformed.
+            IncompatibleBrokerVersion: There is no version left to try.
+            BrokerResponseError: The broker answered with another error.
+            ProtocolError: The answer is malformed.
         """
         error = _peek_error(frame)
         # A broker that does not know the version of the request answers in v0 (KIP-511).

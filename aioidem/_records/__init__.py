@@ -1,8 +1,8 @@
-"""Record batches of magic 2: build, renumber, read, compress, estimate their size.
+"""Record batches of magic 2: build, renumber, read and compress them, and estimate their size.
 
-Nothing here opens a socket, reads a clock or needs an event loop. `_select` takes the hot loops
-from compiled modules where these are installed, else from the pure Python ones; ``IMPLEMENTATION``
-says which. All names for other packages are exported here; the modules behind them may change.
+Nothing here opens a socket, reads a clock or needs an event loop. `_select` imports the hot loops
+from compiled modules if these are installed, else from the pure Python ones; ``IMPLEMENTATION``
+says which. Other packages import the names below; the modules behind them may change.
 """
 
 from __future__ import annotations

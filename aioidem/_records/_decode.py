@@ -1,8 +1,9 @@
 """The reader's hot loop: decode the record section of a batch (magic 2) into records.
 
-The module imports nothing of its package, for the same reason as `_encode`. Its input is untrusted:
-anything wrong ends in ValueError or IndexError, which the caller turns into ProtocolError, and
-nothing is allocated for a length or a count before the bytes it announces are known to be there.
+The module imports nothing of its package, so that mypyc or Cython can compile it unchanged. Its
+input is untrusted: malformed data raises ValueError or IndexError, which the caller turns into
+ProtocolError. Nothing is allocated for a length or a count before that was compared with the bytes
+that are there.
 
 Invariants: every record ends exactly where its length says. Offset deltas rise and do not exceed
 the batch's last one. Varints of one and two bytes are decoded inline, because a call costs a
@@ -40,9 +41,10 @@ _new_record = tuple.__new__
 
 
 def _number(data: bytes, start: int, limit: int) -> tuple[int, int]:
-    """Read a varint of at most ``limit`` bytes (5 or 10), before zigzag.
+    """Read a varint of at most ``limit`` bytes (5 or 10), without undoing zigzag.
 
-    Return the number and the position after it.
+    Returns:
+        The number, and the position after it.
     """
     number = 0
     shift = 0
@@ -96,17 +98,17 @@ def iter_records(
     """Yield the ``count`` records of ``data``, which must end with the last of them.
 
     Args:
-        data: the record section, decompressed.
-        count: the number of records that the batch's header announces.
-        base_offset: the batch's base offset.
-        last_offset_delta: the batch's last offset delta.
-        first_timestamp: the batch's first timestamp in ms.
-        append_timestamp: replaces every record's own timestamp, if the topic uses append times.
-        max_items: the limit on records and headers together.
+        data: The record section, decompressed.
+        count: The number of records that the batch's header announces.
+        base_offset: The batch's base offset.
+        last_offset_delta: The batch's last offset delta.
+        first_timestamp: The batch's first timestamp in ms.
+        append_timestamp: Replaces every record's own timestamp, if the topic uses append times.
+        max_items: The limit on records and headers together.
 
     Raises:
-        ValueError: a record is malformed; raised when it is reached.
-        IndexError: the data ends early; raised when the end is reached.
+        ValueError: A record is malformed; the error comes in place of that record.
+        IndexError: The data ends early; the error comes after the last whole record.
     """
     total = len(data)
     if count < 0 or count * MIN_RECORD_SIZE > total or count > max_items:
@@ -165,8 +167,8 @@ def iter_records(
             pos += 2
         else:
             number, pos = _number(data, pos, 5)
-        # A key or value that runs past the end comes out short, which the check of the record's end
-        # detects.
+        # Slicing a key or value that runs past the end gives fewer bytes; the check of the record's
+        # end below then fails.
         if number & 1 == 0:
             start = pos
             pos += number >> 1

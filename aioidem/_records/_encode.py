@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-# The most bytes beside key, value and headers: length 5, attributes 1, timestamp 10, offset 5.
+# The most bytes of a record besides key, value and headers: length 5, attributes 1, timestamp
+# delta 10, offset delta 5.
 MAX_RECORD_OVERHEAD = 21
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -28,7 +29,7 @@ _TABLE_SIZE = 4096
 
 
 class NewRecord(Protocol):
-    """What the encoder reads from a record; ``timestamp_ms`` is in milliseconds since the epoch."""
+    """The attributes of a record that the encoder reads; times are milliseconds since the epoch."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -57,7 +58,7 @@ def unsigned_varint(number: int) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Encode a number as zigzag varint or varlong; OverflowError beyond 64 bits signed."""
+    """Encode a number as zigzag varint; raise OverflowError if it does not fit 64 bits signed."""
     if not _INT64_MIN <= number <= _INT64_MAX:
         raise OverflowError(f"{number} does not fit 64 bits")
     return unsigned_varint(number << 1 if number >= 0 else ~number << 1 | 1)
@@ -71,8 +72,7 @@ def varint_size(number: int) -> int:
 
 _NULL = varint(-1)
 _NO_HEADERS = varint(0)
-# Indexed by number: varint(n), the same with a null key after it, and the same with a record's
-# attributes before it.
+# Indexed by n: varint(n); varint(n) and a null key after it; attributes 0 and varint(n) after them.
 _VARINT: list[bytes] = [unsigned_varint(number << 1) for number in range(_TABLE_SIZE)]
 _OFFSET_NULL_KEY: list[bytes] = [offset + _NULL for offset in _VARINT]
 _ATTRIBUTES_TIME: list[bytes] = [b"\x00" + delta for delta in _VARINT]
@@ -118,7 +118,7 @@ def encode_records(records: Iterable[NewRecord]) -> tuple[bytes, int, int, int]:
         headers = record.headers
         timestamp = record.timestamp_ms
 
-        # Records come in runs with the same timestamp, whose common bytes are made once.
+        # Successive records often have the same timestamp: its bytes are made once.
         if timestamp != previous or offset == 0:
             if offset == 0:
                 first = maximum = timestamp
@@ -191,7 +191,7 @@ def payload_size(
 ) -> int:
     """Return the encoded size of key, value and headers, wherever the record is in a batch.
 
-    TypeError, ValueError or AttributeError is raised if their types or values are wrong.
+    Arguments with wrong types or values raise TypeError, ValueError or AttributeError.
     """
     if not (key is None or isinstance(key, bytes)) or not (
         value is None or isinstance(value, bytes)

@@ -1,7 +1,7 @@
-"""Take the hot loops from compiled modules where these are installed, else from pure Python.
+"""Import the hot loops from compiled modules if these are installed, else from pure Python.
 
 ``AIOIDEM_NO_EXTENSIONS=1`` selects pure Python, for comparison and debugging. Both have the same
-functions, so callers need not know which one runs; `IMPLEMENTATION` tells.
+functions, so callers need not know which one runs; `IMPLEMENTATION` is "compiled" or "pure".
 
 Rejected: choosing per call (a branch in the hot path); replacing entries of ``sys.modules`` (breaks
 pickles and type checkers).

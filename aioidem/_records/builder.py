@@ -1,12 +1,12 @@
-"""Build record batches, and change the fields of a built one that may change.
+"""Build record batches, and change those fields of a built batch that may change.
 
 Invariants: the same arguments give the same bytes, so a retry is byte-identical. A batch's records
 never depend on its producer id, epoch and sequence: ``restamp(build_batch(x, id1), id2) ==
 build_batch(x, id2)``. The batch has the requested codec.
 
 Rejected: an incremental builder with ``append`` (the engine keeps records as objects until it seals
-a batch, because late sealing, splitting and renumbering need them); batches as mutable buffers (one
-could be changed while it is being written).
+a batch, because late sealing, splitting and renumbering need them); batches as mutable buffers (a
+batch could be changed while it is being written).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BuiltBatch:
 
     @property
     def compression_ratio(self) -> float:
-        """Compressed over uncompressed size of the records alone, for the estimator."""
+        """The records' compressed size divided by their uncompressed size, for the estimator."""
         records = self.uncompressed_size - layout.BATCH_OVERHEAD
         return (len(self.data) - layout.BATCH_OVERHEAD) / records
 
@@ -50,7 +50,7 @@ def record_size_bound(
     """Return the most bytes that this record can take, uncompressed and without the batch's header.
 
     Raises:
-        RecordError: key, value or headers have wrong types, or a header key cannot be encoded in
+        RecordError: Key, value or headers have wrong types, or a header key cannot be encoded in
             UTF-8.
     """
     try:
@@ -74,21 +74,21 @@ def build_batch(
     """Build a batch of these records, with base offset 0 and no leader epoch.
 
     Args:
-        records: at least one.
-        codec: the compression.
-        level: the compression level; None is the codec's default.
-        producer_id: the producer's id, or -1.
-        producer_epoch: its epoch, or -1.
-        base_sequence: the sequence of the first record, or -1.
-        transactional: whether the batch belongs to a transaction.
-        control: whether it holds control records.
-        log_append_time_ms: the broker's append time, for a batch as a broker stores it.
+        records: The records, at least one.
+        codec: The compression.
+        level: The compression level; None is the codec's default.
+        producer_id: The producer's id, or -1.
+        producer_epoch: The producer's epoch, or -1.
+        base_sequence: The sequence of the first record, or -1.
+        transactional: Whether the batch belongs to a transaction.
+        control: Whether the batch has control records.
+        log_append_time_ms: The broker's append time, for a batch as a broker stores it.
 
     Raises:
-        RecordError: there is no record, or one cannot be encoded.
-        UnsupportedCodecError: the codec's library is not installed.
-        ConfigError: the codec does not have this level.
-        InternalError: the identity or the append time does not fit its field.
+        RecordError: There is no record, or a record cannot be encoded.
+        UnsupportedCodecError: The codec's library is not installed.
+        ConfigError: The codec does not have this level.
+        InternalError: The identity or the append time does not fit its field.
     """
     try:
         plain, count, first, maximum = encode_records(records)
@@ -152,12 +152,12 @@ def assign_offsets(
 ) -> bytes:
     """Return a batch as a broker appends it: with offset, leader epoch and possibly an append time.
 
-    Of these the CRC covers only the append time. Without one the CRC is kept, right or wrong, so
-    check it before.
+    The CRC covers the append time, but neither offset nor leader epoch. So without an append time
+    the CRC of the given batch is kept, even if it is wrong: check it before.
 
     Raises:
         ProtocolError: ``data`` is not exactly one batch of magic 2.
-        InternalError: a number does not fit its field.
+        InternalError: A number does not fit its field.
     """
     if len(data) < layout.BATCH_OVERHEAD or data[layout.MAGIC_AT] != layout.MAGIC:
         raise ProtocolError("not a record batch of magic 2")

@@ -6,9 +6,9 @@
   linked ones.
 - zstd: RFC 8878 (KIP-110).
 
-Invariants: `decompress` never returns or holds more than its limit plus one block, and anything
-wrong with the bytes ends in `ProtocolError`. The libraries are imported on first use, so a missing
-one affects nobody who does not use it.
+Invariants: `decompress` never returns or holds more than its limit plus one block, and malformed
+bytes raise `ProtocolError`. A codec's library is imported when the codec is first used, so other
+codecs work if it is missing.
 
 Rejected: several gzip members or frames in one batch (no Kafka client writes them, and any number
 of empty ones would cost time without limit); trusting a header's announcement of the size (it would
@@ -27,13 +27,14 @@ from typing import Final
 
 from aioidem.errors import ConfigError, ProtocolError, UnsupportedCodecError
 
-# Java reads a batch of any size. 64 MiB is 64 times the default limit of a broker.
+# Java reads a batch of any size. 64 MiB is 64 times the largest batch that a broker accepts by
+# default.
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK: Final = 32 * 1024
-# The default of zstd's own decoder; level 22 uses all of it.
+# The largest window that zstd's own decoder accepts by default; level 22 uses all of it.
 _ZSTD_MAX_WINDOW: Final = 1 << 27
 
 
@@ -48,7 +49,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def from_name(cls, name: str) -> Codec:
-        """Return the codec for a value of ``compression.type``; ConfigError if it is none."""
+        """Return the codec for a value of ``compression.type``, or raise ConfigError."""
         for codec in cls:
             if codec.name.lower() == name:
                 return codec
@@ -56,8 +57,7 @@ class Codec(enum.IntEnum):
         raise ConfigError(f"compression_type={name!r}: must be one of {names}")
 
 
-# KIP-390: compression.gzip.level (-1 is its default), compression.lz4.level,
-# compression.zstd.level.
+# The legal levels of each codec (KIP-390); -1 is gzip's default.
 LEVELS: Final[Mapping[Codec, Sequence[int]]] = MappingProxyType(
     {
         Codec.GZIP: (-1, *range(1, 10)),
@@ -76,7 +76,7 @@ _LIBRARIES: Final[Mapping[Codec, tuple[str, str]]] = MappingProxyType(
 
 
 def require(codec: Codec) -> None:
-    """Raise UnsupportedCodecError, naming what to install, if the codec's library is missing."""
+    """Raise UnsupportedCodecError, which says what to install, if a codec's library is missing."""
     if codec in _LIBRARIES:
         _library(codec)
 
@@ -95,13 +95,13 @@ def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
     """Compress ``data``.
 
     Args:
-        codec: the codec.
-        data: the bytes.
-        level: the level, ignored by codecs that have none; None is the codec's default, as in Java.
+        codec: The codec.
+        data: The bytes.
+        level: The level, ignored by codecs that have none; None is the codec's default, as in Java.
 
     Raises:
-        UnsupportedCodecError: the library is not installed.
-        ConfigError: the level is not in `LEVELS`.
+        UnsupportedCodecError: The library is not installed.
+        ConfigError: The level is not in `LEVELS`.
     """
     if level is not None and codec in LEVELS and level not in LEVELS[codec]:
         allowed = (
@@ -116,7 +116,7 @@ def _no_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
 
 
 def _gzip_compress(data: bytes, level: int | None) -> bytes:
-    # gzip.compress may write the time of day, but a retry must be byte-identical.
+    # gzip.compress may put the current time into the header, but a retry must be byte-identical.
     deflater = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
     return deflater.compress(data) + deflater.flush()
 
@@ -132,8 +132,8 @@ def _snappy_compress(data: bytes, level: int | None) -> bytes:  # noqa: ARG001
 
 def _lz4_compress(data: bytes, level: int | None) -> bytes:
     lz4 = _library(Codec.LZ4)
-    # Java's default, which it calls 9, is the fast compressor; the others are levels of the high
-    # one.
+    # Java's default, which Java calls 9, is lz4's fast compressor; a given level selects a level of
+    # the high compressor.
     compressed: bytes = lz4.compress(
         data,
         compression_level=0 if level is None else min(level, 16),
@@ -162,12 +162,12 @@ _COMPRESS: Final[Mapping[Codec, Callable[[bytes, int | None], bytes]]] = Mapping
 
 
 def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Decompress ``data``; with NONE it is returned as it is, whatever its size.
+    """Decompress ``data``; with ``Codec.NONE`` return it unchanged, without applying the limit.
 
     Raises:
-        ProtocolError: the bytes are malformed, end early, are followed by others or decompress to
-            more than ``limit`` bytes.
-        UnsupportedCodecError: the library is not installed.
+        ProtocolError: The bytes are malformed or end early, more bytes follow them, or they
+            decompress to more than ``limit`` bytes.
+        UnsupportedCodecError: The library is not installed.
     """
     if codec is Codec.NONE:
         return data
@@ -227,7 +227,7 @@ def _lz4_decompress(data: bytes, limit: int) -> bytes:
 
 def _zstd_decompress(data: bytes, limit: int) -> bytes:
     zstandard = _library(Codec.ZSTD)
-    # The library allocates the size that the frame announces, so that is checked first.
+    # The library allocates the size that the frame announces, so that size is checked first.
     if zstandard.frame_content_size(data) > limit:
         raise ProtocolError(f"a batch's zstd data claims more than {limit} bytes")
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)

@@ -1,11 +1,11 @@
 """Estimate how well a topic's next batch will compress, as Java's CompressionRatioEstimator does.
 
-The ratio is compressed over uncompressed bytes of a batch's records. The estimate is pessimistic:
-it falls slowly and rises at once, because a batch that turns out too large costs a round trip and a
-split.
+The ratio is the compressed size of a batch's records divided by their uncompressed size. The
+estimate is pessimistic: it falls slowly and rises at once, because a batch that turns out too large
+costs a round trip and a split.
 
 Invariants: an estimate is above 0 and never below the last observation; topics and codecs are
-independent. There is no clock and no lock, because it is used on one event loop.
+independent. There is no lock, because an estimator is used on one event loop.
 
 Rejected: an exponential average (after one incompressible batch it would take several refusals to
 recover).
@@ -25,7 +25,7 @@ INITIAL_ESTIMATE: Final = 1.0
 
 
 class CompressionRatioEstimator:
-    """The estimated ratio by topic and codec, 1.0 until one was observed."""
+    """The estimated ratio by topic and codec: 1.0 until a ratio was observed."""
 
     __slots__ = ("_estimates",)
 
@@ -37,7 +37,7 @@ class CompressionRatioEstimator:
         return self._estimates.get((topic, codec), INITIAL_ESTIMATE)
 
     def observe(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Learn the ratio of a sealed batch, and return the new estimate.
+        """Adjust the estimate to the ratio of a sealed batch, and return the new estimate.
 
         The estimate falls by at most IMPROVING_STEP, not below ``ratio``. It rises by at least
         DETERIORATE_STEP, and at least to ``ratio``.
@@ -51,7 +51,7 @@ class CompressionRatioEstimator:
         return current
 
     def reset_after_split(self, topic: str, codec: Codec, ratio: float) -> float:
-        """Reset to the ratio of a batch refused as too large, at least 1.0; return that."""
+        """Set the estimate to the ratio of a batch that was too large, at least 1.0; return it."""
         current = max(INITIAL_ESTIMATE, ratio)
         self._estimates[topic, codec] = current
         return current

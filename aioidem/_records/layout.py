@@ -32,11 +32,11 @@ from typing import Final
 MAGIC: Final = 2
 BATCH_OVERHEAD: Final = 61
 
-# The header's part before the bytes that the CRC covers, then its part that the CRC covers.
+# The part of the header that the CRC does not cover, and the part that it covers.
 LEAD: Final = Struct(">qiibI")
 TAIL: Final = Struct(">hiqqqhii")
-# Base offset and batch length, enough to cut a batch out of a stream; the length counts what
-# follows.
+# Base offset and batch length, with which a batch can be cut out of a stream. The length counts the
+# bytes after itself.
 PREAMBLE: Final = Struct(">qi")
 IDENTITY: Final = Struct(">qhi")
 CRC: Final = Struct(">I")

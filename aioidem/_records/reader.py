@@ -1,12 +1,13 @@
 """Read record batches of magic 2 from untrusted bytes.
 
 Invariants: only `ProtocolError` is raised, and `UnsupportedCodecError` for a codec whose library is
-missing. Memory is bounded by the bytes given, ``max_decompressed_bytes`` and ``max_items``. A
+missing. Memory is limited by the size of the data, ``max_decompressed_bytes`` and ``max_items``. A
 header is checked when its batch is cut out of the data, records when they are read. A batch without
 records is legal (compaction leaves such batches, KIP-98), and so are gaps between offsets. The
-caller checks the CRC, because a broker must answer CORRUPT_MESSAGE instead of failing to read.
+caller checks the CRC, because a broker that must answer a wrong one with
+CORRUPT_MESSAGE, and not fail to read the batch.
 
-Rejected: magic 0 and 1 (removed in Kafka 4.0, KIP-896); decoding records eagerly (a broker reads
+Rejected: magic 0 and 1 (removed in Kafka 4.0, KIP-896); decoding records at once (a broker reads
 headers only).
 """
 
@@ -22,8 +23,8 @@ from aioidem._records._select import ReadRecord, iter_records
 from aioidem._records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
 from aioidem.errors import ProtocolError
 
-# The limit on records and headers of one batch: as objects they take far more memory than their 7
-# or 2 bytes on the wire.
+# The most records and headers of one batch. As objects they take far more memory than the 7 or 2
+# bytes that each needs on the wire.
 DEFAULT_MAX_ITEMS: Final = 4_000_000
 _SEQUENCES: Final = 2**31
 
@@ -32,8 +33,8 @@ _SEQUENCES: Final = 2**31
 class RecordBatch:
     """A batch whose header is decoded at once and whose records are decoded on demand.
 
-    It is immutable, and batches are equal if their bytes are. Times are milliseconds since the
-    epoch. ``batch_length`` does not count itself and the base offset, as on the wire.
+    A batch is immutable, and batches are equal if their bytes are. Times are milliseconds since the
+    epoch. ``batch_length`` counts neither itself nor the base offset, as on the wire.
     """
 
     __slots__ = (
@@ -77,7 +78,7 @@ class RecordBatch:
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
         max_items: int = DEFAULT_MAX_ITEMS,
     ) -> None:
-        """Decode the header of exactly one batch; ProtocolError if it is malformed."""
+        """Decode the header of exactly one batch, or raise ProtocolError."""
         size = len(raw)
         if size < layout.BATCH_OVERHEAD:
             raise ProtocolError(f"a batch of {size} bytes has no room for its header")
@@ -150,8 +151,9 @@ class RecordBatch:
         """Yield the records, keeping only the decompressed batch in memory.
 
         Raises:
-            ProtocolError: the data is malformed or exceeds a limit; raised when that is reached.
-            UnsupportedCodecError: the codec's library is not installed.
+            ProtocolError: The data is malformed or exceeds a limit; the error comes after the good
+                records.
+            UnsupportedCodecError: The codec's library is not installed.
         """
         body = self.raw[layout.BATCH_OVERHEAD :]
         if self.count or body:
@@ -170,7 +172,7 @@ class RecordBatch:
             raise ProtocolError(f"a batch's records are malformed: {error}") from error
 
     def records(self) -> list[ReadRecord]:
-        """Return all records; it raises what `iter_records` raises."""
+        """Return all records, or raise what `iter_records` raises."""
         return list(self.iter_records())
 
     def __eq__(self, other: object) -> bool:
@@ -197,13 +199,14 @@ def read_batches(
     """Cut ``data`` into its batches.
 
     Args:
-        data: whole batches, one after the other.
-        partial: ignore a last batch that is cut short, as at the end of a Fetch response (KIP-74).
-        max_decompressed_bytes: the limit on a batch's records after decompression.
-        max_items: the limit on a batch's records and headers together.
+        data: Whole batches, one after the other.
+        partial: Whether to ignore a last batch that is cut short, as at the end of a Fetch response
+            (KIP-74).
+        max_decompressed_bytes: The limit on a batch's records after decompression.
+        max_items: The limit on a batch's records and headers together.
 
     Raises:
-        ProtocolError: a batch's header is malformed, or, unless `partial`, the last one is cut
+        ProtocolError: A batch's header is malformed, or, unless `partial`, the last one is cut
             short.
     """
     batches: list[RecordBatch] = []

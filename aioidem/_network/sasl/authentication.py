@@ -1,17 +1,17 @@
-"""Authenticate one connection, and know when to do it again (KIP-368).
+"""Authenticate one connection, and decide when its session must be renewed (KIP-368).
 
-The connection does the IO: `run` is given a function that sends one frame and returns the answer to
-it. That works on a new connection and on one whose other requests were paused.
+The connection does the IO: `run` receives a function that sends one frame and returns the answer.
+This works on a new connection and on one whose other requests were paused.
 
 Invariants: the exchange has at most ten rounds. A session is renewed on the same connection before
-it ends, and only for the same principal; brokers refuse another one, and its records belong on a
-new connection. No message is kept in a local variable while something else may fail. Whatever a
-mechanism raises ends this exchange and nothing else.
+it ends, and only for the same principal: brokers refuse another one, which therefore needs a new
+connection. No message is kept in a local variable while something else may fail. An exception of a
+mechanism ends this exchange and nothing else.
 
 Renewal is lazy, as in Java's client: it happens before the next request, once 85 to 95 % of the
 session's lifetime have passed. The exact share is random, so that a thousand producers do not renew
-at the same moment. An idle connection asks for no tokens. A broker refuses a renewal less than a
-second after the last one, so none is started before.
+at the same moment. An idle connection fetches no tokens. A broker refuses a renewal less than a
+second after the last authentication, so a renewal waits for that long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Ask", "Authentication"]
 T = TypeVar("T")
 
 Ask = Callable[[int, Secret[bytes]], Awaitable[bytes]]
-"""Send a frame, which has this correlation id, and return the answer to it."""
+"""A function that sends a frame, which has this correlation id, and returns the answer."""
 
 _MAX_ROUNDS: Final = 10
 _EARLIEST, _LATEST = 0.85, 0.95
@@ -60,14 +60,14 @@ class Authentication:
     """The authentication of one connection.
 
     Args:
-        client: makes the mechanism for each exchange.
-        host: the broker's host, as the cluster advertises it.
-        client_id: the client id in each request's header, or None.
-        versions: the API versions that the broker offers.
-        new_correlation_id: returns an unused correlation id of the connection.
+        client: Makes the mechanism for each exchange.
+        host: The broker's host, as the cluster advertises it.
+        client_id: The client id in each request's header, or None.
+        versions: The API versions that the broker offers.
+        new_correlation_id: Returns an unused correlation id of the connection.
 
     Raises:
-        IncompatibleBrokerVersion: the broker is too old for SASL inside Kafka's frames.
+        IncompatibleBrokerVersion: The broker is too old for SASL inside Kafka's frames.
     """
 
     __slots__ = (
@@ -108,13 +108,13 @@ class Authentication:
         """Authenticate.
 
         Args:
-            ask: sends a frame on the connection and returns the answer.
+            ask: Sends a frame on the connection and returns the answer.
 
         Raises:
-            AuthenticationFailedError: one side does not accept the other.
-            KafkaConnectionError: credentials cannot be fetched, or they now name another principal,
+            AuthenticationFailedError: The broker rejects the client, or the client the broker.
+            KafkaConnectionError: Credentials cannot be fetched, or they now name another principal,
                 which needs a new connection.
-            ProtocolError: an answer is malformed.
+            ProtocolError: An answer is malformed.
         """
         name = self._client.name
         mechanism = await _typed(name, lambda: self._client.mechanism(self._host))
@@ -150,7 +150,8 @@ class Authentication:
         raise AuthenticationFailedError(f"{mechanism.name}: no end after {_MAX_ROUNDS} rounds")
 
     def _expect_end(self, sent_at: float, lifetime: float | None) -> None:
-        # The broker counts from when it received our last message, which is no sooner than this.
+        # The broker measures the lifetime from the arrival of our last message, which is not before
+        # `sent_at`.
         part = _RANDOM.uniform(_EARLIEST, _LATEST)
         self._renew_at = None if lifetime is None else sent_at + lifetime * part
 
@@ -183,15 +184,16 @@ async def _call(mechanism: Mechanism, step: Callable[[], T]) -> T:
 async def _perform(mechanism: Mechanism, step: Callable[[], T]) -> T:
     if not mechanism.blocking:
         return step()
-    # A cancelled task does not wait for it: the wait could be long, and its result is not needed.
+    # A cancelled task does not wait for the thread: that could take long, and the result is not
+    # needed.
     return await anyio.to_thread.run_sync(step, abandon_on_cancel=True)
 
 
 async def _typed(name: str, step: Callable[[], Awaitable[T]]) -> T:
-    """Await a step that handles credentials, and turn each of its failures into an error of ours.
+    """Await a step that handles credentials, and turn each of its failures into a `KafkaError`.
 
-    Of another library's exception only the class is shown: its text and its frames may contain the
-    credentials, as those of a UnicodeEncodeError do.
+    The message shows only the class of another library's exception, because the exception's text
+    and frames may contain the credentials, as those of a UnicodeEncodeError do.
     """
     try:
         return await step()

@@ -1,13 +1,13 @@
-"""AWS_MSK_IAM: a signed AWS request that the broker executes to find out who signed it.
+"""AWS_MSK_IAM: a signed AWS request, which the broker checks with AWS to learn who signed it.
 
-The request is not sent to AWS by us. botocore makes the signature (SigV4, in the query string) of
-what AWS prescribes: GET on the broker's host name, action ``kafka-cluster:Connect``, valid for 15
-minutes. botocore's session looks up the credentials for each exchange, so roles and instance
-profiles rotate without our help. The lookup may query a metadata service, so this mechanism runs in
-a thread.
+This client sends the request to the broker only. botocore signs (SigV4, in the query string) what
+AWS prescribes: GET on the broker's host name, action ``kafka-cluster:Connect``, valid for 15
+minutes. botocore's session looks up the credentials for each exchange, so the credentials of roles
+and instance profiles may change at any time. The look-up may query a metadata service, so this
+mechanism runs in a thread.
 
 While botocore signs, its log records are dropped: at DEBUG level they contain the session token and
-the signature, and whoever reads both could authenticate with them for 15 minutes.
+the signature, with which a reader of the log could authenticate for 15 minutes.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def region_of(host: str) -> str | None:
 
 
 class AwsMskIam:
-    """One exchange.
+    """One exchange of AWS_MSK_IAM.
 
     Args:
-        host: the broker's host, which is part of what is signed.
-        session: a botocore ``Session``; None makes one, which searches for credentials as usual.
-        region: the cluster's region; None takes it from the host name, else from the session.
-        user_agent: sent along for the broker's logs.
+        host: The broker's host, which is a part of the signed request.
+        session: A botocore ``Session``; None makes one, which searches for credentials as usual.
+        region: The cluster's region; None takes it from the host name, else from the session.
+        user_agent: A name of this client for the broker's logs.
     """
 
     name = "AWS_MSK_IAM"
@@ -94,7 +94,7 @@ class AwsMskIam:
         return str(request.url)
 
     def next(self, challenge: bytes) -> bytes | None:
-        """Check that the broker confirmed, by naming its version and the request's id."""
+        """Check that the broker has accepted the request: its one message must not be empty."""
         if self._answered or not challenge:
             raise AuthenticationFailedError("AWS_MSK_IAM: the broker did not confirm the request")
         self._answered = True
@@ -103,7 +103,7 @@ class AwsMskIam:
 
 @contextmanager
 def _unlogged(name: str) -> Iterator[None]:
-    """Drop the log records that this thread gives to the named logger."""
+    """Drop the named logger's records that this thread writes."""
     this = threading.get_ident()
 
     def from_another_thread(record: logging.LogRecord) -> bool:

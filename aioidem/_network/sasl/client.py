@@ -1,8 +1,9 @@
 """Make the mechanism that the options name, with the credentials that are valid now.
 
-Invariants: credentials are looked up for each exchange, so the newest ones of a callable, or of
-`set_credentials`, are used. If the user's callable fails, that is an authentication failure, not an
-internal error. Its result is wrapped in `Secret` at once.
+Invariants: credentials are looked up for each exchange, so that the newest ones of a callable, or
+of `set_credentials`, are used. An exception of the user's callable becomes an
+AuthenticationFailedError. A password or token that the callable returns is wrapped in `Secret` at
+once.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class SaslClient:
         """Use this user name and password from the next exchange on.
 
         Raises:
-            ConfigError: the mechanism does not use passwords, or one of the two is not a text.
+            ConfigError: The mechanism does not use passwords, the credentials come from a callable,
+                or one of the two arguments is empty or not a text in UTF-8.
         """
         if self.name not in _PASSWORD or self._config.sasl_credentials is not None:
             raise ConfigError(
@@ -65,8 +67,8 @@ class SaslClient:
         """Make the mechanism for one exchange with this broker.
 
         Raises:
-            AuthenticationFailedError: there are no credentials.
-            KafkaConnectionError: the credentials cannot be fetched at the moment.
+            AuthenticationFailedError: There are no credentials.
+            KafkaConnectionError: The credentials cannot be fetched at the moment.
         """
         match self.name:
             case "PLAIN":
@@ -129,7 +131,7 @@ def _usable(given: object) -> bool:
 
 
 def _hidden(given: object) -> Secret[str] | None:
-    """Wrap a text in `Secret` at once; None if it is not a text."""
+    """Return a text wrapped in `Secret`, or None for anything else."""
     return Secret(cast("str", given)) if isinstance(given, str | Secret) else None
 
 

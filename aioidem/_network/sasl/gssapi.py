@@ -1,12 +1,12 @@
-"""GSSAPI (RFC 4752): Kerberos, through the package ``gssapi`` of an extra.
+"""GSSAPI (RFC 4752): Kerberos, through the package ``gssapi``, which an extra installs.
 
-First both sides exchange tokens until the security context is complete. Then the broker sends its
-security layers and a maximum size in a wrapped message. We choose no layer, because TLS protects
-the connection, and no other user name than the ticket's. The credentials are those of the process:
-a ticket cache or a keytab.
+First both sides exchange tokens until the security context is complete. Then the broker sends, in a
+wrapped message, the security layers it offers and a maximum size. This client chooses no layer,
+because TLS protects the connection, and asks for no other user name than the ticket's. The
+credentials are those of the process: a ticket cache or a keytab.
 
-The library may wait for a ticket server, so this mechanism runs in a thread. The text of its errors
-contains no secret, and is shown.
+The library may wait for a ticket server, so this mechanism runs in a thread. The library's error
+messages contain no secret, so they are shown.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SecurityContext(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether both sides have proved who they are."""
+        """Whether the client and the broker have authenticated each other."""
         ...
 
     def step(self, token: bytes | None) -> bytes | None:
-        """Take the other side's token, and return our next one if there is one."""
+        """Process the broker's token, and return this client's next one if there is one."""
         ...
 
     def unwrap(self, message: bytes) -> bytes:
@@ -48,9 +48,9 @@ def kerberos_context(service: str, host: str) -> SecurityContext:
     """Make a security context for ``service@host``, with mutual authentication.
 
     Raises:
-        ImportError: the package, or the Kerberos library it needs, is not installed.
+        ImportError: The package, or the Kerberos library it needs, is not installed.
     """
-    # Imported by name, because type checkers take `import gssapi` for this module.
+    # Imported by its name as text, because type checkers take `import gssapi` for this module.
     gssapi: Any = importlib.import_module("gssapi")
     name = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
     canonical = name.canonicalize(gssapi.MechType.kerberos)
@@ -89,10 +89,10 @@ class _Library:
 
 
 class Gssapi:
-    """One exchange.
+    """One exchange of GSSAPI.
 
     Args:
-        make_context: makes the security context; called in a thread, because it may ask for a
+        make_context: Makes the security context; called in a thread, because it may ask for a
             ticket.
     """
 
@@ -106,7 +106,7 @@ class Gssapi:
         self._over = False
 
     def first(self) -> bytes:
-        """Return our first token."""
+        """Return this client's first token."""
         return self._guarded(self._start)
 
     def _start(self) -> bytes:
@@ -143,8 +143,8 @@ class Gssapi:
             return step()
         except AuthenticationFailedError:
             raise
-        except Exception as error:  # noqa: BLE001 - its classes cannot be named: it may be absent
+        except Exception as error:  # noqa: BLE001 - the library may be absent, so its classes too
             said = printable(str(error))
-        # Raised outside of the except block, so that nothing is chained: the library's frames hold
-        # tickets.
+        # The error is raised outside of the except block, so that it is not chained: the frames of
+        # the library's exception hold tickets.
         raise AuthenticationFailedError(f"GSSAPI: {said}")

@@ -20,7 +20,7 @@ class Mechanism(Protocol):
 
     @property
     def principal(self) -> str | None:
-        """The authenticated user, if that is known here; a session cannot change it (KIP-368)."""
+        """The user name, or None if the client does not know it; a session keeps it (KIP-368)."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class Mechanism(Protocol):
         """Return the first message.
 
         Raises:
-            AuthenticationFailedError: there is none with these credentials.
+            AuthenticationFailedError: The mechanism cannot use these credentials.
         """
         ...
 
@@ -42,6 +42,6 @@ class Mechanism(Protocol):
         None also means that the broker has proved everything that the mechanism requires of it.
 
         Raises:
-            AuthenticationFailedError: the broker's message is wrong, or came out of turn.
+            AuthenticationFailedError: The broker's message is wrong or not expected at this point.
         """
         ...

@@ -1,8 +1,8 @@
 """OAUTHBEARER (RFC 7628, KIP-255): a bearer token, with extensions (KIP-342).
 
 Anyone who reads the token can use it, so the configuration refuses this mechanism without TLS
-unless an option permits it. A broker that refuses a token first sends the reason in JSON, and after
-our answer an error code.
+unless an option permits it. A broker that refuses a token first sends the reason in JSON. The
+client must answer that, and then receives an error code.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 
 
 class OAuthBearer:
-    """One exchange.
+    """One exchange of OAUTHBEARER.
 
     Args:
-        token: the bearer token.
-        extensions: names and values to send with the token (KIP-342).
+        token: The bearer token.
+        extensions: Names and values to send with the token (KIP-342).
 
     Raises:
-        AuthenticationFailedError: the token or an extension has characters that the RFC does not
+        AuthenticationFailedError: The token or an extension has characters that the RFC does not
             allow.
     """
 

@@ -1,20 +1,21 @@
 """Access tokens from an OpenID provider, by the client-credentials grant (RFC 6749, 4.4; KIP-768).
 
 A token is used until a fifth of its lifetime is left, and all connections of a producer share it.
-They also share the request for it: while one task asks, the others wait for its result, be it a
-token or a failure. If the asking task is cancelled, one of the waiting tasks asks again.
+They also share the request for a token: while one task's request is under way, the others wait for
+its result, which is a token or an error. If the requesting task is cancelled, one of the waiting
+tasks sends a new request.
 
-Invariants: at most one request at a time. `timeout` bounds the whole request (connecting, headers
-and body together), however slowly the provider answers. No thread is started, so nothing outlives
-the producer. Client id and secret go to the configured URL only; redirects are not followed. The
-answer's size is bounded. Of the answer only its error code is shown, with the client secret removed
-if the provider repeats it; of the URL nothing after a question mark is shown. A token is returned
-at least once, however short its lifetime.
+Invariants: at most one request is under way at a time. `timeout` limits the whole request
+(connecting, headers and body together), however slowly the provider answers. No thread waits for
+the provider, so none outlives the producer. Client id and secret are sent to the configured URL
+only; redirects are not followed. The answer's size is limited. Error messages show only the error
+code of an answer, without the client secret if the provider repeats it, and of the URL only what
+comes before a question mark. A token is returned at least once, however short its lifetime.
 
 The HTTP client logs the URL and the status line of each request; those log records are dropped.
 
-Rejected: urllib in a thread. Its timeout applies to each socket operation, so an endpoint that
-sends one byte now and then is awaited for ever, and the waiting thread keeps the process alive.
+Rejected: urllib in a thread. Its timeout applies to each socket operation, so the wait for an
+endpoint that sends one byte now and then never ends, and the thread keeps the process alive.
 """
 
 from __future__ import annotations
@@ -69,30 +70,30 @@ class _HttpClient(NamedTuple):
 
 
 class _Request:
-    """A request under way, and its result for the tasks that wait for it."""
+    """A request for a token, and its result for the tasks that wait for it."""
 
     __slots__ = ("ended", "failure", "token")
 
     def __init__(self) -> None:
         self.ended: Signal = new_signal()
-        # Both are None while it is under way, and if the asking task was cancelled.
+        # Both are None while the request is under way, and if the requesting task was cancelled.
         self.token: Secret[str] | None = None
         self.failure: KafkaError | None = None
 
 
 class ClientCredentials:
-    """Fetches and keeps the access token of one producer; belongs to one event loop.
+    """Fetches and keeps the access token of one producer, on one event loop.
 
     Args:
-        url: the provider's token endpoint; the configuration has checked its scheme.
-        client_id: the client's id at the provider.
-        client_secret: the secret that belongs to the client id.
-        scope: the scope to ask for; None leaves that to the provider.
-        timeout: seconds for a whole request, from connecting to the answer's last byte.
-        clock: returns seconds, to measure the age of a token.
+        url: The provider's token endpoint; the configuration has checked its scheme.
+        client_id: The client's id at the provider.
+        client_secret: The secret that belongs to the client id.
+        scope: The scope to ask for; None leaves that to the provider.
+        timeout: Seconds for a whole request, from connecting to the answer's last byte.
+        clock: Returns the time in seconds, to measure a token's age.
 
     Raises:
-        ConfigError: the HTTP client of `aioidem[oauth]` is not installed.
+        ConfigError: The HTTP client of `aioidem[oauth]` is not installed.
     """
 
     def __init__(
@@ -126,8 +127,8 @@ class ClientCredentials:
         """Return a valid token, fetched anew if the last one is near its end.
 
         Raises:
-            AuthenticationFailedError: the provider refuses, or its answer contains no token.
-            KafkaConnectionError: the provider cannot be reached, fails, or takes longer than
+            AuthenticationFailedError: The provider refuses, or its answer contains no token.
+            KafkaConnectionError: The provider cannot be reached, fails, or takes longer than
                 `timeout` seconds.
         """
         while True:
@@ -163,7 +164,7 @@ class ClientCredentials:
     async def _exchange(self) -> _Answer | KafkaError:
         """Post the request and read the answer.
 
-        A failure is returned and not raised, because the frames of a traceback contain the request.
+        An error is returned and not raised, because the frames of a traceback contain the request.
         """
         failure = f"it did not answer in full within {self._timeout:g} s"
         with anyio.move_on_after(self._timeout):
@@ -181,7 +182,7 @@ class ClientCredentials:
         if self._scope:
             form["scope"] = self._scope
         body = bytearray()
-        # Read without decompressing: a short body can decompress to a very long one.
+        # The body is not decompressed, because a short one can decompress to a very long one.
         async with (
             http.module.AsyncClient(verify=http.tls, timeout=None) as client,
             client.stream(
@@ -197,8 +198,7 @@ class ClientCredentials:
                 body += chunk
                 if len(body) > _LONGEST_ANSWER:
                     break
-                # Chunks that have already arrived are read without waiting, so let other tasks run
-                # in between.
+                # Reading chunks that have already arrived does not wait: let other tasks run.
                 await anyio.lowlevel.checkpoint()
             return _Answer(answer.status_code, Secret(bytes(body)))
 
@@ -229,11 +229,11 @@ class ClientCredentials:
 
 
 def _load_http_client() -> _HttpClient:
-    """Import the HTTP client and load the system's CAs: 0.1 s of work, to be run in a thread."""
+    """Import the HTTP client and load the system's CAs: 0.1 s, to be spent in a thread."""
     import httpx2
 
     tls = httpx2.create_ssl_context()
-    # made once here because making the first client imports the transport
+    # Making the first client imports the HTTP transport, so one is made here, in the thread.
     httpx2.AsyncClient(verify=tls)
     return _HttpClient(httpx2, tls)
 

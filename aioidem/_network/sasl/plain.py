@@ -1,7 +1,7 @@
 """PLAIN (RFC 4616): user name and password in clear text.
 
-Anyone who reads the connection's bytes learns them, so the configuration refuses this mechanism
-without TLS unless an option permits it.
+Anyone who reads the connection's bytes learns the password, so the configuration refuses this
+mechanism without TLS unless an option permits it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ __all__ = ["Plain"]
 
 
 class Plain:
-    """One exchange.
+    """One exchange of PLAIN.
 
     Args:
-        username: the user name.
-        password: the password.
+        username: The user name.
+        password: The password.
 
     Raises:
-        AuthenticationFailedError: one of the two is empty, cannot be encoded in UTF-8, or contains
+        AuthenticationFailedError: One of the two is empty, cannot be encoded in UTF-8, or contains
             a NUL, which separates them in the message.
     """
 

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), by the library scramp, with limits of ours.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), by the library scramp, with extra limits.
 
 What scramp checks (version 1.5.0, read and tested): the server's nonce begins with ours, is longer
 and printable; every attribute is present, in order, once; ``m=`` is refused; base64 is strict;
@@ -8,9 +8,9 @@ would compute ten million, which takes many seconds of one core) and messages of
 Success without the server's signature is refused, because `next` returns None only after the
 signature was verified.
 
-Kafka hashes the password's bytes unchanged, whereas RFC 5802 and scramp normalise it first
-(SASLprep). A password that normalisation changes would thus be rejected by every Apache Kafka
-broker; it is refused here, where the reason can be named.
+Kafka hashes the password's bytes unchanged, whereas RFC 5802 and scramp normalise the password
+(SASLprep). So every Apache Kafka broker would reject a password that normalisation changes. Such a
+password is refused here, where the error can give the reason.
 
 Exceptions of scramp are not chained, because their frames hold the password.
 """
@@ -33,26 +33,26 @@ __all__ = ["MAX_ITERATIONS", "Scram"]
 T = TypeVar("T")
 
 MAX_ITERATIONS: Final = 1_000_000
-"""One million iterations take about a second of one core; librdkafka has the same limit."""
+"""The most iterations that a broker may ask for: about a second of one core, as in librdkafka."""
 
 _LONGEST: Final = 4096
 _ITERATIONS: Final = re.compile(r"(?:^|,)i=0*(\d*)")
 
 
 class Scram:
-    """One exchange.
+    """One exchange of SCRAM.
 
     Args:
         name: "SCRAM-SHA-256" or "SCRAM-SHA-512".
-        username: the user name.
-        password: the password.
-        nonce: the client's nonce, for tests; None makes a random one.
+        username: The user name.
+        password: The password.
+        nonce: The client's nonce, for tests; None makes a random one.
 
     Raises:
         AuthenticationFailedError: SCRAM cannot use the user name or the password.
     """
 
-    blocking = True  # a key is derived, with as many iterations as the broker asks for
+    blocking = True  # deriving the key takes as many iterations as the broker asks for
 
     def __init__(
         self, name: str, username: str, password: Secret[str], nonce: str | None = None
@@ -80,7 +80,7 @@ class Scram:
         return message.encode()
 
     def next(self, challenge: bytes) -> bytes | None:
-        """Return the client's proof, then None once the broker has proved itself too."""
+        """Return the client's proof; then None, once the broker's signature was verified."""
         self._turn += 1
         message = self._text(challenge)
         if self._turn == 1:
@@ -113,5 +113,5 @@ class Scram:
         try:
             return step()
         except ScramException as error:
-            reason = printable(str(error))  # it may quote the broker
+            reason = printable(str(error))  # scramp may quote the broker
         raise AuthenticationFailedError(f"{self.name}: {reason}")
