@@ -22,24 +22,22 @@ Rejected
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import BatchHeader, RefusedError, check_crc
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import Entity, from_ms, respond, timestamp_from_ms
+from aioidem._broker.partition import Partition, Replica
 from aioidem._broker.requests import Context, Delayed, Later, Never, Now, ProduceItem, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Identity
 from aioidem._broker.transaction_support import Support, admit
 from aioidem._protocol.produce_v14 import tagged_retained
 from aioidem._records import ReadRecord, read_batches
 from aioidem.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition, Replica
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -90,33 +88,39 @@ class _Outcome:
 class _DelayedProduce(Delayed):
     """A request with acks=all whose batches are appended and not committed yet."""
 
-    __slots__ = ("_broker", "_context", "_outcomes")
+    __slots__ = ("_broker", "_cluster", "_context", "_outcomes")
 
     def __init__(
-        self, broker: Broker, outcomes: list[_Outcome], context: Context, timeout: float
+        self,
+        cluster: Cluster,
+        broker: Broker,
+        outcomes: list[_Outcome],
+        context: Context,
+        timeout: float,
     ) -> None:
         waiting = {id(o.partition): o.partition for o in outcomes if o.partition is not None}
         super().__init__(tuple(waiting.values()), context.now + timeout)
+        self._cluster = cluster
         self._broker = broker
         self._outcomes = outcomes
         self._context = context
 
-    def attempt(self, cluster: ClusterState) -> Entity | None:
+    def attempt(self) -> Entity | None:
         for outcome in self._outcomes:
             _settle(outcome, self._broker)
         if any(o.awaited >= 0 for o in self._outcomes):
             return None
-        return _response(cluster, self._broker, self._outcomes, self._context)
+        return _response(self._cluster, self._broker, self._outcomes, self._context)
 
-    def expire(self, cluster: ClusterState) -> Entity:
+    def expire(self) -> Entity:
         for outcome in self._outcomes:
             if outcome.awaited >= 0:
                 outcome.awaited = -1
                 outcome.code = ErrorCode.request_timed_out
-        return _response(cluster, self._broker, self._outcomes, self._context)
+        return _response(self._cluster, self._broker, self._outcomes, self._context)
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Append what may be appended; answer at once, when it is committed, or (acks=0) never."""
     items = _distinct(context.pending.items)
     spoiled = _spoiled(context.pending.items, request, context.api_version)
@@ -131,8 +135,8 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     if request.acks == 1:
         for outcome in outcomes:
             outcome.awaited = -1
-    parked = _DelayedProduce(broker, outcomes, context, request.timeout.total_seconds())
-    response = parked.attempt(cluster)
+    parked = _DelayedProduce(cluster, broker, outcomes, context, request.timeout.total_seconds())
+    response = parked.attempt()
     return Later(parked) if response is None else Now(response)
 
 
@@ -159,7 +163,7 @@ def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> R
 
 
 def _append(
-    cluster: ClusterState, broker: Broker, item: ProduceItem, request: Entity, context: Context
+    cluster: Cluster, broker: Broker, item: ProduceItem, request: Entity, context: Context
 ) -> _Outcome:
     outcome = _Outcome(item, _find(cluster, item))
     try:
@@ -172,9 +176,7 @@ def _append(
     return outcome
 
 
-def _admitted(
-    cluster: ClusterState, outcome: _Outcome, request: Entity, context: Context
-) -> Partition:
+def _admitted(cluster: Cluster, outcome: _Outcome, request: Entity, context: Context) -> Partition:
     """Return the partition, unless the request must be refused whatever its records are."""
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
@@ -190,7 +192,7 @@ def _admitted(
     raise RefusedError(ErrorCode.unknown_topic_or_partition, "no such topic or partition")
 
 
-def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:
+def _find(cluster: Cluster, item: ProduceItem) -> Partition | None:
     if item.topic_id is not None:
         topic = cluster.topology.topics_by_id.get(item.topic_id)
     else:
@@ -199,7 +201,7 @@ def _find(cluster: ClusterState, item: ProduceItem) -> Partition | None:
 
 
 def _store(
-    cluster: ClusterState,
+    cluster: Cluster,
     partition: Partition,
     broker: Broker,
     item: ProduceItem,
@@ -242,7 +244,7 @@ def _store(
 
 
 def _ask_coordinator(
-    cluster: ClusterState,
+    cluster: Cluster,
     partition: Partition,
     leader: Replica,
     header: BatchHeader,
@@ -388,7 +390,7 @@ def _settle(outcome: _Outcome, broker: Broker) -> None:
 
 
 def _response(
-    cluster: ClusterState, broker: Broker, outcomes: list[_Outcome], context: Context
+    cluster: Cluster, broker: Broker, outcomes: list[_Outcome], context: Context
 ) -> Entity:
     version = context.api_version
     topics: dict[str | UUID | None, dict[str, Any]] = {}

@@ -10,18 +10,16 @@ aborted transactions among them; their records are included (KIP-98).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.batch import StoredBatch
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Partition, Topic
 from aioidem._broker.requests import Context, Delayed, Later, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.batch import StoredBatch
-    from aioidem._broker.partition import Partition, Topic
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -55,11 +53,10 @@ class _Found:
 class _DelayedFetch(Delayed):
     """A request for which there are not enough bytes yet."""
 
-    __slots__ = ("_broker", "_request", "_version")
+    __slots__ = ("_broker", "_cluster", "_request", "_version")
 
-    def __init__(
-        self, cluster: ClusterState, broker: Broker, request: Entity, context: Context
-    ) -> None:
+    def __init__(self, cluster: Cluster, broker: Broker, request: Entity, context: Context) -> None:
+        self._cluster = cluster
         self._broker = broker
         self._request = request
         self._version = context.api_version
@@ -73,8 +70,8 @@ class _DelayedFetch(Delayed):
         deadline = context.now + request.max_wait.total_seconds()
         super().__init__(tuple(watched.values()), deadline)
 
-    def attempt(self, cluster: ClusterState) -> Entity | None:
-        found = self._read(cluster)
+    def attempt(self) -> Entity | None:
+        found = self._read()
         parts = [part for _, parts in found for part in parts]
         size = sum(part.size for part in parts)
         if (
@@ -85,14 +82,14 @@ class _DelayedFetch(Delayed):
             return None
         return self._response(found)
 
-    def expire(self, cluster: ClusterState) -> Entity:
-        return self._response(self._read(cluster))
+    def expire(self) -> Entity:
+        return self._response(self._read())
 
-    def _read(self, cluster: ClusterState) -> list[tuple[Entity, list[_Found]]]:
+    def _read(self) -> list[tuple[Entity, list[_Found]]]:
         taken = 0
         found = []
         for wanted_topic in self._request.topics:
-            topic = _find(cluster, wanted_topic, self._version)
+            topic = _find(self._cluster, wanted_topic, self._version)
             parts = []
             for wanted in wanted_topic.partitions:
                 room = max(0, self._request.max_bytes - taken)
@@ -130,7 +127,7 @@ class _DelayedFetch(Delayed):
         )
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer when there are ``min_bytes``, when there is an error, or after ``max_wait``."""
     if getattr(request, "session_id", 0) != 0:
         return Now(
@@ -147,12 +144,12 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
         )
     parked = _DelayedFetch(cluster, broker, request, context)
     if parked.deadline <= context.now:
-        return Now(parked.expire(cluster))
-    response = parked.attempt(cluster)
+        return Now(parked.expire())
+    response = parked.attempt()
     return Later(parked) if response is None else Now(response)
 
 
-def _find(cluster: ClusterState, wanted: Entity, version: int) -> Topic | None:
+def _find(cluster: Cluster, wanted: Entity, version: int) -> Topic | None:
     if version >= _FIRST_WITH_TOPIC_IDS:
         return cluster.topology.topics_by_id.get(wanted.topic_id)
     return cluster.topics.get(wanted.topic)

@@ -7,19 +7,17 @@ here, so names of positions in it are answered as by a Kafka broker without remo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.batch import StoredBatch
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Partition
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._records import read_batches
-
-if TYPE_CHECKING:
-    from aioidem._broker.batch import StoredBatch
-    from aioidem._broker.partition import Partition
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -41,7 +39,7 @@ _KNOWN_SINCE: Final = {
 }
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer as the leader, from what is committed or (isolation level 1) stable."""
     topics = []
     for wanted_topic in request.topics:

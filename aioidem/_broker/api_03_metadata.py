@@ -6,27 +6,24 @@ KRaft brokers do: the next request finds it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
-from aioidem._broker.partition import NO_LEADER
+from aioidem._broker.partition import NO_LEADER, Partition, Topic
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition, Topic
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 3
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer from the same view on every broker."""
     if request.topics is None or (context.api_version == 0 and not request.topics):
         topics = [_topic(cluster, topic) for topic in cluster.topics.values()]
@@ -67,9 +64,7 @@ def _distinct(topics: tuple[Entity, ...]) -> list[Entity]:
     return list(wanted.values())
 
 
-def _asked(
-    cluster: ClusterState, broker: Broker, wanted: Entity, *, create: bool
-) -> dict[str, Any]:
+def _asked(cluster: Cluster, broker: Broker, wanted: Entity, *, create: bool) -> dict[str, Any]:
     topic_id = getattr(wanted, "topic_id", None)
     if topic_id is not None:
         by_id = cluster.topology.topics_by_id.get(topic_id)
@@ -83,7 +78,7 @@ def _asked(
     return _missing(name, _create(cluster, broker, name, create=create))
 
 
-def _create(cluster: ClusterState, broker: Broker, name: str, *, create: bool) -> ErrorCode:
+def _create(cluster: Cluster, broker: Broker, name: str, *, create: bool) -> ErrorCode:
     try:
         cluster.topology.check_topic_name(name)
         if create and cluster.topology.broker_config(broker, "auto.create.topics.enable") == "true":
@@ -104,7 +99,7 @@ def _missing(name: str | None, code: ErrorCode) -> dict[str, Any]:
     }
 
 
-def _topic(cluster: ClusterState, topic: Topic) -> dict[str, Any]:
+def _topic(cluster: Cluster, topic: Topic) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -115,7 +110,7 @@ def _topic(cluster: ClusterState, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _partition(cluster: ClusterState, partition: Partition) -> dict[str, Any]:
+def _partition(cluster: Cluster, partition: Partition) -> dict[str, Any]:
     led = partition.leader != NO_LEADER
     return {
         "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,

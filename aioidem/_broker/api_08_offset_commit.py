@@ -6,25 +6,23 @@ member must be of the group's generation; its commit counts as a heartbeat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group_coordinator import Committed
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 8
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Store the offsets of known partitions, and refuse unknown partitions one by one."""
     refused = _refused(cluster, broker, request, context.api_version)
     topics = []
@@ -49,7 +47,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
 
 
-def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
+def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) -> ErrorCode:
     code = cluster.topology.coordinator_error(request.group_id, broker)
     if code is not ErrorCode.none:
         return code

@@ -6,17 +6,15 @@ answered UNSTABLE_OFFSET_COMMIT (KIP-447).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group_coordinator import Committed
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -26,7 +24,7 @@ _FIRST_WITH_ERROR: Final = 2
 _NOTHING: Final = Committed(-1, -1, "")
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer each group; a partition without a committed offset has -1, which is no error."""
     stable = getattr(request, "require_stable", False)
     version = context.api_version
@@ -39,7 +37,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _group(
-    cluster: ClusterState, broker: Broker, group: Entity, version: int, *, stable: bool
+    cluster: Cluster, broker: Broker, group: Entity, version: int, *, stable: bool
 ) -> dict[str, Any]:
     code = cluster.topology.coordinator_error(group.group_id, broker)
     offsets = cluster.groups.committed(group.group_id)
@@ -75,7 +73,7 @@ def _refused(wanted: Entity, code: ErrorCode) -> dict[str, Any]:
 
 
 def _topic(
-    cluster: ClusterState,
+    cluster: Cluster,
     group: Entity,
     name: str | None,
     topic_id: Any,

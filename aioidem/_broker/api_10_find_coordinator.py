@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -20,7 +18,7 @@ _FIRST_WITH_KEYS: Final = 4
 _KEY_TYPES: Final = (0, 1)
 
 
-def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer one key up to v3, several from v4 on; groups (0) and transactional ids (1)."""
     key_type = getattr(request, "key_type", 0)
     if context.api_version < _FIRST_WITH_KEYS:
@@ -32,7 +30,7 @@ def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Con
     return Now(respond(_API, context.api_version, values | {"throttle_time": ZERO_MS}))
 
 
-def _coordinator(cluster: ClusterState, key: str, key_type: int) -> dict[str, Any]:
+def _coordinator(cluster: Cluster, key: str, key_type: int) -> dict[str, Any]:
     broker = cluster.coordinator_of(key)
     code = ErrorCode.none
     if key_type not in _KEY_TYPES:

@@ -7,18 +7,16 @@ instance ids (KIP-345). In v9 a leader that came back is told to skip the assign
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group_member import Joining
 from aioidem._broker.requests import Context, Promised, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -28,7 +26,7 @@ _FIRST_WITHOUT_PROTOCOL: Final = 7
 _FIRST_SKIPPING: Final = 9
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer when all have joined; a refusal at once, with the member id of the request."""
     version = context.api_version
     promised = Promised(lambda values: _answer(version, values))

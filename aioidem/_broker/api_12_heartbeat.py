@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 12
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer with the member's error; while the coordinator is loading, with none, as Kafka."""
     code = cluster.topology.group_error(request.group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress:
@@ -29,7 +27,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "error_code": code}))
 
 
-def _refused(cluster: ClusterState, request: Entity) -> ErrorCode:
+def _refused(cluster: Cluster, request: Entity) -> ErrorCode:
     try:
         cluster.rebalances.heartbeat(
             request.group_id,

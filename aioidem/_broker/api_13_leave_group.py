@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -19,7 +17,7 @@ _API: Final = 13
 _FIRST_WITH_MEMBERS: Final = 3
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Remove the members; up to v2 the one member's error is the answer's."""
     version = context.api_version
     leaving: list[tuple[str, str | None]] = (

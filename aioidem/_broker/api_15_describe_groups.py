@@ -5,19 +5,17 @@ A group that does not exist is Dead, which is an error from v6 on (KIP-1043).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.authorized import GROUP_OPERATIONS, NOT_ASKED
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group import Group, GroupState
 from aioidem._broker.group_member import CLIENT_HOST
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -25,7 +23,7 @@ _API: Final = 15
 _FIRST_WITH_NOT_FOUND: Final = 6
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Describe each group."""
     asked = getattr(request, "include_authorized_operations", False)
     groups = [_group(cluster, broker, each, context.api_version) for each in request.groups]
@@ -35,7 +33,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "groups": groups}))
 
 
-def _group(cluster: ClusterState, broker: Broker, name: str, version: int) -> dict[str, Any]:
+def _group(cluster: Cluster, broker: Broker, name: str, version: int) -> dict[str, Any]:
     told: dict[str, Any] = {
         "error_code": cluster.topology.coordinator_error(name, broker),
         "group_id": name,

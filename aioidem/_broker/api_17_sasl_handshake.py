@@ -5,24 +5,22 @@ v0 is not offered: after it, a client sends its SASL messages without request he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
 from aioidem._broker.security import SaslRefusedError
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 17
 
 
-def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer ILLEGAL_SASL_STATE without SASL, UNSUPPORTED_SASL_MECHANISM for other mechanisms."""
     code, session = ErrorCode.none, context.pending.connection.sasl
     try:

@@ -7,16 +7,15 @@ with UNSUPPORTED_VERSION, which is possible for this API only (KIP-511).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
+from aioidem._broker.versions import announced
 
 __all__ = ["handle"]
 
@@ -27,7 +26,7 @@ _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer INVALID_REQUEST for a malformed client software name (v3), else the versions."""
     code, version = ErrorCode.none, context.api_version
     if request is None:
@@ -39,7 +38,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     # With an error only what helps the client to ask again: the versions of this API, or nothing.
     told = [
         each
-        for each in cluster.announced(broker)
+        for each in announced(broker)
         if code is ErrorCode.none or (code is ErrorCode.unsupported_version and each[0] == _API)
     ]
     values: dict[str, Any] = {
@@ -54,7 +53,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, version, values))
 
 
-def _features(cluster: ClusterState) -> dict[str, Any]:
+def _features(cluster: Cluster) -> dict[str, Any]:
     level = cluster.transactions.version
     finalized = {
         "name": _TRANSACTIONS,

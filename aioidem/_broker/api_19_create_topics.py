@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.api_32_describe_configs import topic_configs
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 19
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Create each topic by itself; a name that is given twice fails once."""
     names = [wanted.name for wanted in request.topics]
     topics = [
@@ -39,7 +37,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
 
 
 def _create(
-    cluster: ClusterState, broker: Broker, wanted: Entity, *, validate_only: bool
+    cluster: Cluster, broker: Broker, wanted: Entity, *, validate_only: bool
 ) -> dict[str, Any]:
     if wanted.assignments and (wanted.num_partitions != -1 or wanted.replication_factor != -1):
         raise RefusedError(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Topic
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Topic
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -20,7 +18,7 @@ _API: Final = 20
 _FIRST_WITH_IDS: Final = 6
 
 
-def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
     """Delete each topic by itself; one that is named twice, also by name and id, fails."""
     wanted: list[tuple[str | None, Any]]
     if context.api_version >= _FIRST_WITH_IDS:
@@ -52,7 +50,7 @@ def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Con
     return Now(respond(_API, context.api_version, values))
 
 
-def _find(cluster: ClusterState, name: str | None, topic_id: Any) -> Topic | None:
+def _find(cluster: Cluster, name: str | None, topic_id: Any) -> Topic | None:
     if name is not None:
         return cluster.topics.get(name)
     return cluster.topology.topics_by_id.get(topic_id)

@@ -1,22 +1,20 @@
 """DeleteRecords (v0 to v2): move the start of a partition's log up.
 
 The producer state stays: a broker of KIP-360 does not forget the producers of the deleted records,
-though a restart may (see `ClusterState.start_broker`).
+though a restart may (see `Cluster.start_broker`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Partition
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -24,7 +22,7 @@ _API: Final = 21
 _ALL_COMMITTED: Final = -1
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Serve each partition by itself, and answer without waiting for followers."""
     topics = []
     for wanted_topic in request.topics:

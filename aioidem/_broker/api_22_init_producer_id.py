@@ -6,26 +6,24 @@ an idempotent producer raises its epoch by itself (KIP-360).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Identity
 from aioidem._broker.transaction_support import as_known_to
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 22
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer with a producer id and an epoch, or an error."""
     code, given = ErrorCode.none, Identity(-1, -1)
     try:
@@ -53,7 +51,7 @@ def _claimed(request: Entity) -> Identity | None:
 
 
 def _transactional(
-    cluster: ClusterState, broker: Broker, request: Entity, claimed: Identity | None
+    cluster: Cluster, broker: Broker, request: Entity, claimed: Identity | None
 ) -> Identity:
     name = request.transactional_id
     if not name:

@@ -6,27 +6,25 @@ Versions 4 and up are for brokers among themselves, and are not served.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Partition
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Identity, Target
 from aioidem._broker.transaction_support import as_known_to
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 24
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer with the same code for every partition, unless some do not exist."""
     wanted = {
         (topic.name, index): _find(cluster, topic.name, index)
@@ -57,12 +55,12 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, values))
 
 
-def _find(cluster: ClusterState, name: str, index: int) -> Partition | None:
+def _find(cluster: Cluster, name: str, index: int) -> Partition | None:
     topic = cluster.topics.get(name)
     return None if topic is None else topic.partition(index)
 
 
-def _add(cluster: ClusterState, broker: Broker, request: Entity, targets: set[Target]) -> ErrorCode:
+def _add(cluster: Cluster, broker: Broker, request: Entity, targets: set[Target]) -> ErrorCode:
     name = request.v3_and_below_transactional_id
     if not name:
         return ErrorCode.invalid_request

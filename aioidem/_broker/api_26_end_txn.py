@@ -7,19 +7,17 @@ request gets the same answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Identity
 from aioidem._broker.transaction_support import as_known_to
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -27,7 +25,7 @@ _API: Final = 26
 _FIRST_RAISING: Final = 5
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer once the outcome is decided; the markers are written later."""
     version = context.api_version
     code, given = ErrorCode.none, Identity(-1, -1)
@@ -44,7 +42,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, version, values))
 
 
-def _end(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> Identity:
+def _end(cluster: Cluster, broker: Broker, request: Entity, version: int) -> Identity:
     name = request.transactional_id
     if not name:
         raise RefusedError(ErrorCode.invalid_request, "empty transactional id")

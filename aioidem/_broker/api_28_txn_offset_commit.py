@@ -7,20 +7,18 @@ of either check fails all partitions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group_coordinator import Committed
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Identity
 from aioidem._broker.transaction_support import Support, admit
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -29,7 +27,7 @@ _FIRST_ABORTABLE: Final = 4
 _FIRST_TOLD_OF_LOADING: Final = 2
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Store the offsets as pending, until the transaction's marker."""
     known = {
         (topic.name, part.partition_index): part
@@ -61,12 +59,12 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "topics": topics}))
 
 
-def _exists(cluster: ClusterState, name: str, index: int) -> bool:
+def _exists(cluster: Cluster, name: str, index: int) -> bool:
     topic = cluster.topics.get(name)
     return topic is not None and topic.partition(index) is not None
 
 
-def _refused(cluster: ClusterState, broker: Broker, request: Entity, version: int) -> ErrorCode:
+def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) -> ErrorCode:
     group_id = request.group_id
     code = cluster.topology.coordinator_error(group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress and version < _FIRST_TOLD_OF_LOADING:

@@ -7,11 +7,12 @@ has set them: this is how a client tells the two apart.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.configs import (
     BROKER_CONFIGS,
     RANGE_CONFIGS,
@@ -21,12 +22,9 @@ from aioidem._broker.configs import (
     known_to,
 )
 from aioidem._broker.entities import ZERO_MS, Entity, respond
+from aioidem._broker.partition import Topic
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Topic
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["RESOURCE_BROKER", "RESOURCE_TOPIC", "broker_named", "handle", "topic_configs"]
 
@@ -39,7 +37,7 @@ _FROM_CLUSTER: Final = 3
 _FROM_DEFAULT: Final = 5
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Describe each resource by itself."""
     results = []
     for wanted in request.resources:
@@ -65,7 +63,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "results": results}))
 
 
-def _describe(cluster: ClusterState, broker: Broker, wanted: Entity) -> list[dict[str, Any]]:
+def _describe(cluster: Cluster, broker: Broker, wanted: Entity) -> list[dict[str, Any]]:
     # Null or an empty list of keys means all keys.
     keys = wanted.configuration_keys or None
     if wanted.resource_type == RESOURCE_TOPIC:
@@ -97,7 +95,7 @@ def broker_named(asked: Broker, name: str) -> Broker | None:
 
 
 def topic_configs(
-    cluster: ClusterState, broker: Broker, topic: Topic, keys: Collection[str] | None
+    cluster: Cluster, broker: Broker, topic: Topic, keys: Collection[str] | None
 ) -> list[dict[str, Any]]:
     """Return a topic's configs as this broker describes them; ``keys`` None: all of them."""
     described = []
@@ -113,7 +111,7 @@ def topic_configs(
 
 
 def _broker_configs(
-    cluster: ClusterState, asked: Broker, broker: Broker | None, keys: Collection[str] | None
+    cluster: Cluster, asked: Broker, broker: Broker | None, keys: Collection[str] | None
 ) -> list[dict[str, Any]]:
     described = []
     for definition in BROKER_CONFIGS.values():
@@ -141,7 +139,7 @@ def _left_out(name: str, keys: Collection[str] | None) -> bool:
 
 
 def _levels(
-    cluster: ClusterState, broker: Broker | None, name: str | None
+    cluster: Cluster, broker: Broker | None, name: str | None
 ) -> list[tuple[str, str, int]]:
     if name is None:
         return []

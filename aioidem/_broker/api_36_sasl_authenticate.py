@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import Entity, from_ms, respond
 from aioidem._broker.requests import Context, Now, Reply
 from aioidem._broker.security import SaslRefusedError
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 36
 
 
-def handle(_cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(_cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
     """Answer SASL_AUTHENTICATION_FAILED and close the connection if the mechanism refuses."""
     code, text, answer, lifetime = ErrorCode.none, None, b"", 0.0
     session = context.pending.connection.sasl

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.api_32_describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC, broker_named
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.configs import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -18,10 +19,7 @@ from aioidem._broker.configs import (
 )
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -32,7 +30,7 @@ _APPEND: Final = 2
 _SUBTRACT: Final = 3
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Alter each resource by itself, all of its configs or none."""
     responses = []
     for wanted in request.resources:
@@ -55,7 +53,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, values))
 
 
-def _alter(cluster: ClusterState, asked: Broker, wanted: Entity, *, validate_only: bool) -> None:
+def _alter(cluster: Cluster, asked: Broker, wanted: Entity, *, validate_only: bool) -> None:
     names = [change.name for change in wanted.configs]
     if len(set(names)) != len(names):
         raise RefusedError(ErrorCode.invalid_request, "Error due to duplicate config keys")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.group import Group
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
 _API: Final = 47
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """Delete offsets per partition; if the group is refused, the answer has only its error."""
     code = cluster.topology.group_error(request.group_id, broker)
     topics = []
@@ -49,7 +47,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, answer))
 
 
-def _forgotten(cluster: ClusterState, group: Group, name: str, index: int) -> ErrorCode:
+def _forgotten(cluster: Cluster, group: Group, name: str, index: int) -> ErrorCode:
     topic = cluster.topics.get(name)
     if topic is None or topic.partition(index) is None:
         return ErrorCode.unknown_topic_or_partition

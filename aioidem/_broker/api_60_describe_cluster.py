@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -20,7 +18,7 @@ _API: Final = 60
 _ENDPOINT_BROKERS: Final = 1
 
 
-def handle(cluster: ClusterState, _broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
     """Describe the brokers; controllers cannot be described here."""
     asked_for = getattr(request, "endpoint_type", _ENDPOINT_BROKERS)
     code, message = ErrorCode.none, None

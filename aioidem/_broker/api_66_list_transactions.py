@@ -6,17 +6,15 @@ v1 adds the filter by age, v2 the filter by name.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.entities import ZERO_MS, Entity, respond
 from aioidem._broker.requests import Context, Now, Reply
+from aioidem._broker.topology import Broker
 from aioidem._broker.transaction import Transaction, TransactionState
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["handle"]
 
@@ -27,7 +25,7 @@ _STATES: Final = frozenset(
 )
 
 
-def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Context) -> Reply:
+def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
     """List the ids; COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
     unknown = [each for each in request.state_filters if each not in _STATES]
     code, listed = ErrorCode.none, []
@@ -47,7 +45,7 @@ def handle(cluster: ClusterState, broker: Broker, request: Entity, context: Cont
     return Now(respond(_API, context.api_version, values))
 
 
-def _listed(cluster: ClusterState, broker: Broker, request: Entity) -> list[dict[str, Any]]:
+def _listed(cluster: Cluster, broker: Broker, request: Entity) -> list[dict[str, Any]]:
     pattern = getattr(request, "transactional_id_pattern", None)
     name = re.compile(pattern) if pattern else None
     longer_than = getattr(request, "duration_filter", -1)
@@ -73,7 +71,7 @@ def _listed(cluster: ClusterState, broker: Broker, request: Entity) -> list[dict
     ]
 
 
-def _loading(cluster: ClusterState, broker: Broker) -> bool:
+def _loading(cluster: Cluster, broker: Broker) -> bool:
     return any(
         fault is ErrorCode.coordinator_load_in_progress and cluster.coordinator_of(key) is broker
         for key, fault in cluster.coordinator_faults.items()

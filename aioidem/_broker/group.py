@@ -15,17 +15,15 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
 from aioidem._broker.group_member import Joining, Member
 from aioidem._broker.group_offsets import GroupOffsets
+from aioidem._broker.schedule import Schedule
 from aioidem._broker.timer import Timer
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
 
 __all__ = ["Group", "GroupState"]
 
@@ -82,7 +80,7 @@ class Group:
         "unsynced",
     )
 
-    def __init__(self, name: str, cluster: ClusterState) -> None:
+    def __init__(self, name: str, schedule: Schedule) -> None:
         self.name = name
         self.state = GroupState.EMPTY
         self.is_first = False
@@ -97,8 +95,8 @@ class Group:
         self.unsynced: set[str] = set()
         # Topics that its members read; None: unknown.
         self.subscribed: frozenset[str] | None = None
-        self.join_timer = Timer(cluster)
-        self.sync_timer = Timer(cluster)
+        self.join_timer = Timer(schedule)
+        self.sync_timer = Timer(schedule)
         self.offsets = GroupOffsets()
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """All groups of the cluster: which exist, which clients may commit for them, and what is committed.
 
 Kafka keeps this in ``__consumer_offsets``. Here it is kept for the whole cluster, and a coordinator
-that stops or moves loses only the requests that wait at it. `ClusterState.coordinator_of` says
+that stops or moves loses only the requests that wait at it. `Topology.coordinator_of` says
 which broker answers for a group; `group_rebalance` decides how members join and leave.
 
 A group exists from its first commit or join on. Nothing expires, neither offsets nor groups.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -19,11 +18,9 @@ from aioidem._broker.batch import RefusedError
 from aioidem._broker.group import Group, GroupState
 from aioidem._broker.group_member import Joining, Member
 from aioidem._broker.group_offsets import Committed, TopicPartition
+from aioidem._broker.schedule import Schedule
 from aioidem._broker.timer import Timer
 from aioidem._broker.transaction import Identity
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
 
 __all__ = ["Committed", "GroupCoordinator", "TopicPartition"]
 
@@ -33,10 +30,10 @@ _FIRST_WITH_GROUP_NOT_FOUND = 9
 class GroupCoordinator:
     """The groups of the whole cluster."""
 
-    __slots__ = ("_cluster", "_groups")
+    __slots__ = ("_groups", "_schedule")
 
-    def __init__(self, cluster: ClusterState) -> None:
-        self._cluster = cluster
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
         self._groups: dict[str, Group] = {}
 
     def __repr__(self) -> str:
@@ -50,7 +47,7 @@ class GroupCoordinator:
         """Return a group, which is made if it does not exist."""
         group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = Group(group_id, self._cluster)
+            group = self._groups[group_id] = Group(group_id, self._schedule)
         return group
 
     def all(self) -> list[Group]:
@@ -98,7 +95,7 @@ class GroupCoordinator:
                 needs_known_id=False,
                 may_skip=False,
             )
-            group.add(Member(member_id, asked, Timer(self._cluster)), asked)
+            group.add(Member(member_id, asked, Timer(self._schedule)), asked)
         if group.state is not GroupState.PREPARING:
             group.step(GroupState.PREPARING)
         group.begin_generation()

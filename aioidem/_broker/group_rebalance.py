@@ -21,19 +21,18 @@ Rejected
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
 from aioidem._broker.group import Group, GroupState
+from aioidem._broker.group_coordinator import GroupCoordinator
 from aioidem._broker.group_member import Joining, Member
 from aioidem._broker.requests import Promised
+from aioidem._broker.schedule import Schedule
 from aioidem._broker.timer import Timer
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
+from aioidem._broker.topology import Broker, Topology
 
 __all__ = ["Rebalances"]
 
@@ -45,15 +44,23 @@ _LONGEST_SESSION: Final = "group.max.session.timeout.ms"
 
 
 class Rebalances:
-    """The rebalances of all groups of the cluster."""
+    """The rebalances of all groups of the cluster.
 
-    __slots__ = ("_cluster",)
+    Args:
+        groups: The groups.
+        topology: Who coordinates a group, and the brokers' configs.
+        schedule: Time.
+    """
 
-    def __init__(self, cluster: ClusterState) -> None:
-        self._cluster = cluster
+    __slots__ = ("_groups", "_schedule", "_topology")
+
+    def __init__(self, groups: GroupCoordinator, topology: Topology, schedule: Schedule) -> None:
+        self._groups = groups
+        self._topology = topology
+        self._schedule = schedule
 
     def __repr__(self) -> str:
-        return f"<Rebalances of {self._cluster.groups!r}>"
+        return f"<Rebalances of {self._groups!r}>"
 
     # -- what members ask --------------------------------------------------------------------------
 
@@ -79,7 +86,7 @@ class Rebalances:
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.
         """
-        groups = self._cluster.groups
+        groups = self._groups
         group = groups.find(group_id) if asked.member_id else groups.make(group_id)
         if group is None:
             raise RefusedError(ErrorCode.unknown_member_id, f"no group {group_id!r}")
@@ -144,7 +151,7 @@ class Rebalances:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or
                 REBALANCE_IN_PROGRESS for a member that has to join again.
         """
-        group = self._cluster.groups.find(group_id)
+        group = self._groups.find(group_id)
         if group is None:
             raise RefusedError(ErrorCode.unknown_member_id, f"no group {group_id!r}")
         member = group.member(member_id, instance_id)
@@ -164,7 +171,7 @@ class Rebalances:
 
         A static member can be removed by its instance id alone, as an operator does.
         """
-        group = self._cluster.groups.find(group_id)
+        group = self._groups.find(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
         codes = [self._leave(group, *each) for each in leaving]
@@ -200,12 +207,12 @@ class Rebalances:
     def _join_first(self, group: Group, asked: Joining, promised: Promised) -> None:
         """Serve the JoinGroup of a client without a member id."""
         prefix = asked.client_id if asked.instance_id is None else asked.instance_id
-        member_id = f"{prefix}-{self._cluster.topology.new_uuid()}"
+        member_id = f"{prefix}-{self._topology.new_uuid()}"
         known = group.instances.get(asked.instance_id or "")
         if known is not None:
             self._return(group, group.members[known], member_id, asked, promised)
         elif asked.instance_id is None and asked.needs_known_id:
-            timer = group.given[member_id] = Timer(self._cluster)
+            timer = group.given[member_id] = Timer(self._schedule)
             timer.set(asked.session, lambda: self._give_up(group, member_id))
             promised.keep({"error_code": ErrorCode.member_id_required, "member_id": member_id})
         else:
@@ -230,7 +237,7 @@ class Rebalances:
             promised.keep(_generation(group, member))
 
     def _add(self, group: Group, member_id: str, asked: Joining, promised: Promised) -> None:
-        member = Member(member_id, asked, Timer(self._cluster))
+        member = Member(member_id, asked, Timer(self._schedule))
         member.is_new = True
         member.joining = promised
         group.grew = group.grew or group.is_first
@@ -246,7 +253,7 @@ class Rebalances:
         fenced = {"error_code": ErrorCode.fenced_instance_id, "member_id": old.id}
         old.answer_join(fenced)
         old.answer_sync({"error_code": ErrorCode.fenced_instance_id})
-        member = Member(member_id, asked, Timer(self._cluster))
+        member = Member(member_id, asked, Timer(self._schedule))
         group.replace(old, member)
         self._watch(group, member, old.session)
         member.joining = promised
@@ -284,7 +291,7 @@ class Rebalances:
         group.sync_timer.cancel()
         group.step(GroupState.PREPARING)
         if group.is_first:
-            delay = self._setting(self._cluster.coordinator_of(group.name), _INITIAL_DELAY) / 1000
+            delay = self._setting(self._topology.coordinator_of(group.name), _INITIAL_DELAY) / 1000
             self._wait_for_first(group, delay, max(group.patience - delay, 0.0))
         elif group.all_joined:
             self._complete(group)
@@ -391,13 +398,13 @@ class Rebalances:
     # -- helpers -----------------------------------------------------------------------------------
 
     def _group_of_members(self, group_id: str) -> Group:
-        group = self._cluster.groups.find(group_id)
+        group = self._groups.find(group_id)
         if group is None or group.state is GroupState.EMPTY:
             raise RefusedError(ErrorCode.unknown_member_id, f"no group {group_id!r}")
         return group
 
     def _setting(self, broker: Broker | None, name: str) -> int:
-        return int(self._cluster.topology.broker_config(broker, name))
+        return int(self._topology.broker_config(broker, name))
 
 
 def _generation(group: Group, member: Member) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A partition: its replicas, its leader, what is committed, and the requests that wait for it.
+"""A partition: its replicas, its leader, and what is committed.
 
 Invariants
     Followers copy at once (nothing here takes time by itself) unless they are offline or paused.
@@ -22,7 +22,6 @@ from aioidem._broker.batch import BatchHeader, StoredBatch
 from aioidem._broker.configs import TopicSettings
 from aioidem._broker.log import Log
 from aioidem._broker.producer_state import ProducerStates
-from aioidem._broker.requests import Delayed
 from aioidem._broker.spans import PartitionSpans
 
 __all__ = ["NO_LEADER", "Partition", "Replica", "Topic"]
@@ -89,7 +88,6 @@ class Partition:
         "replicas",
         "spans",
         "topic",
-        "waiting",
     )
 
     def __init__(
@@ -103,7 +101,6 @@ class Partition:
         self.leader_epoch = 0
         self.high_watermark = 0
         self.deleted = False
-        self.waiting: list[Delayed] = []
         self.spans = PartitionSpans()
         self._hold: int | None = None
         self._retain_on = retain_on

@@ -52,8 +52,7 @@ class ProducerExpiry:
             for broker_id, replica in partition.replicas.items():
                 broker = self._topology.brokers[broker_id]
                 if broker.online:
-                    clock = at_ms + broker.clock_offset_ms
-                    replica.producers.expire(clock, self.expiration_ms(broker))
+                    replica.producers.expire(broker.wall_ms(at_ms), self.expiration_ms(broker))
 
     def _interval(self) -> float:
         name = "producer.id.expiration.check.interval.ms"

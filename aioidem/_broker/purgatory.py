@@ -7,75 +7,86 @@ partitions changes, and is answered at its deadline at the latest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from aioidem._broker.entities import Entity
 from aioidem._broker.partition import Partition
 from aioidem._broker.requests import Connection, Delayed, Pending
+from aioidem._broker.schedule import Schedule
 from aioidem._broker.verdicts import note_unanswered
 
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-
 __all__ = ["Purgatory"]
+
+_Answer: TypeAlias = Callable[[float, Pending, Entity], None]
 
 
 class Purgatory:
     """Parks requests, and answers them when they can be or must be.
 
     Args:
-        cluster: What requests are tried on.
-        answer: Called as ``answer(now, request, response)``.
+        schedule: Time.
     """
 
-    __slots__ = ("_answer", "_cluster")
+    __slots__ = ("_schedule", "_waiting")
 
-    def __init__(
-        self, cluster: ClusterState, answer: Callable[[float, Pending, Entity], None]
-    ) -> None:
-        self._cluster = cluster
-        self._answer = answer
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._waiting: dict[Partition, list[Delayed]] = {}
 
-    def park(self, pending: Pending, delayed: Delayed) -> None:
-        """Let a request wait until one of its partitions changes, or until its deadline."""
-        delayed.pending = pending
+    def __repr__(self) -> str:
+        return f"<Purgatory partitions={len(self._waiting)}>"
+
+    def park(self, pending: Pending, delayed: Delayed, answer: _Answer) -> None:
+        """Let a request wait until one of its partitions changes, or until its deadline.
+
+        Args:
+            pending: The request.
+            delayed: Makes its answer.
+            answer: Called as ``answer(now, pending, response)``, ``now`` in seconds.
+        """
+        delayed.pending, delayed.answer = pending, answer
         for partition in delayed.partitions:
-            partition.waiting.append(delayed)
-        self._cluster.schedule.push(delayed.deadline, self._expire, delayed)
+            self._waiting.setdefault(partition, []).append(delayed)
+        self._schedule.push(delayed.deadline, self._expire, delayed)
 
     def wake(self, partition: Partition) -> None:
         """Try every request that waits for this partition again, as events of their own."""
-        for waiting in partition.waiting:
-            self._cluster.schedule.push(self._cluster.now, self._try, waiting)
+        for delayed in self._waiting.get(partition, ()):
+            self._schedule.push(self._schedule.now, self._try, delayed)
 
     def try_now(self, partition: Partition) -> None:
         """Try every request that waits for this partition again, at once."""
-        for waiting in list(partition.waiting):
-            self._try(self._cluster.now, waiting)
+        for delayed in list(self._waiting.get(partition, ())):
+            self._try(self._schedule.now, delayed)
 
     def forget(self, connection: Connection) -> None:
         """Drop the requests of a connection that its broker has ended."""
-        for partition in self._cluster.topology.partitions():
-            for delayed in list(partition.waiting):
-                if delayed.pending is not None and delayed.pending.connection is connection:
-                    note_unanswered(delayed.pending.items)
-                    delayed.pending = None
-            partition.waiting = [d for d in partition.waiting if d.pending is not None]
+        for delayed in {id(each): each for row in self._waiting.values() for each in row}.values():
+            pending = delayed.pending
+            if pending is not None and pending.connection is connection:
+                note_unanswered(pending.items)
+                self._unpark(delayed)
 
     def _try(self, now: float, delayed: Delayed) -> None:
         if delayed.pending is not None:
-            response = delayed.attempt(self._cluster)
+            response = delayed.attempt()
             if response is not None:
                 self._release(now, delayed, response)
 
     def _expire(self, now: float, delayed: Delayed) -> None:
         if delayed.pending is not None:
-            self._release(now, delayed, delayed.expire(self._cluster))
+            self._release(now, delayed, delayed.expire())
 
     def _release(self, now: float, delayed: Delayed, response: Entity) -> None:
-        pending = delayed.pending
-        delayed.pending = None
+        pending, answer = delayed.pending, delayed.answer
+        self._unpark(delayed)
+        if pending is not None and answer is not None:
+            answer(now, pending, response)
+
+    def _unpark(self, delayed: Delayed) -> None:
+        delayed.pending = delayed.answer = None
         for partition in delayed.partitions:
-            partition.waiting.remove(delayed)
-        if pending is not None:
-            self._answer(now, pending, response)
+            waiting = self._waiting[partition]
+            waiting.remove(delayed)
+            if not waiting:
+                del self._waiting[partition]

@@ -8,9 +8,10 @@ Invariants
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from aioidem._broker import dispatch
+from aioidem._broker.cluster import Cluster
+from aioidem._broker.dispatch import HANDLERS
 from aioidem._broker.entities import Entity
 from aioidem._broker.intercept import (
     Action,
@@ -26,7 +27,6 @@ from aioidem._broker.intercept import (
     Rewrite,
 )
 from aioidem._broker.link import Link
-from aioidem._broker.purgatory import Purgatory
 from aioidem._broker.requests import (
     Connection,
     Context,
@@ -45,9 +45,6 @@ from aioidem._broker.verdicts import note_read, note_response, note_unanswered
 from aioidem._protocol.frames import frame as framed
 from aioidem._protocol.messages import encode_response
 
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
-
 __all__ = ["RequestChannel"]
 
 _PRODUCE: Final = 0
@@ -64,14 +61,13 @@ class RequestChannel:
         first_id: Id of the first connection.
     """
 
-    def __init__(self, cluster: ClusterState, *, encode: bool, first_id: int) -> None:
+    def __init__(self, cluster: Cluster, *, encode: bool, first_id: int) -> None:
         self._cluster = cluster
         self._schedule = cluster.schedule
         self._encode = encode
         self._connections: dict[int, Connection] = {}
         self._connection_ids = count(first_id)
         self._deliveries: list[Delivery] = []
-        self.purgatory = Purgatory(cluster, self._answer)
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -99,7 +95,7 @@ class RequestChannel:
         _discard_queue(connection)
         due = connection.link.down.due(self._schedule.now, 0)
         self._schedule.push(due, self._deliver, Delivery(connection, due, close=True))
-        self.purgatory.forget(connection)
+        self._cluster.purgatory.forget(connection)
         self._connections.pop(connection.id, None)
 
     def _forget_if_done(self, connection: Connection) -> None:
@@ -163,7 +159,7 @@ class RequestChannel:
             return
         cluster = self._cluster
         broker = cluster.brokers[pending.connection.broker_id]
-        handle = dispatch.handler(pending.api_key)
+        handle = HANDLERS[pending.api_key]
         context = Context(pending, now, cluster.wall_ms(broker))
         reply = handle(cluster, broker, pending.request, context)
         match reply:
@@ -172,7 +168,7 @@ class RequestChannel:
                 if close:
                     self.end(pending.connection)
             case Later(delayed):
-                self.purgatory.park(pending, delayed)
+                cluster.purgatory.park(pending, delayed, self._answer)
             case Never(close):
                 self._answer_nothing(now, pending)
                 if close:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -20,11 +20,8 @@ from kio.schema.errors import ErrorCode
 from aioidem._broker.batch import BatchHeader, RefusedError, parse_single_batch
 from aioidem._broker.entities import Entity
 from aioidem._broker.link import Link
+from aioidem._broker.partition import Partition
 from aioidem._broker.security import SaslSession
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition
-    from aioidem._broker.state import ClusterState
 
 __all__ = [
     "Connection",
@@ -49,21 +46,23 @@ class Delayed(ABC):
         partitions: The partitions that it waits for.
         deadline: When `expire` is called, in seconds.
         pending: The request while it is parked; None once it was answered or dropped.
+        answer: What purgatory calls as ``answer(now, pending, response)`` while it is parked.
     """
 
-    __slots__ = ("deadline", "partitions", "pending")
+    __slots__ = ("answer", "deadline", "partitions", "pending")
 
     def __init__(self, partitions: tuple[Partition, ...], deadline: float) -> None:
         self.partitions = partitions
         self.deadline = deadline
         self.pending: Pending | None = None
+        self.answer: Callable[[float, Pending, Entity], None] | None = None
 
     @abstractmethod
-    def attempt(self, cluster: ClusterState) -> Entity | None:
+    def attempt(self) -> Entity | None:
         """Return the answer if it can be given now, else None."""
 
     @abstractmethod
-    def expire(self, cluster: ClusterState) -> Entity:
+    def expire(self) -> Entity:
         """Return the answer at the deadline."""
 
 

@@ -40,6 +40,11 @@ class Schedule:
         """Return what the wall clock shows at ``at``, in ms since the epoch."""
         return int(at * 1000 + self._wall_offset_ms)
 
+    @property
+    def wall_now_ms(self) -> int:
+        """Return what the wall clock shows now, in ms since the epoch."""
+        return self.wall_ms(self.now)
+
     def push(self, due: float, act: Callable[[float, Any], None], argument: Any) -> None:
         """Call ``act(due, argument)`` at ``due``."""
         heapq.heappush(self._events, (due, next(self._order), act, argument))

@@ -8,9 +8,9 @@ the seed: the same calls give the same deliveries.
 Times: ``now`` is in seconds on any monotonic scale, ``wall_ms`` is the brokers' wall clock in
 milliseconds since the epoch.
 
-`ClusterState` is composed of `Topology` (what the cluster is made of), `Schedule` (time),
-`RequestChannel` (the way of a request and its answer), `ProducerExpiry`, and the two coordinators.
-What is here is what changes several of them at once, such as a broker that stops.
+`ClusterState` is a `Cluster` (what the handlers of requests work on) with a `RequestChannel` (the
+way of a request and its answer) and `ProducerExpiry`. Here are also the changes that concern
+several of these parts at once, such as a broker that stops.
 
 Invariants
     Producer expiry is checked at its own times, before any event that is later.
@@ -29,28 +29,24 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from aioidem._broker import dispatch
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.configs import DEFAULT_RETAIN
 from aioidem._broker.entities import Entity
-from aioidem._broker.group_coordinator import GroupCoordinator
-from aioidem._broker.group_rebalance import Rebalances
-from aioidem._broker.intercept import Interceptor
-from aioidem._broker.partition import Partition, Topic
+from aioidem._broker.partition import Partition
 from aioidem._broker.producer_expiry import ProducerExpiry
 from aioidem._broker.request_channel import RequestChannel
 from aioidem._broker.requests import Connection, Delivery
-from aioidem._broker.schedule import Schedule
 from aioidem._broker.security import BrokerSecurity
 from aioidem._broker.topology import FIRST_RETAINING_VERSION, Broker, Topology
-from aioidem._broker.transaction_coordinator import TransactionCoordinator
 from aioidem._broker.verdicts import note_read, note_unanswered
+from aioidem._broker.versions import announced, serves
 
 __all__ = ["ClusterState"]
 
 
-class ClusterState:
-    """All brokers of one cluster and everything they remember.
+class ClusterState(Cluster):
+    """All brokers of one cluster and everything they remember, with their connections.
 
     Args:
         brokers: How many brokers; their ids are 0, 1, ...
@@ -69,14 +65,6 @@ class ClusterState:
         transaction_version: Level of the feature ``transaction.version``: 2 for KIP-890, else 0 or
             1.
         first_connection_id: Id of the first connection; the next ones count up from it.
-
-    Attributes:
-        topology: Brokers, topics, configs and producer ids.
-        schedule: Time.
-        transactions: The transaction coordinator.
-        groups: The group coordinator.
-        rebalances: How members join and leave groups.
-        interceptor: The hook that sees each request before it is served; None: no hook.
 
     Raises:
         RefusedError: INVALID_CONFIG for a config value with which no broker would start.
@@ -98,7 +86,7 @@ class ClusterState:
         transaction_version: int = 2,
         first_connection_id: int = 1,
     ) -> None:
-        self.topology = Topology(
+        topology = Topology(
             brokers=brokers,
             retain=retain,
             produce_versions=produce_versions,
@@ -106,22 +94,15 @@ class ClusterState:
             seed=seed,
             sequence_range=sequence_range,
         )
-        self.schedule = Schedule()
-        self.rtt = rtt
-        self.bandwidth = bandwidth
-        self.security = security
-        self.interceptor: Interceptor | None = None
-        self._expiry = ProducerExpiry(self.topology, self.schedule)
+        super().__init__(
+            topology,
+            transaction_version=transaction_version,
+            rtt=rtt,
+            bandwidth=bandwidth,
+            security=security,
+        )
+        self._expiry = ProducerExpiry(topology, self.schedule)
         self._channel = RequestChannel(self, encode=encode, first_id=first_connection_id)
-        self.transactions = TransactionCoordinator(self, transaction_version)
-        self.groups = GroupCoordinator(self)
-        self.rebalances = Rebalances(self)
-        # The same objects as the topology's, for short.
-        self.brokers = self.topology.brokers
-        self.topics = self.topology.topics
-        self.coordinators = self.topology.coordinators
-        self.coordinator_faults = self.topology.coordinator_faults
-        self.cluster_id = self.topology.cluster_id
 
     # -- time and traffic ------------------------------------------------------------------------
 
@@ -199,102 +180,25 @@ class ClusterState:
             note_unanswered(delivery.pending.items)
 
     @property
-    def now(self) -> float:
-        """Return the time of the event being carried out, in seconds."""
-        return self.schedule.now
-
-    @property
     def connections(self) -> list[Connection]:
         """Return the open connections, and the closed ones with requests still to be served."""
         return self._channel.connections
-
-    def wall_ms(self, broker: Broker) -> int:
-        """Return a broker's wall clock at `now`, in ms since the epoch."""
-        return self.schedule.wall_ms(self.schedule.now) + broker.clock_offset_ms
 
     def _set_clock(self, now: float, wall_ms: int) -> None:
         self.schedule.set_wall_clock(now, wall_ms)
         self._expiry.begin(now)
 
-    # -- what the cluster is made of: see `Topology` ----------------------------------------------
-
-    @property
-    def configs(self) -> dict[str, str]:
-        """Return the cluster-wide broker configs."""
-        return self.topology.configs
-
-    @property
-    def running(self) -> list[Broker]:
-        """Return the brokers that run, by id."""
-        return self.topology.running
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = -1,
-        replication: int = -1,
-        configs: Mapping[str, str | None] | None = None,
-        assignments: Mapping[int, list[int]] | None = None,
-        validate_only: bool = False,
-        retains: bool = True,
-    ) -> Topic:
-        """Create a topic; see `Topology.create_topic`.
-
-        Raises:
-            RefusedError: With the code that CreateTopics answers.
-        """
-        return self.topology.create_topic(
-            name,
-            partitions=partitions,
-            replication=replication,
-            configs=configs,
-            assignments=assignments,
-            validate_only=validate_only,
-            retains=retains,
-        )
-
-    def add_partitions(
-        self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
-    ) -> None:
-        """Let a topic have ``count`` partitions; see `Topology.add_partitions`.
-
-        Raises:
-            RefusedError: INVALID_PARTITIONS if it has as many already.
-        """
-        self.topology.add_partitions(topic, count, assignments)
-
-    def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Replace all configs of a topic; the caller has validated them."""
-        self.topology.set_topic_configs(topic, overrides)
-
-    def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
-        """Replace the configs of a broker (None: of the cluster); the caller has validated them."""
-        self.topology.set_broker_configs(broker, configs)
-
-    def coordinator_of(self, key: str) -> Broker | None:
-        """Return the running broker that coordinates this group or transactional id."""
-        return self.topology.coordinator_of(key)
-
     @staticmethod
     def announced(broker: Broker) -> list[tuple[int, int, int]]:
         """Return (API key, first version, last version) of each API that a broker announces."""
-        return dispatch.announced(broker)
+        return announced(broker)
 
     @staticmethod
     def serves(broker: Broker, api_key: int, version: int) -> bool:
         """Return whether a broker answers this request; if not, it closes the connection."""
-        return dispatch.served(broker, api_key, version)
+        return serves(broker, api_key, version)
 
     # -- changes, at the time of the last `advance` ----------------------------------------------
-
-    def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic; parked requests for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
-        self.topology.forget_topic(topic)
-        self.groups.forget_topic(topic.name)
-        for partition in topic.partitions:
-            partition.deleted = True
-            self.wake(partition)
 
     def move_leader(self, partition: Partition, broker_id: int) -> None:
         """Make a broker the leader: by election if it has a replica, else by reassignment.
@@ -332,7 +236,7 @@ class ClusterState:
         for partition in self.topology.partitions():
             partition.broker_stopped(broker_id)
             if clean:
-                self._channel.purgatory.try_now(partition)
+                self.purgatory.try_now(partition)
             replica = partition.replicas.get(broker_id)
             if replica is not None and clean:
                 replica.pass_through_snapshot()
@@ -371,9 +275,3 @@ class ClusterState:
                 replica.producers.expire(self.wall_ms(broker), self._expiry.expiration_ms(broker))
             partition.broker_started(broker_id)
             self.wake(partition)
-
-    def wake(self, partition: Partition) -> None:
-        """Try the requests that wait for a partition again, because something about it changed."""
-        self._channel.purgatory.wake(partition)
-        if self.transactions.waits_for_partitions:
-            self.schedule.later(0.0, lambda _now: self.transactions.write_markers())

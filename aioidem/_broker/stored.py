@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from aioidem._broker.partition import Partition, Replica
 from aioidem._records import read_batches
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition, Replica
 
 __all__ = ["StoredRecord", "stored_records"]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
+from aioidem._broker.schedule import Schedule
 
 __all__ = ["Timer"]
 
@@ -20,10 +18,10 @@ __all__ = ["Timer"]
 class Timer:
     """Calls a function at a time on the cluster's clock."""
 
-    __slots__ = ("_act", "_cluster", "_due", "_event")
+    __slots__ = ("_act", "_due", "_event", "_schedule")
 
-    def __init__(self, cluster: ClusterState) -> None:
-        self._cluster = cluster
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
         self._act: Callable[[], None] | None = None
         self._due: float | None = None
         # Due time of the one event that counts; `_ring` ignores others.
@@ -37,7 +35,7 @@ class Timer:
         if seconds == math.inf:
             self.cancel()
             return
-        self._due, self._act = self._cluster.now + seconds, act
+        self._due, self._act = self._schedule.now + seconds, act
         if self._event is None or self._due < self._event:
             self._arm(self._due)
 
@@ -47,7 +45,7 @@ class Timer:
 
     def _arm(self, due: float) -> None:
         self._event = due
-        self._cluster.schedule.at(due, lambda _now: self._ring(due))
+        self._schedule.at(due, lambda _now: self._ring(due))
 
     def _ring(self, event: float) -> None:
         if event != self._event:

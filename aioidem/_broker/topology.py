@@ -85,6 +85,10 @@ class Broker:
     def __repr__(self) -> str:
         return f"<Broker {self.id} {self.host}:{self.port} produce<=v{self.produce_version}>"
 
+    def wall_ms(self, cluster_ms: int) -> int:
+        """Return what its wall clock shows while the cluster's shows ``cluster_ms`` (epoch ms)."""
+        return cluster_ms + self.clock_offset_ms
+
     @property
     def retains(self) -> bool:
         """Return whether it implements KIP-1269."""

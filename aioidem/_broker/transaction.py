@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition
+from aioidem._broker.partition import Partition
 
 __all__ = ["LAST_EPOCH", "Identity", "Target", "Transaction", "TransactionState"]
 

@@ -1,7 +1,7 @@
 """The transaction coordinator: who may use a transactional id, and how its transactions end.
 
 Kafka keeps this in ``__transaction_state``. Here it is kept for the whole cluster, and a
-coordinator that stops or moves loses nothing. `ClusterState.coordinator_of` says which broker
+coordinator that stops or moves loses nothing. `Topology.coordinator_of` says which broker
 answers for an id; the API handlers refuse requests to other brokers.
 
 An EndTxn is answered once the outcome is decided, before the markers are written, as Kafka does.
@@ -23,12 +23,16 @@ Rejected
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError, parse_single_batch
+from aioidem._broker.group_coordinator import GroupCoordinator
 from aioidem._broker.markers import end_marker
+from aioidem._broker.partition import Partition
+from aioidem._broker.schedule import Schedule
+from aioidem._broker.topology import Broker, Topology
 from aioidem._broker.transaction import (
     LAST_EPOCH,
     Identity,
@@ -36,11 +40,6 @@ from aioidem._broker.transaction import (
     Transaction,
     TransactionState,
 )
-
-if TYPE_CHECKING:
-    from aioidem._broker.partition import Partition
-    from aioidem._broker.state import ClusterState
-    from aioidem._broker.topology import Broker
 
 __all__ = ["TransactionCoordinator", "next_look"]
 
@@ -58,14 +57,38 @@ class TransactionCoordinator:
     """The transaction coordinator of the whole cluster.
 
     Args:
-        cluster: The cluster.
+        topology: Brokers, producer ids, configs, and who coordinates an id.
+        schedule: Time.
+        groups: The groups whose offsets take part in transactions.
+        appended: Called with each partition that a marker was appended to.
         version: Finalised level of the feature ``transaction.version`` (KIP-890).
     """
 
-    __slots__ = ("_cluster", "_ending", "_held", "_known", "_next_check", "marker_delay", "version")
+    __slots__ = (
+        "_appended",
+        "_ending",
+        "_groups",
+        "_held",
+        "_known",
+        "_next_check",
+        "_schedule",
+        "_topology",
+        "marker_delay",
+        "version",
+    )
 
-    def __init__(self, cluster: ClusterState, version: int) -> None:
-        self._cluster = cluster
+    def __init__(
+        self,
+        topology: Topology,
+        schedule: Schedule,
+        groups: GroupCoordinator,
+        version: int,
+        appended: Callable[[Partition], None],
+    ) -> None:
+        self._topology = topology
+        self._schedule = schedule
+        self._groups = groups
+        self._appended = appended
         self._known: dict[str, Transaction] = {}
         self._ending: dict[str, Transaction] = {}
         self._held = False
@@ -92,7 +115,7 @@ class TransactionCoordinator:
         Raises:
             RefusedError: INVALID_TRANSACTION_TIMEOUT.
         """
-        longest = int(self._cluster.topology.broker_config(broker, _LONGEST))
+        longest = int(self._topology.broker_config(broker, _LONGEST))
         if not 0 < timeout_ms <= longest:
             raise RefusedError(ErrorCode.invalid_transaction_timeout, f"at most {longest} ms")
 
@@ -107,7 +130,7 @@ class TransactionCoordinator:
         """
         transaction = self._known.get(name)
         if transaction is None:
-            producer_id = self._cluster.topology.allocate_producer_id(broker)
+            producer_id = self._topology.allocate_producer_id(broker)
             transaction = self._known[name] = Transaction(name, producer_id, timeout_ms)
         if claimed is not None and not transaction.may_claim(claimed):
             raise _fenced(transaction, claimed)
@@ -117,7 +140,7 @@ class TransactionCoordinator:
         if transaction.ending or transaction.wedged:
             raise _concurrent(transaction)
         if transaction.exhausted and claimed in (None, transaction.identity):
-            transaction.rotate(self._cluster.topology.allocate_producer_id(broker), claimed)
+            transaction.rotate(self._topology.allocate_producer_id(broker), claimed)
         elif not transaction.renew(claimed):
             raise _fenced(transaction, claimed)
         transaction.reset()
@@ -140,8 +163,8 @@ class TransactionCoordinator:
             raise _concurrent(transaction)
         if transaction.ongoing and targets <= transaction.targets:
             return
-        broker = self._cluster.coordinator_of(name)
-        now_ms = self._cluster.wall_ms(broker) if broker is not None else 0
+        broker = self._topology.coordinator_of(name)
+        now_ms = broker.wall_ms(self._schedule.wall_now_ms) if broker is not None else 0
         if implicit:
             self._need_v2(transaction)
         transaction.begin(targets, now_ms)
@@ -256,11 +279,11 @@ class TransactionCoordinator:
         self, broker: Broker, transaction: Transaction, *, commit: bool, raises: bool
     ) -> None:
         if raises and transaction.exhausted:
-            transaction.next_producer_id = self._cluster.topology.allocate_producer_id(broker)
+            transaction.next_producer_id = self._topology.allocate_producer_id(broker)
         transaction.prepare(commit=commit, raise_epoch=raises)
         self._ending[transaction.name] = transaction
         if self.marker_delay > 0:
-            self._cluster.schedule.later(self.marker_delay, lambda _now: self.write_markers())
+            self._schedule.later(self.marker_delay, lambda _now: self.write_markers())
         else:
             self.write_markers()
 
@@ -276,9 +299,9 @@ class TransactionCoordinator:
         commit = transaction.state is TransactionState.PREPARE_COMMIT
         if isinstance(target, str):
             producer_id = transaction.producer_id
-            self._cluster.groups.end_transaction(target, producer_id, commit=commit)
+            self._groups.end_transaction(target, producer_id, commit=commit)
             return True
-        leader = self._cluster.brokers.get(target.leader)
+        leader = self._topology.brokers.get(target.leader)
         if target.deleted:
             return True
         if leader is None:
@@ -291,30 +314,30 @@ class TransactionCoordinator:
     def _append_marker(
         self, transaction: Transaction, partition: Partition, leader: Broker, *, commit: bool
     ) -> tuple[int, int]:
-        stamp_ms = self._cluster.wall_ms(leader)
+        stamp_ms = leader.wall_ms(self._schedule.wall_now_ms)
         data = end_marker(
             transaction.producer_id, transaction.epoch, commit=commit, stamp_ms=stamp_ms
         )
         batch = partition.append(data, parse_single_batch(data), stamp_ms)
         written = transaction.marked[partition] = partition.leader_epoch, batch.base_offset
-        self._cluster.wake(partition)
+        self._appended(partition)
         return written
 
     def _watch(self, transaction: Transaction) -> None:
         """Schedule a check for the time when the transaction may have timed out."""
-        interval = int(self._cluster.topology.broker_config(None, _INTERVAL)) / 1000
-        now = self._cluster.now
+        interval = int(self._topology.broker_config(None, _INTERVAL)) / 1000
+        now = self._schedule.now
         due = next_look(now, self._seconds_left(transaction), interval)
         if self._next_check is None or due < self._next_check:
             self._next_check = due
-            self._cluster.schedule.later(due - now, self._check(due))
+            self._schedule.later(due - now, self._check(due))
 
     def _seconds_left(self, transaction: Transaction) -> float:
-        broker = self._cluster.coordinator_of(transaction.name)
+        broker = self._topology.coordinator_of(transaction.name)
         if broker is None:
             return 0.0
         ends_ms = transaction.started_ms + transaction.timeout_ms
-        return max(0, ends_ms - self._cluster.wall_ms(broker)) / 1000
+        return max(0, ends_ms - broker.wall_ms(self._schedule.wall_now_ms)) / 1000
 
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
@@ -327,10 +350,11 @@ class TransactionCoordinator:
 
     def _abort_timed_out(self) -> None:
         for transaction in [t for t in self._known.values() if t.ongoing and not t.wedged]:
-            broker = self._cluster.coordinator_of(transaction.name)
+            broker = self._topology.coordinator_of(transaction.name)
             if (
                 broker is not None
-                and transaction.started_ms + transaction.timeout_ms < self._cluster.wall_ms(broker)
+                and transaction.started_ms + transaction.timeout_ms
+                < broker.wall_ms(self._schedule.wall_now_ms)
             ):
                 self._fence(broker, transaction)
             else:

@@ -9,15 +9,13 @@ client that is too old for an error code is sent another one.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.cluster import Cluster
 from aioidem._broker.transaction import Identity, Target
-
-if TYPE_CHECKING:
-    from aioidem._broker.state import ClusterState
 
 __all__ = ["Support", "admit", "as_known_to"]
 
@@ -50,7 +48,7 @@ class Support(Enum):
 
 
 def admit(
-    cluster: ClusterState, name: str, identity: Identity, target: Target, support: Support
+    cluster: Cluster, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
     """Let a target take part in a transaction, or check that it does.
 
@@ -70,9 +68,7 @@ def as_known_to(api_key: int, version: int, code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _ask(
-    cluster: ClusterState, name: str, identity: Identity, target: Target, support: Support
-) -> None:
+def _ask(cluster: Cluster, name: str, identity: Identity, target: Target, support: Support) -> None:
     fault = cluster.coordinator_faults.get(name)
     if fault is not None:
         raise RefusedError(fault, f"the coordinator of {name!r}")

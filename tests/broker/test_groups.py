@@ -584,7 +584,7 @@ def test_a_member_that_hangs_up_while_it_waits_is_out_in_the_end(cluster: Virtua
 
 def test_a_group_changes_its_state_by_the_table_only(cluster: VirtualCluster) -> None:
     """A group refuses transitions that are not in its table."""
-    group = Group("g", cluster.state)
+    group = Group("g", cluster.state.schedule)
     for before in GroupState:
         for after in GroupState:
             group.state = before

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from aioidem._broker.dispatch import APIS, announced
+from aioidem._broker.dispatch import HANDLERS
 from aioidem._broker.entities import Entity
+from aioidem._broker.versions import VERSIONS, announced
 from aioidem._broker.virtual import START_MS, VirtualClient, VirtualCluster, idempotent_batch
 from aioidem._records import read_batches
 
@@ -294,7 +295,9 @@ REQUESTS: dict[int, Callable[[VirtualCluster], dict[str, Any]]] = {
     },
 }
 EVERY_VERSION = [
-    (key, version) for key in REQUESTS for version in range(APIS[key].first, APIS[key].last + 1)
+    (key, version)
+    for key in REQUESTS
+    for version in range(VERSIONS[key].first, VERSIONS[key].last + 1)
 ]
 
 
@@ -323,7 +326,7 @@ def test_every_version_of_every_api_is_answered_without_an_error(
 def test_every_api_is_tried_in_every_version() -> None:
     """The requests above cover every API that is served, except Produce and authentication."""
     produce, authentication = {0}, {17, 36}
-    assert set(REQUESTS) | produce | authentication == set(APIS)
+    assert set(REQUESTS) | produce | authentication == set(VERSIONS) == set(HANDLERS)
 
 
 # -- ApiVersions -----------------------------------------------------------------------------------
@@ -342,7 +345,7 @@ def test_api_versions_lists_what_is_served() -> None:
         answer = api_versions(cluster.client(broker))
         ranges = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
         highest.append(ranges.pop(0))
-        assert ranges == {k: (a.first, a.last) for k, a in APIS.items() if k != 0}
+        assert ranges == {k: (a.first, a.last) for k, a in VERSIONS.items() if k != 0}
     assert highest == [(0, 14), (0, 13), (0, 9)]
 
 

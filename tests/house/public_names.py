@@ -113,9 +113,13 @@ def _of_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.e
         yield node.returns
 
 
-def _of_class(module: str, node: ast.ClassDef) -> Iterator[ast.expr]:
+def _of_class(
+    module: str, node: ast.ClassDef, overridden: frozenset[str] = frozenset()
+) -> Iterator[ast.expr]:
     for member in node.body:
         if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+            if member.name in overridden:
+                continue
             if not member.name.startswith("_") or member.name in _SPECIAL:
                 yield from _of_function(member)
         elif isinstance(member, ast.AnnAssign) and not ast.unparse(member.target).startswith("_"):
@@ -124,4 +128,5 @@ def _of_class(module: str, node: ast.ClassDef) -> Iterator[ast.expr]:
         name = ast.unparse(base).partition("[")[0]
         inherited = definition(module, name)
         if inherited is not None and isinstance(inherited.node, ast.ClassDef):
-            yield from _of_class(inherited.module, inherited.node)
+            own = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            yield from _of_class(inherited.module, inherited.node, overridden | own)

@@ -14,7 +14,7 @@ import pytest
 from anyio.from_thread import BlockingPortal
 
 from aioidem import Producer
-from aioidem._broker import dispatch
+from aioidem._broker import versions
 from aioidem._broker.intercept import RequestSeen
 from aioidem._spark.marker import PREFIX
 from aioidem._spark.open_transactions import end_transactions_of, query_id
@@ -98,8 +98,8 @@ def test_a_broker_that_cannot_tell_is_named(
     cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker older than Kafka 3.0, without ListTransactions, is named in the error."""
-    older = {key: api for key, api in dispatch.APIS.items() if key != LIST_TRANSACTIONS}
-    monkeypatch.setattr(dispatch, "APIS", older)
+    older = {key: each for key, each in versions.VERSIONS.items() if key != LIST_TRANSACTIONS}
+    monkeypatch.setattr(versions, "VERSIONS", older)
     with pytest.raises(IncompatibleBrokerVersion, match="ListTransactions"):
         anyio.run(end_transactions_of, options(cluster, topic), "q")
 

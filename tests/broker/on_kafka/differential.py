@@ -36,8 +36,8 @@ import crc32c
 from anyio.abc import ByteStream
 from kio.schema.errors import ErrorCode
 
-from aioidem._broker.dispatch import APIS
 from aioidem._broker.entities import build
+from aioidem._broker.versions import VERSIONS
 from aioidem._network.transport import TcpConnector
 from aioidem._protocol.codec import epoch_ms
 from aioidem._protocol.frames import FrameSplitter
@@ -687,7 +687,7 @@ def _moment(milliseconds: int) -> Plain:
 
 
 def _newest(api: int) -> int:
-    return APIS[api].last
+    return VERSIONS[api].last
 
 
 def _first_code(frame: bytes) -> int:

@@ -143,7 +143,10 @@ async def test_a_planted_difference_is_found_by_random_transactions(
         EmbeddedCluster(produce_versions=produce, transaction_version=level) as one,
         EmbeddedCluster(produce_versions=produce, transaction_version=level) as other,
     ):
-        other.state.transactions = planted(other.state, level)
+        state = other.state
+        state.transactions = planted(
+            state.topology, state.schedule, state.groups, level, appended=state.wake
+        )
         pair = Pair(
             "planted",
             Side("real", lambda: (HOST, one.state.running[0].port)),

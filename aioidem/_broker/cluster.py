@@ -1,0 +1,157 @@
+"""What the brokers of one cluster share and remember: what an API's handler works on.
+
+A `Cluster` is composed of `Topology` (what the cluster is made of), `Schedule` (time), `Purgatory`
+(requests that wait), and the two coordinators. It knows no connection and no API; `ClusterState`
+adds those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aioidem._broker.group_coordinator import GroupCoordinator
+from aioidem._broker.group_rebalance import Rebalances
+from aioidem._broker.intercept import Interceptor
+from aioidem._broker.partition import Partition, Topic
+from aioidem._broker.purgatory import Purgatory
+from aioidem._broker.schedule import Schedule
+from aioidem._broker.security import BrokerSecurity
+from aioidem._broker.topology import Broker, Topology
+from aioidem._broker.transaction_coordinator import TransactionCoordinator
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """All brokers of one cluster and everything they remember, without their connections.
+
+    Args:
+        topology: Brokers, topics, configs and producer ids.
+        transaction_version: Level of the feature ``transaction.version``: 2 for KIP-890, else 0 or
+            1.
+        rtt: Round-trip time of each new connection, in seconds.
+        bandwidth: Bandwidth of each new connection, in bytes per second each way; None: unlimited.
+        security: How clients authenticate; None: every connection is accepted.
+
+    Attributes:
+        topology: Brokers, topics, configs and producer ids.
+        schedule: Time.
+        purgatory: The requests that cannot be answered yet.
+        transactions: The transaction coordinator.
+        groups: The group coordinator.
+        rebalances: How members join and leave groups.
+        interceptor: The hook that sees each request before it is served; None: no hook.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        transaction_version: int,
+        rtt: float,
+        bandwidth: float | None,
+        security: BrokerSecurity | None,
+    ) -> None:
+        self.topology = topology
+        self.schedule = Schedule()
+        self.purgatory = Purgatory(self.schedule)
+        self.groups = GroupCoordinator(self.schedule)
+        self.rebalances = Rebalances(self.groups, topology, self.schedule)
+        self.transactions = TransactionCoordinator(
+            topology, self.schedule, self.groups, transaction_version, appended=self.wake
+        )
+        self.rtt = rtt
+        self.bandwidth = bandwidth
+        self.security = security
+        self.interceptor: Interceptor | None = None
+        # The same objects as the topology's, for short.
+        self.brokers = topology.brokers
+        self.topics = topology.topics
+        self.coordinators = topology.coordinators
+        self.coordinator_faults = topology.coordinator_faults
+        self.cluster_id = topology.cluster_id
+
+    @property
+    def now(self) -> float:
+        """Return the time of the event being carried out, in seconds."""
+        return self.schedule.now
+
+    def wall_ms(self, broker: Broker) -> int:
+        """Return a broker's wall clock at `now`, in ms since the epoch."""
+        return broker.wall_ms(self.schedule.wall_now_ms)
+
+    # -- what the cluster is made of: see `Topology` ----------------------------------------------
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Return the cluster-wide broker configs."""
+        return self.topology.configs
+
+    @property
+    def running(self) -> list[Broker]:
+        """Return the brokers that run, by id."""
+        return self.topology.running
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication: int = -1,
+        configs: Mapping[str, str | None] | None = None,
+        assignments: Mapping[int, list[int]] | None = None,
+        validate_only: bool = False,
+        retains: bool = True,
+    ) -> Topic:
+        """Create a topic; see `Topology.create_topic`.
+
+        Raises:
+            RefusedError: With the code that CreateTopics answers.
+        """
+        return self.topology.create_topic(
+            name,
+            partitions=partitions,
+            replication=replication,
+            configs=configs,
+            assignments=assignments,
+            validate_only=validate_only,
+            retains=retains,
+        )
+
+    def add_partitions(
+        self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
+    ) -> None:
+        """Let a topic have ``count`` partitions; see `Topology.add_partitions`.
+
+        Raises:
+            RefusedError: INVALID_PARTITIONS if it has as many already.
+        """
+        self.topology.add_partitions(topic, count, assignments)
+
+    def set_topic_configs(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Replace all configs of a topic; the caller has validated them."""
+        self.topology.set_topic_configs(topic, overrides)
+
+    def set_broker_configs(self, broker: Broker | None, configs: Mapping[str, str]) -> None:
+        """Replace the configs of a broker (None: of the cluster); the caller has validated them."""
+        self.topology.set_broker_configs(broker, configs)
+
+    def coordinator_of(self, key: str) -> Broker | None:
+        """Return the running broker that coordinates this group or transactional id."""
+        return self.topology.coordinator_of(key)
+
+    # -- changes, at the time of the last event ---------------------------------------------------
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic; parked requests for it are answered UNKNOWN_TOPIC_OR_PARTITION."""
+        self.topology.forget_topic(topic)
+        self.groups.forget_topic(topic.name)
+        for partition in topic.partitions:
+            partition.deleted = True
+            self.wake(partition)
+
+    def wake(self, partition: Partition) -> None:
+        """Try the requests that wait for a partition again, because something about it changed."""
+        self.purgatory.wake(partition)
+        if self.transactions.waits_for_partitions:
+            self.schedule.later(0.0, lambda _now: self.transactions.write_markers())
