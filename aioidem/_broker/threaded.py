@@ -21,11 +21,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from aioidem._broker.embedded_cluster import EmbeddedCluster
+from aioidem._broker.controls import ClusterControls
 from aioidem.errors import KafkaTimeoutError
 
 __all__ = ["ThreadedCluster"]
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def _in_thread(
-    method: Callable[Concatenate[EmbeddedCluster, P], T],
+    method: Callable[Concatenate[ClusterControls, P], T],
 ) -> Callable[Concatenate[ThreadedCluster, P], T]:
     """Return a function that calls the method in the cluster's thread."""
 
@@ -53,13 +53,13 @@ def _in_thread(
 
 
 def _awaited_in_thread(
-    method: Callable[Concatenate[EmbeddedCluster, P], Awaitable[T]],
+    method: Callable[Concatenate[ClusterControls, P], Awaitable[T]],
 ) -> Callable[Concatenate[ThreadedCluster, P], T]:
     """Return a function that awaits the method in the cluster's thread."""
 
     @functools.wraps(method)
     def call(self: ThreadedCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
-        async def run(cluster: EmbeddedCluster) -> T:
+        async def run(cluster: ClusterControls) -> T:
             return await method(cluster, *arguments, **options)
 
         return self._wait(run)
@@ -78,10 +78,10 @@ class ThreadedCluster:
         make: Makes the cluster, in the thread.
     """
 
-    def __init__(self, make: Callable[[], EmbeddedCluster]) -> None:
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[ClusterControls]]) -> None:
         self._make = make
         self._thread = threading.Thread(target=self._run, name="embedded-cluster", daemon=True)
-        self._running: Future[tuple[EmbeddedCluster, asyncio.AbstractEventLoop]] = Future()
+        self._running: Future[tuple[ClusterControls, asyncio.AbstractEventLoop]] = Future()
         self._ended: Future[None] = Future()
         self._stop = asyncio.Event()
 
@@ -132,7 +132,7 @@ class ThreadedCluster:
 
     def call(
         self,
-        act: Callable[Concatenate[EmbeddedCluster, P], T],
+        act: Callable[Concatenate[ClusterControls, P], T],
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
@@ -149,53 +149,53 @@ class ThreadedCluster:
             cluster, _ = self._running.result(0)
             return act(cluster, *arguments, **options)
 
-        async def run(cluster: EmbeddedCluster) -> T:
+        async def run(cluster: ClusterControls) -> T:
             return act(cluster, *arguments, **options)
 
         return self._wait(run)
 
     # -- what an EmbeddedCluster does --------------------------------------------------------------
 
-    create_topic = _in_thread(EmbeddedCluster.create_topic)
-    add_partitions = _in_thread(EmbeddedCluster.add_partitions)
-    delete_topic = _in_thread(EmbeddedCluster.delete_topic)
-    set_config = _in_thread(EmbeddedCluster.set_config)
-    set_broker_config = _in_thread(EmbeddedCluster.set_broker_config)
-    batches = _in_thread(EmbeddedCluster.batches)
-    records = _in_thread(EmbeddedCluster.records)
-    log_end_offset = _in_thread(EmbeddedCluster.log_end_offset)
-    high_watermark = _in_thread(EmbeddedCluster.high_watermark)
-    last_stable_offset = _in_thread(EmbeddedCluster.last_stable_offset)
-    span = _in_thread(EmbeddedCluster.span)
-    max_span = _in_thread(EmbeddedCluster.max_span)
-    max_unproven_span = _in_thread(EmbeddedCluster.max_unproven_span)
-    intercept = _in_thread(EmbeddedCluster.intercept)
-    set_rtt = _in_thread(EmbeddedCluster.set_rtt)
-    set_bandwidth = _in_thread(EmbeddedCluster.set_bandwidth)
-    set_throttle = _in_thread(EmbeddedCluster.set_throttle)
-    set_produce_version = _in_thread(EmbeddedCluster.set_produce_version)
-    set_clock_offset = _in_thread(EmbeddedCluster.set_clock_offset)
-    leader = _in_thread(EmbeddedCluster.leader)
-    leader_epoch = _in_thread(EmbeddedCluster.leader_epoch)
-    move_leader = _in_thread(EmbeddedCluster.move_leader)
-    hold_high_watermark = _in_thread(EmbeddedCluster.hold_high_watermark)
-    release_high_watermark = _in_thread(EmbeddedCluster.release_high_watermark)
-    pause_follower = _in_thread(EmbeddedCluster.pause_follower)
-    resume_follower = _in_thread(EmbeddedCluster.resume_follower)
-    shrink_isr = _in_thread(EmbeddedCluster.shrink_isr)
-    coordinator = _in_thread(EmbeddedCluster.coordinator)
-    move_coordinator = _in_thread(EmbeddedCluster.move_coordinator)
-    fail_coordinator = _in_thread(EmbeddedCluster.fail_coordinator)
-    hold_markers = _in_thread(EmbeddedCluster.hold_markers)
-    release_markers = _in_thread(EmbeddedCluster.release_markers)
-    set_marker_delay = _in_thread(EmbeddedCluster.set_marker_delay)
-    set_group = _in_thread(EmbeddedCluster.set_group)
-    stop_broker = _awaited_in_thread(EmbeddedCluster.stop_broker)
-    start_broker = _awaited_in_thread(EmbeddedCluster.start_broker)
+    create_topic = _in_thread(ClusterControls.create_topic)
+    add_partitions = _in_thread(ClusterControls.add_partitions)
+    delete_topic = _in_thread(ClusterControls.delete_topic)
+    set_config = _in_thread(ClusterControls.set_config)
+    set_broker_config = _in_thread(ClusterControls.set_broker_config)
+    batches = _in_thread(ClusterControls.batches)
+    records = _in_thread(ClusterControls.records)
+    log_end_offset = _in_thread(ClusterControls.log_end_offset)
+    high_watermark = _in_thread(ClusterControls.high_watermark)
+    last_stable_offset = _in_thread(ClusterControls.last_stable_offset)
+    span = _in_thread(ClusterControls.span)
+    max_span = _in_thread(ClusterControls.max_span)
+    max_unproven_span = _in_thread(ClusterControls.max_unproven_span)
+    intercept = _in_thread(ClusterControls.intercept)
+    set_rtt = _in_thread(ClusterControls.set_rtt)
+    set_bandwidth = _in_thread(ClusterControls.set_bandwidth)
+    set_throttle = _in_thread(ClusterControls.set_throttle)
+    set_produce_version = _in_thread(ClusterControls.set_produce_version)
+    set_clock_offset = _in_thread(ClusterControls.set_clock_offset)
+    leader = _in_thread(ClusterControls.leader)
+    leader_epoch = _in_thread(ClusterControls.leader_epoch)
+    move_leader = _in_thread(ClusterControls.move_leader)
+    hold_high_watermark = _in_thread(ClusterControls.hold_high_watermark)
+    release_high_watermark = _in_thread(ClusterControls.release_high_watermark)
+    pause_follower = _in_thread(ClusterControls.pause_follower)
+    resume_follower = _in_thread(ClusterControls.resume_follower)
+    shrink_isr = _in_thread(ClusterControls.shrink_isr)
+    coordinator = _in_thread(ClusterControls.coordinator)
+    move_coordinator = _in_thread(ClusterControls.move_coordinator)
+    fail_coordinator = _in_thread(ClusterControls.fail_coordinator)
+    hold_markers = _in_thread(ClusterControls.hold_markers)
+    release_markers = _in_thread(ClusterControls.release_markers)
+    set_marker_delay = _in_thread(ClusterControls.set_marker_delay)
+    set_group = _in_thread(ClusterControls.set_group)
+    stop_broker = _awaited_in_thread(ClusterControls.stop_broker)
+    start_broker = _awaited_in_thread(ClusterControls.start_broker)
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _wait(self, run: Callable[[EmbeddedCluster], Coroutine[Any, Any, T]]) -> T:
+    def _wait(self, run: Callable[[ClusterControls], Coroutine[Any, Any, T]]) -> T:
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a hook cannot wait for the cluster in whose thread it runs: call stop_broker and "

@@ -12,6 +12,7 @@ same without sockets, tasks and clock. `BrokerSecurity` adds TLS and SASL.
 from __future__ import annotations
 
 from aioidem._broker.batch import RefusedError
+from aioidem._broker.controls import ClusterControls
 from aioidem._broker.embedded_cluster import EmbeddedCluster
 from aioidem._broker.intercept import (
     Action,
@@ -43,6 +44,7 @@ __all__ = [
     "Broker",
     "BrokerSecurity",
     "CloseConnection",
+    "ClusterControls",
     "ClusterState",
     "Connection",
     "Delay",

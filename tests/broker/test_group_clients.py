@@ -22,7 +22,7 @@ import confluent_kafka
 import pytest
 
 from aioidem import Producer
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import ClusterControls, EmbeddedCluster
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a deprecated function of importlib.resources.
@@ -280,6 +280,6 @@ def test_a_static_member_is_started_again_and_nobody_has_to_move(kind: type[Memb
         assert cluster.call(generation_of) == generation
 
 
-def generation_of(cluster: EmbeddedCluster) -> int:
+def generation_of(cluster: ClusterControls) -> int:
     group = cluster.state.groups.find(GROUP)
     return -1 if group is None else group.generation

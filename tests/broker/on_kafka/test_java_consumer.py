@@ -18,7 +18,7 @@ import pytest
 
 from aioidem import Producer
 from aioidem._testing.kafka_install import install_kafka
-from aioidem.broker import EmbeddedCluster
+from aioidem.broker import ClusterControls, EmbeddedCluster
 
 TOPIC, GROUP, PARTITIONS = "readings", "readers", 4
 BOUND = 60.0
@@ -105,7 +105,7 @@ def test_javas_consumer_subscribes_rebalances_commits_and_resumes() -> None:
         with java_member(servers) as three:
             three.until(lambda told: told.count == 4)
 
-        def committed(inner: EmbeddedCluster) -> int:
+        def committed(inner: ClusterControls) -> int:
             return sum(each.offset for each in inner.state.groups.committed(GROUP).values())
 
         assert cluster.call(committed) == 32
