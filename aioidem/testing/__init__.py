@@ -35,7 +35,9 @@ from aioidem._testing.history import (
     make_value,
     parse_value,
 )
+from aioidem._testing.kafka_broker import KafkaBroker
 from aioidem._testing.kafka_cluster import KafkaCluster, KafkaStartError
+from aioidem._testing.kafka_dump import DumpedBatch, DumpedRecord, LogDumpError
 from aioidem._testing.kafka_install import KafkaInstallError
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem._testing.kafka_security import KafkaSecurity
@@ -50,18 +52,22 @@ __all__ = [
     "Cut",
     "Delay",
     "Drop",
+    "DumpedBatch",
+    "DumpedRecord",
     "Expectations",
     "FaultProxy",
     "FrameHook",
     "FrameSeen",
     "Hold",
     "Inspect",
+    "KafkaBroker",
     "KafkaCluster",
     "KafkaInstallError",
     "KafkaSecurity",
     "KafkaStartError",
     "KafkaToolError",
     "KafkaUnavailableError",
+    "LogDumpError",
     "LogRecord",
     "Outcome",
     "RetentionFace",

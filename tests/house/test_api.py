@@ -24,10 +24,9 @@ INNER = {
     "Asked",
     "BatchRecordMetadata",
     "ClusterView",
-    "DumpedBatch",
     "Entity",  # kio's
     "HomeLoop",
-    "KafkaBroker",
+    "KafkaProcess",
     "Link",
     "Offsets",
     "Omitted",
