@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -34,10 +34,6 @@ from aioidem._protocol.versions import ApiKey
 from aioidem.structs import OffsetAndMetadata, TopicPartition
 
 __all__ = ["committed_offsets"]
-
-_OFFSET_FETCH: Final = 9
-# the first with require_stable and the last for a single group; brokers from 2.5 to 4.x have it
-_VERSION: Final = 7
 
 
 async def committed_offsets(
@@ -82,14 +78,12 @@ async def _fetch(
     config: ProducerConfig, coordinator: Place, group: str, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, OffsetAndMetadata]:
     def make(connection: Connection) -> Any:
-        lowest, highest = connection.versions.offered.get(_OFFSET_FETCH, (0, -1))
-        schema: Any = request_type(_OFFSET_FETCH, _VERSION)
-        if schema is None or not lowest <= _VERSION <= highest:
-            raise errors.IncompatibleBrokerVersion(f"no OffsetFetch version {_VERSION}")
+        version = connection.versions.choose(ApiKey.OFFSET_FETCH)
+        schema: Any = request_type(ApiKey.OFFSET_FETCH, version)
         topics = _topics(schema, partitions)
         return schema(group_id=group, topics=topics, require_stable=True)
 
-    answer = await ask(config, coordinator, _OFFSET_FETCH, make)
+    answer = await ask(config, coordinator, ApiKey.OFFSET_FETCH, make)
     _check(answer.error_code, group)
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in answer.topics:

@@ -41,6 +41,7 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -56,6 +57,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    LIST_TRANSACTIONS = 66
 
 
 SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
@@ -67,6 +69,8 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         # v4 is the first with which a client can forbid that the topic is created. Every broker
         # with Produce v3 has it.
         ApiKey.METADATA: (4, 13),
+        # v7 is the first with require_stable (KIP-447) and the last for a single group.
+        ApiKey.OFFSET_FETCH: (7, 7),
         ApiKey.FIND_COORDINATOR: (0, 6),
         # After a handshake of v0 the SASL messages would have no Kafka header.
         ApiKey.SASL_HANDSHAKE: (1, 1),
@@ -85,6 +89,8 @@ SPOKEN: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+        # Kafka has it since 3.0 (KIP-664).
+        ApiKey.LIST_TRANSACTIONS: (0, 0),
     }
 )
 """The lowest and the highest version of each API that we speak."""

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["end_open_transactions", "end_transactions_of", "query_id"]
 
-_LIST_TRANSACTIONS: Final = 66
 _ONGOING: Final = "Ongoing"
 _ASK_SECONDS: Final = 60.0
 
@@ -118,12 +117,11 @@ async def _brokers(config: ProducerConfig, server: Place) -> list[Place]:
 
 async def _listed(config: ProducerConfig, broker: Place) -> AsyncIterator[str]:
     def make(connection: Connection) -> Any:
-        schema: Any = request_type(_LIST_TRANSACTIONS, 0)
-        if schema is None or _LIST_TRANSACTIONS not in connection.versions.offered:
-            raise errors.IncompatibleBrokerVersion("no ListTransactions: Kafka has it since 3.0")
+        version = connection.versions.choose(ApiKey.LIST_TRANSACTIONS)
+        schema: Any = request_type(ApiKey.LIST_TRANSACTIONS, version)
         return schema(state_filters=(_ONGOING,))
 
-    answer = await ask(config, broker, _LIST_TRANSACTIONS, make)
+    answer = await ask(config, broker, ApiKey.LIST_TRANSACTIONS, make)
     if answer.error_code:
         raise errors.broker_error(int(answer.error_code), "open transactions")
     for each in answer.transaction_states:
