@@ -6,8 +6,8 @@ brokers that are also controllers (KRaft) in a temporary directory, and waits un
 every byte of a client crosses it. Brokers speak to one another, and this class to them, past the
 proxies.
 
-Here is how brokers start and end. Topics and leaders are in `kafka_admin`, Kafka's command line
-tools in `kafka_tools`.
+This module starts and ends the brokers. `kafka_setup` has what they are started with, `kafka_admin`
+has topics and leaders, and `kafka_tools` Kafka's command line tools.
 
 Invariants
     Every wait has a bound. Nothing is left behind: processes, ports and the directory go with the
@@ -22,12 +22,10 @@ Rejected
 
 from __future__ import annotations
 
-import base64
 import functools
 import shutil
 import signal
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -38,20 +36,15 @@ from typing import Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 import anyio
 import anyio.to_thread
 
-from aioidem._testing.broker_patch import write_patch
 from aioidem._testing.fault_proxy import FaultProxy
 from aioidem._testing.kafka_admin import KafkaAdmin
-from aioidem._testing.kafka_broker import HOST, KafkaBroker, small_broker_properties
-from aioidem._testing.kafka_install import (
-    KafkaInstall,
-    KafkaInstallError,
-    install_kafka,
-    java_environment,
-)
-from aioidem._testing.kafka_process import KafkaProcess, ProcessGuard, reserve_port
+from aioidem._testing.kafka_broker import HOST, KafkaBroker
+from aioidem._testing.kafka_install import KafkaInstall, KafkaInstallError, install_kafka
+from aioidem._testing.kafka_process import ProcessGuard
 from aioidem._testing.kafka_questions import POLL_SECONDS
 from aioidem._testing.kafka_retention import RetentionFace
 from aioidem._testing.kafka_security import KafkaSecurity
+from aioidem._testing.kafka_setup import KafkaSetup, by_broker, new_cluster_id
 from aioidem._testing.kafka_tools import KafkaJava, KafkaToolError, KafkaTools
 from aioidem.errors import KafkaError
 
@@ -153,17 +146,19 @@ class KafkaCluster:
     ) -> None:
         self.version = version
         self._unpinned = unpinned
-        self._count = brokers
-        self._retain = _by_broker(retain, brokers)
-        self._security = security
-        self._properties = dict(properties or {})
-        self._features = dict(features or {})
+        self._setup = KafkaSetup(
+            brokers=brokers,
+            cluster_id=new_cluster_id(),
+            retain=by_broker(retain, brokers),
+            security=security,
+            properties=dict(properties or {}),
+            features=dict(features or {}),
+        )
         self._jvm_options = tuple(jvm_options)
         self._rtt, self._bandwidth, self._seed = rtt, bandwidth, seed
         self._logs = logs
         self._start_timeout, self._stop_timeout = start_timeout, stop_timeout
         self._brokers: list[KafkaBroker] = []
-        self._cluster_id = _cluster_id()
         self._folder = Path()
         self._guard: ProcessGuard | None = None
         self._tools: KafkaTools | None = None
@@ -172,7 +167,7 @@ class KafkaCluster:
 
     def __repr__(self) -> str:
         running = sum(each.running for each in self._brokers)
-        return f"<KafkaCluster {self.version}, {running} of {self._count} brokers running>"
+        return f"<KafkaCluster {self.version}, {running} of {self._setup.brokers} brokers running>"
 
     async def __aenter__(self) -> Self:
         """Start the brokers and wait until they are ready."""
@@ -340,26 +335,19 @@ class KafkaCluster:
         self._folder = await anyio.to_thread.run_sync(self._make_folder, self._guard)
         java = KafkaJava(install, self._jvm_options, self._folder, self._guard)
         self._tools = KafkaTools(self.version, java, self._brokers, self._admin)
-        count = 3 + (0 if self._security is None else len(self._security.listeners))
-        ports = [
-            await anyio.to_thread.run_sync(lambda: [reserve_port() for _ in range(count)])
-            for _ in range(self._count)
-        ]
-        voters = ",".join(f"{i}@{HOST}:{p[2]}" for i, p in enumerate(ports))
-        for node_id, (port, inner, controller, *secure) in enumerate(ports):
+        ports = await anyio.to_thread.run_sync(self._setup.reserve_ports)
+        for node_id, own in enumerate(ports):
             proxy = await self._exits.enter_async_context(
                 FaultProxy(
                     HOST,
-                    port,
+                    own.client,
                     rtt=self._rtt,
                     bandwidth=self._bandwidth,
-                    retention=self._face(node_id),
+                    retention=self._setup.retention(node_id),
                     seed=self._seed + node_id,
                 )
             )
-            make = partial(
-                self._make_broker, java, voters, node_id, port, inner, controller, secure, proxy
-            )
+            make = partial(self._setup.make_broker, java, self._folder, node_id, ports, proxy)
             self._brokers.append(await anyio.to_thread.run_sync(make))
 
     async def _installed(self) -> KafkaInstall:
@@ -388,7 +376,7 @@ class KafkaCluster:
         try:
             with anyio.fail_after(self._start_timeout):
                 for broker in self._brokers:
-                    await self._until_ready(broker, self._count)
+                    await self._until_ready(broker, self._setup.brokers)
         except TimeoutError:
             await self._not_ready()
 
@@ -403,54 +391,6 @@ class KafkaCluster:
         guard.watch_folder(folder)
         return folder
 
-    def _face(self, node_id: int) -> RetentionFace | None:
-        batches = self._retain.get(node_id)
-        return None if batches is None else RetentionFace(batches)
-
-    def _patch(self, install: KafkaInstall, node_id: int) -> list[Path]:
-        """Write a broker's patch, if it has one, and return the directories it is in."""
-        if node_id not in self._retain:
-            return []
-        folder = self._folder / f"patch-{node_id}"
-        write_patch(install.jar("kafka-storage"), folder, self._retain[node_id])
-        return [folder]
-
-    def _make_broker(
-        self,
-        java: KafkaJava,
-        voters: str,
-        node_id: int,
-        port: int,
-        inner: int,
-        controller: int,
-        secure: Sequence[int],
-        proxy: FaultProxy,
-    ) -> KafkaBroker:
-        folder = self._folder / f"broker-{node_id}"
-        properties = self._folder / f"broker-{node_id}.properties"
-        added = "" if self._security is None else self._security.added(secure)
-        settings = small_broker_properties(self._count) | {
-            "node.id": node_id,
-            "controller.quorum.voters": voters,
-            "listeners": (
-                f"CLIENT://{HOST}:{port},INNER://{HOST}:{inner},CONTROLLER://{HOST}:{controller}{added}"
-            ),
-            "advertised.listeners": f"CLIENT://{proxy.address},INNER://{HOST}:{inner}{added}",
-            "log.dirs": folder,
-            **({} if self._security is None else self._security.settings(self._folder)),
-            **self._properties,
-        }
-        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        process = KafkaProcess(
-            [*java.command(*self._patch(java.install, node_id)), "kafka.Kafka", str(properties)],
-            self._folder / f"broker-{node_id}.log",
-            java.guard,
-            java_environment(),
-        )
-        names = () if self._security is None else self._security.listeners
-        by_name = dict(zip(names, secure, strict=True))
-        return KafkaBroker(node_id, port, inner, by_name, folder, process, proxy)
-
     async def _format(self) -> None:
         failures: list[KafkaToolError] = []
         async with anyio.create_task_group() as tasks:
@@ -460,10 +400,7 @@ class KafkaCluster:
             raise KafkaStartError(f"the storage could not be formatted: {failures[0].args[0]}")
 
     async def _format_one(self, broker: KafkaBroker, failures: list[KafkaToolError]) -> None:
-        properties = str(self._folder / f"broker-{broker.node_id}.properties")
-        users = [] if self._security is None else self._security.format_arguments()
-        levels = [word for f in self._features.items() for word in ("--feature", f"{f[0]}={f[1]}")]
-        arguments = ("format", "-t", self._cluster_id, "-c", properties, *users, *levels)
+        arguments = self._setup.format_arguments(self._folder, broker.node_id)
         try:
             await self._running_tools().run_tool(
                 "kafka.tools.StorageTool", *arguments, timeout=self._start_timeout
@@ -538,17 +475,3 @@ class KafkaCluster:
         return "\n".join(
             f"--- broker {each.node_id}\n{each.process.tail()}" for each in self._brokers
         )
-
-
-def _by_broker(retain: int | Mapping[int, int] | None, brokers: int) -> dict[int, int]:
-    if retain is None:
-        return {}
-    return dict.fromkeys(range(brokers), retain) if isinstance(retain, int) else dict(retain)
-
-
-def _cluster_id() -> str:
-    """Return a cluster id in Kafka's form that a command line does not take for an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
