@@ -240,8 +240,7 @@ async def measure(flags: argparse.Namespace) -> list[Figures]:
                 for client in flags.clients:
                     topic = f"{way}-{client}-{turn}"
                     await cluster.create_topic(topic, partitions=PARTITIONS)
-                    # The inner servers are without the proxy, which would use CPU time beside the
-                    # client.
+                    # The clients connect without the proxy, which would need CPU time, too.
                     run = partial(_run_child, flags, client, way, cluster.inner_servers, topic)
                     figures = await anyio.to_thread.run_sync(run)
                     found.setdefault((client, way), []).append(figures)

@@ -3,7 +3,7 @@
     python benchmarks/opcodes.py
     python benchmarks/opcodes.py CHECKOUT
 
-With the path of another checkout (`git worktree add --detach /tmp/before COMMIT`) that one is
+With the path of another checkout (`git worktree add --detach /tmp/before COMMIT`) that checkout is
 measured, so two states of the tree can be compared. Time on a busy machine varies by more than the
 cost of a method call; the number of opcodes does not, and shows what a change adds or saves.
 
@@ -12,9 +12,9 @@ A producer writes records of 100 bytes to the embedded cluster over its transpor
 - awaited: `await send()`, one record at a time, so each record is a batch and a request of its own;
 - queued: 500 times `send_nowait()`, then `flush()`, so the records share a batch.
 
-Counted is what runs in `aioidem`, without the embedded cluster. Two runs of different length are
-subtracted, so what happens once (starting, metadata, the producer id) is left out. The engine's
-figure is a part of the client's.
+The script counts what runs in `aioidem`, except for the embedded cluster. Two runs of different
+length are subtracted, so what happens once (starting, metadata, the producer id) is left out. The
+engine's figure is a part of the client's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ VALUE = b"x" * 100
 
 
 class OpcodeCounter:
-    """Counts opcodes by function, in the files of one checkout's producer.
+    """A trace function that counts opcodes by function, in the producer of one checkout.
 
     Args:
-        checkout: Where the tree is that is measured.
+        checkout: The folder of the checkout that is measured.
     """
 
     def __init__(self, checkout: Path) -> None:
@@ -45,7 +45,7 @@ class OpcodeCounter:
         self._names: dict[Any, str | None] = {}
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        """Trace a frame, as `sys.settrace` wants it."""
+        """Count an opcode of a frame; `sys.settrace` calls this."""
         del arg
         code = frame.f_code
         if code not in self._names:
@@ -68,7 +68,7 @@ class OpcodeCounter:
 
 async def workload(how: str, records: int) -> None:
     """Send records to the embedded cluster."""
-    # After the checkout's path was put in front: it is its library that is measured.
+    # The import is here because `main` first puts the checkout's path in front.
     from aioidem import Producer
     from aioidem.broker import EmbeddedCluster
 

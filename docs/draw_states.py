@@ -48,7 +48,7 @@ def draw(table: Table) -> str:
 
 
 def redrawn(text: str) -> str:
-    """Return the document with every diagram drawn anew from its table."""
+    """Return the document with every diagram drawn again from its table."""
     for name, table in TABLES.items():
         opening, closing = f"<!-- states: {name} -->\n", "<!-- end -->"
         start = text.index(opening) + len(opening)

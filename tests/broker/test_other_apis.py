@@ -872,7 +872,7 @@ def test_replicas_are_placed_by_hand(cluster: VirtualCluster, client: VirtualCli
 def test_topics_are_deleted_by_name_or_id_and_a_new_one_gets_a_new_id(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """DeleteTopics deletes by name and by id, and a topic that is created anew has a new id."""
+    """DeleteTopics deletes by name and by id, and a topic that is created again has a new id."""
     first = cluster.state.topics["t"].id
 
     def delete(**which: Any) -> Entity:

@@ -157,7 +157,7 @@ def test_what_cannot_be_a_batch_spoils_the_whole_request(
 def test_behind_the_batch_only_what_cannot_be_another_is_let_be(
     cluster: VirtualCluster, client: VirtualClient
 ) -> None:
-    """A broker ignores up to 11 bytes after a batch: from 12 on they must be another batch."""
+    """A broker ignores up to 11 bytes after a batch, which are too few to begin another one."""
     good = idempotent_batch(0)
     parts = answers_of(cluster, client, {0: good + bytes(11), 1: good + bytes(12)})
     assert [p.error_code for p in parts] == [ErrorCode.none, ErrorCode.corrupt_message]

@@ -116,7 +116,7 @@ def test_frames_before_a_bad_length_are_handed_out_first() -> None:
 
 
 def test_after_an_error_nothing_comes_out_any_more() -> None:
-    """After an error the splitter raises it again, whatever it is fed."""
+    """After an error the splitter raises that error again when it gets further bytes."""
     splitter = FrameSplitter(LIMIT)
     for data in (b"\xff\xff\xff\xff", frame(b"fine")):
         with pytest.raises(NotKafkaError):

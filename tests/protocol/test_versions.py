@@ -181,7 +181,7 @@ def test_an_old_broker_without_a_hint_is_asked_for_the_oldest_version() -> None:
     hints=st.lists(st.tuples(st.integers(-5, 300), st.integers(-5, 300)), min_size=8, max_size=8)
 )
 def test_asking_lower_and_lower_ends_whatever_is_hinted(hints: list[tuple[int, int]]) -> None:
-    """The negotiation asks for lower versions each time and ends, whatever is hinted."""
+    """The negotiation asks for a lower version each time, and ends with any hints."""
     talk = negotiation()
     versions = [talk.version]
     answers = iter(raw(response(0, (18, *each), error=UNSUPPORTED)) for each in hints)

@@ -434,7 +434,7 @@ def test_an_answer_that_omits_the_partition_leaves_it_in_doubt() -> None:
 
 
 def test_a_recreated_topic_starts_a_new_account() -> None:
-    """After a topic was created anew, its sequences begin at 0 again."""
+    """After a topic was deleted and created again, its sequences begin at 0."""
     wire = Wire()
     wire.opened()
     wire.send(1)

@@ -514,7 +514,7 @@ async def statics(g: Groups) -> None:
     await changed.end()
     await g.until(group, "PreparingRebalance", 2)
     await changed.ask(changed.beating())
-    # Another client joins as the static member while a rebalance waits, and replaces the first.
+    # A second client joins with the same instance id during a rebalance, and replaces `back`.
     more = g.member(group, "more", instance="b")
     await more.begin(more.joining())
     await back.end()

@@ -48,7 +48,7 @@ def _aborted_behind(found: Difference) -> bool:
 
 
 def _named(aborted: Plain) -> set[str]:
-    """Return the aborted transactions in one side of a difference, whatever its form."""
+    """Return the aborted transactions in a difference's side: a list, a dict or one of them."""
     match aborted:
         case {"first_offset": _}:
             return {str(aborted)}

@@ -55,7 +55,7 @@ class Guess:
     sent: list[tuple[int, bytes]] = field(default_factory=list)
 
     def become(self, who: Who) -> None:
-        """Set the identity that a broker gave, with which no transaction is open."""
+        """Use the identity that a broker gave from now on; no transaction is open with it."""
         self.lost = False
         if who != self.who:
             self.past.append(self.who)

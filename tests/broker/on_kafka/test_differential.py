@@ -1,6 +1,6 @@
 """The embedded broker gives the same answers as Apache Kafka to the same requests.
 
-Scripts send the requests that somebody thought of, random sequences send others. Every difference
+Scripts send chosen requests, random sequences send others. Every difference
 is a defect of the embedded broker, unless the table in `differential_allowed` has it. Every entry
 of the table must be seen.
 

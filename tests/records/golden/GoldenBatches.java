@@ -3,7 +3,7 @@
 //   build: stdin has tab-separated lines "batch ...", "record ..." and "end"; stdout one hex line per batch.
 //   read:  stdin has one batch in hex per line; stdout repeats it as the same kind of lines, ended by "end".
 //
-// Bytes are hex, "-" is null. MemoryRecordsBuilder is what the producer and the broker themselves write with.
+// Bytes are hex, "-" is null. The producer and the broker themselves write with MemoryRecordsBuilder.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;

@@ -3,7 +3,7 @@ package org.apache.kafka.storage.internals.log;
 import java.util.ArrayDeque;
 import java.util.Deque;
 
-/** Has the shape the patch looks for, and more of it: frames, a handler and branches behind it. */
+/** A class of the form that the patch expects, with frames, a handler and branches behind it. */
 public class ProducerStateEntry {
     static final long LIMIT = 1L << 40;
     static final double RATIO = 0.5;

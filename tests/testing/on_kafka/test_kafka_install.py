@@ -1,4 +1,4 @@
-"""`install_kafka` beside another process that downloads, and beside a broken Maven repository."""
+"""`install_kafka` while another process downloads, and with a broken Maven repository."""
 
 from __future__ import annotations
 
