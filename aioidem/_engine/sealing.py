@@ -55,18 +55,18 @@ class Sealer:
         known = min(limit.known(self._config.batch_size), self._config.max_request_size)
         return topic.ceiling(known, now, limit.told)
 
-    def limit(self, state: PartitionState, topic: TopicState, link: Link, now: float) -> int:
-        """Return the most bytes, header included, of a partition's next batch on the wire."""
-        return self._limit(state, link, self.most(topic, link, now))
+    def limit(self, state: PartitionState, link: Link, most: int) -> int:
+        """Return the most bytes, header included, of a partition's next batch on the wire.
 
-    def _limit(self, state: PartitionState, link: Link, ceiling: int) -> int:
+        `most`: what the leader is known to take (see `most`).
+        """
         config = self._config
-        base = min(config.batch_size, ceiling)
+        base = min(config.batch_size, most)
         rate = link.goodput.rate
         if not config.late_sealing or not state.queue.blocked or rate is None:
             return base
         room = rate * config.request_timeout * _GOODPUT_SHARE - link.bytes_in_flight
-        return max(base, min(ceiling, int(room)))
+        return max(base, min(most, int(room)))
 
     def seal(
         self, state: PartitionState, topic: TopicState, link: Link, now: float, room: int
@@ -76,7 +76,7 @@ class Sealer:
         It has at most `room` bytes, if it has more than one record.
         """
         most = self.most(topic, link, now)
-        limit = min(self._limit(state, link, most), room)
+        limit = min(self.limit(state, link, most), room)
         if self._codec is not Codec.NONE:
             ratio = self._estimator.estimate(topic.name, self._codec) * ESTIMATION_FACTOR
             limit = int(limit / ratio)

@@ -60,7 +60,8 @@ class Bench:
         return batch
 
     def limit(self, now: float = 0.0) -> int:
-        return self.sealer.limit(self.state, self.topic, self.link, now)
+        most = self.sealer.most(self.topic, self.link, now)
+        return self.sealer.limit(self.state, self.link, most)
 
 
 def test_numbers_are_taken_when_a_batch_is_sealed() -> None:
