@@ -23,12 +23,14 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_a_topic_may_have_a_number_of_partitions() -> None:
+    """`--topic NAME:N` creates a topic with N partitions."""
     assert parse_topic("t") == TopicPlan("t", 1)
     assert parse_topic("t:12") == TopicPlan("t", 12)
 
 
 @given(st.text(max_size=20) | st.from_regex(r"[a-z]{1,3}:[0-9]{0,6}", fullmatch=True))
 def test_a_topic_is_understood_or_refused_by_name(text: str) -> None:
+    """Any text after `--topic` is accepted, or refused in a message that names the flag."""
     try:
         topic = parse_topic(text)
     except UsageError as error:
@@ -70,6 +72,7 @@ def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_listens_where_it_was_asked_to_and_a_signal_ends_it_cleanly(number: int) -> None:
+    """`aioidem broker` listens on the port it was given, and a signal ends it with status 0."""
     port = free_port()
     with running("--port", str(port)) as (process, address):
         assert address == f"127.0.0.1:{port}"
@@ -80,6 +83,7 @@ def test_it_listens_where_it_was_asked_to_and_a_signal_ends_it_cleanly(number: i
 
 
 def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
+    """`aioidem broker` serves the topics and brokers that its flags ask for."""
     words = ["--brokers", "2", "--retain", "20", "--rtt", "10", "--topic", "t:2"]
     with running(*words) as (_, address):
         assert address.count(",") == 1
@@ -89,6 +93,7 @@ def test_it_serves_what_it_was_asked_for(capsys: Captured) -> None:
 
 
 def test_a_port_that_is_taken_is_status_1_and_one_line(capsys: Captured) -> None:
+    """If the port is in use, the command ends with status 1 and one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["broker", "--port", str(taken.getsockname()[1])]) == 1
     with warnings.catch_warnings():

@@ -61,6 +61,7 @@ def refused(capsys: Captured, *words: str) -> str:
 def test_bad_usage_is_status_2_and_one_line_that_names_it(
     capsys: Captured, words: str, message: str
 ) -> None:
+    """Wrong arguments end the command with status 2 and one line that names them."""
     line = refused(capsys, *words.split())
     assert line.startswith("aioidem ")
     assert message in line
@@ -137,6 +138,8 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, ins
 def test_a_missing_module_that_is_no_extra_is_not_blamed_on_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A missing module that no extra installs is reported as it is, without naming an extra."""
+
     def run(_: list[str]) -> int:
         raise ModuleNotFoundError("No module named 'kio'", name="kio")
 
@@ -157,5 +160,6 @@ def test_importing_the_package_and_the_cli_loads_no_extra() -> None:
 
 
 def test_a_script_can_tell_where_an_output_cannot_go(capsys: Captured, tmp_path: Path) -> None:
+    """An output file that cannot be written ends the command with status 2, naming the flag."""
     line = refused(capsys, "perf", "--json", str(tmp_path / "none" / "x.json"))
     assert line.startswith("aioidem perf: --json: ")

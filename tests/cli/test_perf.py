@@ -197,6 +197,7 @@ async def test_the_broker_s_own_count_of_the_span_is_preferred() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["start", "partitions_for", "send", "flush", "close"])
 async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step: str) -> None:
+    """If a step of a run fails, its row says so, and the producer is closed in bounded time."""
     producer, screen = Obedient(fail=step), SilentScreen()
     result = await one_run(producer, screen=screen)
     assert not result.complete
@@ -220,6 +221,7 @@ async def test_a_failing_transaction_is_a_row_that_failed(step: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["start", "partitions_for", "flush"])
 async def test_a_signal_ends_a_step_that_hangs_and_keeps_the_row(step: str) -> None:
+    """A signal ends a step that hangs, and the row has what was measured until then."""
     producer, interrupt = Obedient(hang=step), Interrupt()
     rows: list[RunResult] = []
     async with anyio.create_task_group() as tasks:
@@ -310,6 +312,7 @@ async def test_several_brokers_partitions_and_a_codec_work() -> None:
 
 @pytest.mark.anyio
 async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list() -> None:
+    """If no broker can be reached, the first row fails and no further run starts."""
     with socket.socket() as held:  # bound but not listening, so every connection is refused
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
@@ -342,6 +345,7 @@ def test_records_that_are_not_acknowledged_make_the_status_1(
 
 
 def test_the_files_and_the_lines_of_a_run_agree(capsys: Captured, tmp_path: Path) -> None:
+    """The JSON rows of two runs and the printed lines show the same figures."""
     path = tmp_path / "out.json"
     words = "perf --rtt 20 --retain 20 --in-flight 1,20 --num-records 400 --print-metrics --json"
     assert main([*words.split(), str(path)]) == 0
@@ -415,6 +419,7 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
 
 
 def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
+    """The command ends without a traceback if the reader of its output closes the pipe."""
     path = tmp_path / "out.json"
     # One small batch in flight is enough, because the rate does not matter.
     words = "perf --duration 2.5 --in-flight 1 --rtt 100 --producer-props late.sealing=false"

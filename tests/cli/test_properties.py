@@ -57,6 +57,7 @@ def test_what_a_flag_gives_overrides_the_file(tmp_path: Path) -> None:
 def test_values_may_stand_in_the_environment_and_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A property's value may be in an environment variable or in a file."""
     monkeypatch.setenv("THE_PASSWORD", CANARY)
     key = private(tmp_path / "key", "first line\nsecond: line\r\n")
     items = ["sasl.password=env:THE_PASSWORD", f"ssl.keystore.key=file:{key}"]
@@ -66,6 +67,7 @@ def test_values_may_stand_in_the_environment_and_in_files(
 
 
 def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment variable or file that a property refers to must exist."""
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     assert (
         refusal("sasl.password=env:NO_SUCH_VARIABLE")
@@ -83,6 +85,7 @@ def test_what_is_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("named", ["env:\ud800", "env:a=b", "file:\0", "file:\ud800"])
 def test_a_name_that_the_system_does_not_take_is_refused(named: str) -> None:
+    """A reference to a variable or file whose name no system accepts is refused."""
     assert refusal(f"sasl.password={named}").startswith("sasl.password: ")
 
 
@@ -100,6 +103,7 @@ def test_a_secret_that_cannot_be_sent_is_refused_without_being_shown(tmp_path: P
 def test_what_a_file_says_reaches_the_terminal_as_one_printable_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Text from a properties file is shown escaped, in one line."""
     for text in (
         "password.\\u001b[2J\\u202e=1",
         "sasl.password=file:\\u001b[2J\\u000a",
@@ -126,6 +130,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("item", [CANARY, f"sasl.password:{CANARY}", f"sasl.password {CANARY}"])
 def test_what_is_not_name_and_value_is_counted_and_not_shown(item: str) -> None:
+    """An argument without `name=value` is refused by its position, without showing it."""
     assert refusal("linger.ms=5", item) == "--producer-props: value 2 is not name=value"
 
 
@@ -140,6 +145,7 @@ def test_a_file_that_is_no_properties_file_is_not_quoted(text: str, tmp_path: Pa
 
 
 def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path: Path) -> None:
+    """A byte order mark at the start of a properties file is ignored."""
     file = private(tmp_path / "f", "\xef\xbb\xbfsasl.mechanism=PLAIN\n")
     assert gather_properties(file=file).values == {"sasl.mechanism": "PLAIN"}
 
@@ -156,6 +162,7 @@ def test_the_mark_that_windows_editors_begin_a_file_with_is_passed_over(tmp_path
 def test_a_secret_where_no_secret_belongs_is_not_printed(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The error about a misspelt flag, or about surplus arguments, does not print their secrets."""
     assert main(words) == 2
     printed = capsys.readouterr()
     assert CANARY not in printed.out + printed.err
@@ -182,6 +189,7 @@ def test_a_secret_on_the_command_line_is_warned_of(item: str) -> None:
 
 
 def test_no_warning_where_nothing_is_shown() -> None:
+    """A secret that comes from a file or the environment causes no warning."""
     items = ["linger.ms=5", "sasl.username=me", "sasl.password=", "sasl.mechanism=PLAIN"]
     assert gather_properties(items).warnings == ()
 

@@ -120,10 +120,12 @@ def test_each_producer_gets_a_client_id_of_its_own() -> None:
 def test_no_config_error_above_5_for_idempotent_and_transactional_producers(
     in_flight: int, kind: dict[str, Any]
 ) -> None:
+    """More than 5 requests in flight are accepted for idempotent and transactional producers."""
     assert getattr(_build(**{_IN_FLIGHT: in_flight}, **kind), _IN_FLIGHT) == in_flight
 
 
 def test_no_config_error_above_5_among_properties() -> None:
+    """More than 5 requests in flight are accepted as a property, too."""
     properties = {"max.in.flight.requests.per.connection": "20", "transactional.id": "tx"}
     assert getattr(_properties(properties), _IN_FLIGHT) == 20
 
@@ -168,6 +170,7 @@ def test_addresses_are_taken_in_every_usual_form(
     ],
 )
 def test_what_is_no_address_is_refused(given_as: Any) -> None:
+    """A bootstrap address that cannot be one raises ConfigError."""
     with pytest.raises(ConfigError, match=r"bootstrap_servers=.*: expected 'host:port'"):
         _build(bootstrap_servers=given_as)
 
@@ -341,6 +344,7 @@ def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, 
 
 @pytest.mark.parametrize("name", ["client.dns.lookup", "retries", "client.telemetry.push"])
 def test_no_option_is_suggested_that_means_something_else(name: str) -> None:
+    """The error for an unknown option suggests no option with another meaning."""
     with pytest.raises(ConfigError) as caught:
         _properties({name: "1"})
     assert "did you mean" not in str(caught.value)
@@ -354,6 +358,7 @@ def test_no_option_is_suggested_that_means_something_else(name: str) -> None:
 def test_weak_acks_with_idempotence_are_refused_with_the_way_out(
     acks: int, idempotence: dict[str, bool]
 ) -> None:
+    """Idempotence with acks other than all is refused, and the error says how to resolve that."""
     with pytest.raises(ConfigError, match=rf"acks={acks}: .*pass enable_idempotence=False"):
         _build(acks=acks, **idempotence)
     assert _build(acks=acks, enable_idempotence=False).acks == acks
@@ -382,6 +387,7 @@ def test_a_delivery_timeout_of_exactly_linger_plus_request_timeout_is_taken(
 
 @pytest.mark.parametrize("name", ["retry_backoff", "reconnect_backoff"])
 def test_a_first_pause_above_the_longest_is_refused(name: str) -> None:
+    """A retry back-off above its maximum is refused."""
     with pytest.raises(ConfigError, match=rf"{name} .*=2\.0: expected at most {name}_max"):
         _build(**{name: 2, f"{name}_max": 1})
     _build(**{name: 1, f"{name}_max": 1})
@@ -490,6 +496,7 @@ def test_properties_without_addresses_are_refused() -> None:
 
 
 def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
+    """Java's compression levels of codecs that are not in use are ignored."""
     levels = {"compression.gzip.level": "9", "compression.zstd.level": "3"}
     assert _properties({**levels, "compression.type": "zstd"}).compression_level == 3
     assert _properties({**levels, "compression.type": "gzip"}).compression_level == 9
@@ -526,6 +533,7 @@ def test_a_time_is_the_same_in_seconds_and_in_milliseconds(milliseconds: int) ->
 
 
 def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
+    """The TypedDict of options has every field of the configuration except for the addresses."""
     hints = get_type_hints(ProducerOptions)
     fields = get_type_hints(ProducerConfig)
     assert set(hints) == set(fields) - {"bootstrap_servers"}
@@ -542,6 +550,7 @@ def test_property_names_are_unique_and_java_styled() -> None:
 
 
 def test_aiokafka_names_are_arguments_of_its_producer() -> None:
+    """Each of aiokafka's names in the table is an argument of aiokafka's producer."""
     theirs = set(inspect.signature(AIOKafkaProducer).parameters)
     names = [option.aiokafka for option in OPTIONS.values() if option.aiokafka]
     assert len(set(names)) == len(names)
@@ -645,6 +654,7 @@ def test_a_config_cannot_be_changed() -> None:
 
 
 def test_a_changed_copy_is_checked_again() -> None:
+    """A changed copy of a configuration is validated like a new one."""
     config = ProducerConfig.build("h")
     assert dataclasses.replace(config, linger=1).linger == 1.0
     with pytest.raises(ConfigError, match="acks=1"):

@@ -95,6 +95,7 @@ _PRODUCERS_CODES = [
 
 @pytest.mark.parametrize("code", _PRODUCERS_CODES)
 def test_every_code_a_producer_can_meet_has_a_class_of_its_own(code: ErrorCode) -> None:
+    """Each code that a broker may answer to a producer has a class of its own."""
     found = error_for_code(code)
     assert found is not UnknownError
     assert found.errno == code
@@ -109,6 +110,7 @@ def test_every_code_maps_to_a_class_and_to_an_error_that_keeps_the_code(code: in
 
 
 def test_every_class_is_found_by_its_code_which_kafka_knows() -> None:
+    """Each class is found by its code, and Kafka has that code."""
     for cls in _BROKER:
         assert error_for_code(cls.errno) is cls
         ErrorCode(cls.errno)
@@ -143,6 +145,7 @@ def test_codes_aiokafka_lacks_are_retriable_where_java_retries() -> None:
     ],
 )
 def test_aiokafkas_second_names_name_the_same_codes(name: str) -> None:
+    """aiokafka's second name of an error has the same code as the first."""
     ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
     assert ours.errno == theirs.errno
 
@@ -185,6 +188,7 @@ def test_an_unknown_code_survives_copying_and_pickling() -> None:
 
 
 def test_an_unknown_code_does_not_rub_off_on_its_class() -> None:
+    """An error for an unknown code does not change the code of its class."""
     broker_error(9999)
     assert UnknownError.errno == -1
 
@@ -221,6 +225,7 @@ def test_bad_arguments_are_value_errors_and_timeouts_are_timeout_errors() -> Non
 
 
 def test_two_classes_for_one_code_cannot_be_made() -> None:
+    """Defining a second class for a code is an error."""
     with pytest.raises(TypeError, match="error code 6 belongs to NotLeaderForPartitionError"):
         type("Second", (BrokerResponseError,), {}, errno=6, message="SECOND")
     assert error_for_code(6) is NotLeaderForPartitionError

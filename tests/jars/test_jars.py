@@ -35,6 +35,7 @@ def published(maven: FakeMaven) -> None:
 def test_an_artifact_comes_with_what_it_needs_and_is_kept(
     maven: FakeMaven, mine: FakeMaven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An artifact is fetched with its dependencies, and is found again without the network."""
     published(maven)
     assert names(A) == ["a-1.jar", "b-2.jar"]
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", NOWHERE)
@@ -46,6 +47,7 @@ def test_an_artifact_comes_with_what_it_needs_and_is_kept(
 def test_what_is_in_maven_s_repository_does_not_matter(
     maven: FakeMaven, mine: FakeMaven, poison: str
 ) -> None:
+    """A damaged copy in the user's Maven repository is not used."""
     published(maven)
     pom = mine.put(B, jar=poison != "no jar")
     if poison == "half a jar":
@@ -56,6 +58,7 @@ def test_what_is_in_maven_s_repository_does_not_matter(
 
 
 def test_a_pom_that_did_not_come_is_not_passed_over(maven: FakeMaven) -> None:
+    """A dependency whose POM cannot be fetched is an error, and is not left out."""
     published(maven)
     maven.put("org.example:c:3", A)
     pom = maven.folder / "org/example/a/1/a-1.pom"
@@ -71,6 +74,7 @@ def test_a_pom_that_did_not_come_is_not_passed_over(maven: FakeMaven) -> None:
 def test_what_a_download_that_broke_off_left_is_fetched_again(
     maven: FakeMaven, suffix: str
 ) -> None:
+    """A file that an interrupted download left incomplete is fetched again."""
     published(maven)
     jars = resolve_jars([A])
     whole = jars[1].with_suffix(suffix).read_bytes()
@@ -83,6 +87,7 @@ def test_what_a_download_that_broke_off_left_is_fetched_again(
 def test_maven_s_repository_lends_what_central_does_not_give(
     mine: FakeMaven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If Maven Central cannot be reached, jars of the user's Maven repository are used."""
     published(mine)
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", NOWHERE)
     assert [each.parent for each in resolve_jars([A])] == [
@@ -93,6 +98,7 @@ def test_maven_s_repository_lends_what_central_does_not_give(
 
 @pytest.mark.usefixtures("maven")
 def test_what_is_missing_is_one_line(mine: FakeMaven, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error for a jar that cannot be fetched is one line with the places that were tried."""
     mine.put(A, jar=False)
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://me:secret@127.0.0.1:9")
     with pytest.raises(JarsUnavailableError) as caught:
@@ -108,6 +114,7 @@ def test_what_is_missing_is_one_line(mine: FakeMaven, monkeypatch: pytest.Monkey
 
 
 def test_what_nobody_published_is_one_line(maven: FakeMaven) -> None:
+    """The error for a dependency that the repository does not have is one line."""
     maven.put(A, B)
     with pytest.raises(JarsUnavailableError) as caught:
         resolve_jars([A])
@@ -128,6 +135,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 
 
 def test_the_folder_is_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Jars are kept in the user's cache folder (XDG_CACHE_HOME)."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     assert jar_folder() == tmp_path / ".cache" / "aioidem" / "maven"

@@ -161,6 +161,7 @@ async def loaded(producer: FakeProducer, work: Workload) -> tuple[RunResult, Kaf
 
 
 async def test_a_count_is_sent_exactly_and_every_record_is_seen_to_end() -> None:
+    """A run sends exactly the requested number of records, and waits for all outcomes."""
     producer = FakeProducer(FakeClock())
     result, failure = await loaded(producer, workload(num_records=5000))
     assert failure is None
@@ -186,6 +187,7 @@ async def test_a_duration_ends_the_sending_and_the_rest_is_drained() -> None:
 
 
 async def test_a_duration_ends_also_while_there_is_no_room() -> None:
+    """The duration ends the sending even while the producer's buffer is full."""
     producer = FakeProducer(FakeClock(), room=3, stuck=True)
     tally = Tally(producer.clock.now)
     with anyio.move_on_after(10) as scope:
@@ -243,6 +245,8 @@ async def test_the_values_are_sent_in_turn() -> None:
 
 
 async def test_the_loop_gives_way_every_millisecond_while_there_is_room() -> None:
+    """While there is room, the loop lets other tasks run every millisecond."""
+
     class TickingClock(FakeClock):
         def __call__(self) -> float:
             self.now += 1e-5
@@ -272,6 +276,8 @@ async def test_the_loop_gives_way_every_millisecond_while_there_is_room() -> Non
 
 
 async def test_waiting_long_for_room_is_no_failure_while_records_end() -> None:
+    """A long wait for room is no failure as long as records are settled meanwhile."""
+
     class Slow(FakeProducer):
         async def wait_for_room(self) -> None:
             await super().wait_for_room()
@@ -283,6 +289,7 @@ async def test_waiting_long_for_room_is_no_failure_while_records_end() -> None:
 
 
 async def test_waiting_long_for_room_while_nothing_moves_ends_the_run() -> None:
+    """A long wait for room in which no record is settled ends the run."""
     late = KafkaTimeoutError("no room within max_block (60 s)")
 
     class Dead(FakeProducer):
@@ -364,6 +371,7 @@ async def test_the_throughput_is_kept() -> None:
 
 @given(rate=st.floats(0.01, 1e6), sent=st.integers(0, 10**6), late=st.floats(0, 1e3))
 def test_a_record_is_due_at_its_time_and_never_before(rate: float, sent: int, late: float) -> None:
+    """With a limit on the rate, a record is never sent before it is due."""
     pace = Pace(rate, 50.0)
     due = 50.0 + sent / rate
     assert pace.delay(sent, due + late) == 0
@@ -374,4 +382,5 @@ def test_a_record_is_due_at_its_time_and_never_before(rate: float, sent: int, la
 
 
 def test_without_a_limit_everything_is_due() -> None:
+    """Without a limit on the rate, each record is due at once."""
     assert Pace(math.inf, 5.0).delay(10**9, 0.0) == 0

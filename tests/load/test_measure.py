@@ -25,6 +25,7 @@ def queued(count: int, started: float = 0.0) -> Tally:
 
 
 def test_the_steady_rate_leaves_out_the_first_batch_and_the_time_before_it() -> None:
+    """The steady rate excludes the first batch, and the time until it is acknowledged."""
     tally = queued(16 * 4)
     for turn in range(1, 5):  # 10 s to connect, then a batch of 16 each 0.1 s
         for _ in range(16):
@@ -48,6 +49,7 @@ def test_the_steady_rate_is_unknown_while_there_is_only_a_first_batch() -> None:
 
 
 def test_a_turn_before_the_first_acknowledgement_does_not_close_the_first_batch() -> None:
+    """Measuring before any acknowledgement does not count as the end of the first batch."""
     tally = queued(3)
     tally.first_batch_over()
     tally.acknowledged(1, 0.0, 1.0)
@@ -114,6 +116,7 @@ def test_percentiles_are_within_three_digits_and_never_above_the_maximum(
 
 @pytest.mark.parametrize("latency", [-1.0, 0.0, 1e-9, 3600.0, 1e7])
 def test_no_latency_falls_out_of_the_histogram(latency: float) -> None:
+    """Every latency is counted, even if it is longer than the histogram's range."""
     tally = queued(1)
     tally.acknowledged(1, 0.0, latency)
     measured = tally.result(LABEL).latency
@@ -141,6 +144,7 @@ def test_megabytes_are_of_the_acknowledged_values() -> None:
 
 
 def test_an_interval_holds_what_happened_since_the_one_before() -> None:
+    """Each progress interval counts what has happened since the previous one."""
     tally = queued(4, started=100.0)
     tally.acknowledged(1 << 20, 100.0, 100.5)
     tally.acknowledged(1 << 20, 100.0, 101.0)
@@ -225,6 +229,7 @@ def test_the_json_object_has_the_documented_keys_in_order_and_no_others() -> Non
 
 
 def test_what_was_committed_is_counted_and_nothing_else_is_complete() -> None:
+    """A transactional run is complete only if all of its records were committed."""
     tally = queued(3)
     tally.acknowledged(1000, 0.0, 0.1)
     tally.acknowledged(1000, 0.0, 0.1)
@@ -244,6 +249,7 @@ def test_what_was_committed_is_counted_and_nothing_else_is_complete() -> None:
 
 
 def test_what_cannot_be_known_is_null() -> None:
+    """A figure that cannot be known is null in the JSON."""
     entry = json.loads(json.dumps(Tally(0.0).result(LABEL).as_json(), allow_nan=False))
     assert list(entry) == KEYS
     unknown = ("window", "rtt_ms", "steady_records_per_sec", "latency_ms", "max_span", "committed")

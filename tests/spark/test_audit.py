@@ -243,6 +243,7 @@ def topic_frame(spark: SparkSession, records: list[LogRecord]) -> DataFrame:
 
 
 def test_it_agrees_with_the_history_checker(spark: SparkSession) -> None:
+    """The audit finds the same anomalies in random histories as `check_history`."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")  # noqa: T201 - a failure is repeated with it
     rows, records = spoilt_history(random.Random(seed))

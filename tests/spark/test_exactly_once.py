@@ -152,6 +152,7 @@ def test_an_attempt_whose_rows_cannot_be_computed_fences_nobody(
 
 
 def test_a_task_without_rows_has_a_marker(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+    """A task without rows commits a marker, too."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
     assert write_rows(sink, [], task) == Written(0)
     assert write_rows(sink, [], task) == Written(0, skipped=True)
@@ -221,6 +222,7 @@ def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
 def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """A task first fences other attempts, then reads its marker, and then sends its rows."""
     seen: list[int] = []
     cluster.intercept(lambda each: seen.append(each.api_key))
     write_rows(options(cluster, topic), [numbered(topic, 5)], TaskIdentity(query, 0, 0))
@@ -231,6 +233,7 @@ def test_the_marker_is_read_after_the_twin_is_fenced_and_before_a_row_is_sent(
 def test_what_is_missing_or_ahead_fails_loudly(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """A missing marker and a marker ahead of the batch each fail the task."""
     sink, rows = options(cluster, topic), [numbered(topic, 3)]
     with pytest.raises(MarkerMissingError):
         write_rows(sink, rows, TaskIdentity(query, 4, 0))
@@ -246,6 +249,7 @@ def test_what_is_missing_or_ahead_fails_loudly(
 def test_a_group_of_somebody_else_is_left_alone(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """A task fails if its consumer group has an offset that is no marker."""
     task = TaskIdentity(query, 0, 0)
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": task.name}
@@ -319,6 +323,7 @@ def test_a_bad_option_is_named(given: dict[str, str], streaming: bool, message: 
 
 
 def test_the_mode_is_exactly_once_where_there_is_an_identity() -> None:
+    """The default mode is exactly-once for streams and for batch writes with an identity."""
     given = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
     assert SinkOptions.read(given).mode == "at-least-once"
     assert SinkOptions.read(given, streaming=True).mode == "exactly-once"

@@ -176,6 +176,7 @@ def test_a_topic_that_stamps_anew_is_refused(
     in_loop: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
+    """The audit of a running load refuses a topic with LogAppendTime, which replaces timestamps."""
     cluster.set_config(topic, "message.timestamp.type", "LogAppendTime")
 
     async def write() -> None:

@@ -29,6 +29,7 @@ LABEL = RunLabel(client="aioidem", version="0", in_flight=5, record_size=100)
 def test_tasks_ledgers_and_topic_agree(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
+    """The counts of the tasks, their ledgers and the topic's log agree."""
     out, folder = tmp_path / "result.json", tmp_path / "ledger"
     status = main(
         [
@@ -111,6 +112,7 @@ def test_bad_usage_is_one_line(
 
 @given(records=st.integers(1, 10_000), tasks=st.integers(1, 50))
 def test_the_shares_are_the_whole(records: int, tasks: int) -> None:
+    """The tasks' shares of a load add up to the whole load."""
     plan = plan_perf(bootstrap_server="h:1", topic="t", num_records=records, throughput=100.0)
     if records < tasks:
         with pytest.raises(UsageError, match="too few"):
@@ -183,5 +185,6 @@ def test_the_merged_rates_span_all_tasks() -> None:
 
 
 def test_nothing_to_merge_is_an_error() -> None:
+    """Merging the results of no task is an error."""
     with pytest.raises(ValueError, match="nothing"):
         Tally.merged([])

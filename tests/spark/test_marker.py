@@ -52,16 +52,19 @@ def answer(
     ],
 )
 def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -> None:
+    """A task whose own marker covers the batch skips it; otherwise the task writes the batch."""
     assert answer(batch, own) is expected
 
 
 def test_the_first_tasks_marker_of_another_run_is_a_used_identity() -> None:
+    """A batch write fails if task 0's marker is of another run under the same identity."""
     with pytest.raises(IdentityUsedError):
         answer(0, None, marker(1, run="one"), run="another")
     assert answer(0, None, marker(1, run="one"), run="one") is Answer.WRITE
 
 
 def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
+    """A marker ahead of the next batch fails: the query was started from an older checkpoint."""
     for ahead in (7, 8, 100):
         with pytest.raises(MarkerAheadError, match="older checkpoint"):
             answer(5, marker(ahead))
@@ -71,25 +74,27 @@ def test_a_marker_ahead_is_a_rolled_back_checkpoint() -> None:
 
 @pytest.mark.parametrize("first", [marker(5, 6 * WEEK), marker(3), marker(6, WEEK / 2 - 1)])
 def test_a_new_task_is_told_by_task_0(first: Marker) -> None:
-    """A task without a marker of its own writes if task 0's marker is recent."""
+    """A task that has no marker writes if task 0's marker shows that markers have not expired."""
     assert answer(5, None, first) is Answer.WRITE
 
 
 @pytest.mark.parametrize("first", [None, marker(6, WEEK / 2 + 1), marker(7)])
 def test_a_marker_that_may_have_expired(first: Marker | None) -> None:
-    """A marker that may have expired is an error: groups expire, and topics are recreated."""
+    """A task without a marker fails if markers may have expired, unless the option permits it."""
     with pytest.raises(MarkerMissingError, match="marker=missing-ok"):
         answer(5, None, first)
     assert answer(5, None, first, missing_ok=True) is Answer.WRITE
 
 
 def test_task_0_has_nobody_to_ask() -> None:
+    """Task 0 without a marker may write batch 0 only."""
     with pytest.raises(MarkerMissingError):
         answer(5, None, None, task=0)
     assert answer(0, None, None, task=0) is Answer.WRITE
 
 
 def test_a_batch_write_s_identity_is_its_own() -> None:
+    """A batch write skips what its own run wrote, and fails if another run used its identity."""
     assert answer(0, None, run="a") is Answer.WRITE
     assert answer(0, marker(1, run="a"), run="a") is Answer.SKIP
     with pytest.raises(IdentityUsedError):
@@ -97,6 +102,7 @@ def test_a_batch_write_s_identity_is_its_own() -> None:
 
 
 def test_a_marker_is_read_as_it_was_committed() -> None:
+    """A marker survives being committed as an offset's metadata and read again."""
     given = replace(marker(6, run="r"), at=123.5)
     assert Marker.read(6, given.metadata) == given
 
@@ -118,6 +124,7 @@ def test_a_marker_is_read_as_it_was_committed() -> None:
     ids=lambda metadata: metadata[:50],
 )
 def test_what_somebody_else_committed_is_no_marker(metadata: str) -> None:
+    """Offset metadata of another program is an error, and not taken for a marker."""
     with pytest.raises(MarkerError, match="which program"):
         Marker.read(6, metadata)
 
@@ -126,6 +133,7 @@ def test_what_somebody_else_committed_is_no_marker(metadata: str) -> None:
 def test_a_sum_does_not_depend_on_order_and_does_on_rows(
     rows: list[tuple[bytes, int]], data: st.DataObject
 ) -> None:
+    """The sum over a task's rows is the same in any order, and differs for other rows."""
     one, other = RowSum(), RowSum()
     one.add(rows)
     shuffled = data.draw(st.permutations(rows))

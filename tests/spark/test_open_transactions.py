@@ -87,6 +87,8 @@ async def left_open(*, loads: bool) -> None:
 
 @pytest.mark.parametrize("loads", [False, True], ids=["at-once", "while-a-coordinator-loads"])
 def test_what_is_open_is_ended(loads: bool) -> None:
+    """Open transactions of a query are ended, and those of other programs are not."""
+
     async def run() -> None:
         with anyio.fail_after(60):
             await left_open(loads=loads)
@@ -117,6 +119,7 @@ def test_the_query_is_the_one_of_the_checkpoint(
     portal: BlockingPortal,
     tmp_path: Path,
 ) -> None:
+    """The query whose transactions are ended is the one that the checkpoint's metadata names."""
     register(spark)
     query = Query(spark, cluster.bootstrap_servers, topic, tmp_path)
     checkpoint = str(query.checkpoint)
@@ -138,6 +141,7 @@ def test_the_query_is_the_one_of_the_checkpoint(
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": 1}', "what?"])
 def test_what_is_no_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, text: str) -> None:
+    """A folder without the metadata of a query's checkpoint is refused."""
     (tmp_path / "metadata").write_text(text)
     with pytest.raises(ConfigError, match="not the metadata of a query's checkpoint"):
         query_id(spark, str(tmp_path))

@@ -175,6 +175,7 @@ def test_a_task_looks_up_what_an_option_names(
     guarded: EmbeddedCluster,
     password_file: Path,
 ) -> None:
+    """A task looks up the secret that an option names, in the environment or in a file."""
     register(spark)
     options = {**where, **SCRAM, "kafka.sasl.password": f"file:{password_file}"}
     if named == "jaas":
@@ -197,6 +198,7 @@ def test_a_stream_looks_up_what_its_options_name_and_so_does_who_ends_its_transa
     password_file: Path,
     tmp_path: Path,
 ) -> None:
+    """A stream, and the call that ends its transactions, look up the secrets that options name."""
     register(spark)
     options = {**where, **SCRAM, "kafka.sasl.password": f"file:{password_file}"}
     stream = Stream(spark, tmp_path, options)
@@ -248,6 +250,7 @@ def test_ledgers_and_event_log_of_a_load_have_no_password(
 
 
 def test_what_spark_hides_already_stays_hidden(spark: SparkSession) -> None:
+    """Hiding our credentials extends Spark's redaction pattern, and does not replace it."""
     before = spark.conf.get(REDACTION)
     try:
         spark.conf.unset(REDACTION)
@@ -273,6 +276,7 @@ PLACE: Final = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
 def test_what_is_named_is_not_looked_up_on_the_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The driver does not look up the secrets that options name."""
     path = tmp_path / "key"
     named = {
         **PLACE,
@@ -300,6 +304,7 @@ def test_what_is_named_is_not_looked_up_on_the_driver(
 def test_a_value_that_was_looked_up_is_not_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A secret whose text looks like a reference is not looked up a second time."""
     monkeypatch.setenv("AIOIDEM_TEST_PASSWORD", "env:HOME")
     named = {**PLACE, **SCRAM, "kafka.sasl.password": "env:AIOIDEM_TEST_PASSWORD"}
     config = SinkOptions.read(named).looked_up().looked_up().config()
@@ -321,6 +326,7 @@ def test_a_value_that_was_looked_up_is_not_looked_up_again(
 def test_what_is_wrong_beside_a_named_value_is_found_on_the_driver(
     more: dict[str, str], message: str
 ) -> None:
+    """The driver refuses wrong options even if others name secrets that it does not look up."""
     with pytest.raises(ConfigError, match=message):
         SinkOptions.read({**PLACE, **more})
 
@@ -329,6 +335,7 @@ def test_what_is_wrong_beside_a_named_value_is_found_on_the_driver(
     "mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM", "GSSAPI"]
 )
 def test_a_login_configuration_may_be_named(mechanism: str) -> None:
+    """An option may name a login configuration (JAAS) instead of containing it."""
     given = {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": mechanism,
@@ -354,6 +361,7 @@ def test_a_login_configuration_may_be_named(mechanism: str) -> None:
 def test_what_cannot_be_looked_up_is_a_config_error(
     value: str, message: str, tmp_path: Path
 ) -> None:
+    """A secret that cannot be looked up raises ConfigError."""
     (tmp_path / "binary").write_bytes(b"\xff" + CANARY.encode())
     (tmp_path / "empty").write_text("\n")
     assert "AIOIDEM_NO_SUCH" not in os.environ

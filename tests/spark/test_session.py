@@ -32,6 +32,7 @@ def a_java(folder: Path, script: str) -> Path:
 
 
 def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without Java, the error says in one line which Java is needed and that none was found."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SparkUnavailableError) as caught:
@@ -50,6 +51,7 @@ def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_a_java_that_does_not_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, message: str
 ) -> None:
+    """A Java that is too old or does not run is refused in one line."""
     java = a_java(tmp_path, script)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailableError) as caught:
@@ -60,6 +62,7 @@ def test_a_java_that_does_not_do(
 
 
 def test_java_home_goes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Java is looked for in JAVA_HOME if that is set, and otherwise on the path."""
     java = a_java(tmp_path, """echo 'openjdk version "21" 2023-09-19' >&2""")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert require_java() == java
@@ -81,6 +84,7 @@ sys.exit(main("perf --spark --tasks 1 --bootstrap-server h:1 --topic t --num-rec
 
 @pytest.mark.parametrize("library", ["pyspark", "pyarrow"])
 def test_a_missing_extra_is_one_line(library: str) -> None:
+    """Without pyspark or pyarrow, sink and command each fail with one line that names the extra."""
     hide = f"{ALONE}sys.modules[{library!r}] = None"
     done = subprocess.run(
         [sys.executable, "-c", hide + BOTH_NEED_SPARK],
@@ -99,6 +103,7 @@ def test_a_missing_extra_is_one_line(library: str) -> None:
 @pytest.mark.filterwarnings(*JGO_FORGETS)
 @pytest.mark.usefixtures("maven")
 def test_the_connector_is_of_pyspark_s_own_version() -> None:
+    """The Kafka connector that is looked for has the version of the installed pyspark."""
     import pyspark
 
     with pytest.raises(SparkUnavailableError) as caught:
@@ -114,6 +119,7 @@ def test_the_connector_is_of_pyspark_s_own_version() -> None:
 
 @pytest.mark.filterwarnings(*JGO_FORGETS)
 def test_what_spark_has_itself_is_not_handed_over(maven: FakeMaven) -> None:
+    """Jars that Spark has itself are not among those given to it."""
     import pyspark
 
     connector = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -129,6 +135,7 @@ def test_what_spark_has_itself_is_not_handed_over(maven: FakeMaven) -> None:
 def test_a_spark_home_of_another_version_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A SPARK_HOME whose Spark is not of pyspark's version is refused in one line."""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailableError, match=r"no Spark of Scala 2\.13"):
         require_one_spark()
@@ -142,6 +149,7 @@ def test_a_spark_home_of_another_version_is_one_line(
 
 
 def test_a_job_s_failure_is_what_its_task_raised() -> None:
+    """The reported cause of a failed job is the exception of its task, in one line."""
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job\n"
         "\tat x\nCaused by: PythonException: Traceback (most recent call last):\n"

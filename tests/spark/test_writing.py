@@ -44,6 +44,7 @@ def test_every_row_is_written_in_order(cluster: EmbeddedCluster, topic: str) -> 
 
 
 def test_a_small_buffer_is_waited_for(cluster: EmbeddedCluster, topic: str) -> None:
+    """A task with more rows than fit into the producer's buffer waits for room."""
     small = options(cluster, **{"buffer.memory": "20000", "batch.size": "2000"})
     assert write_rows(small, chunked(numbered(topic, 2000, 100))).rows == 2000
     assert cluster.log_end_offset(topic) == 2000
@@ -52,6 +53,7 @@ def test_a_small_buffer_is_waited_for(cluster: EmbeddedCluster, topic: str) -> N
 def test_rows_that_may_be_written_fail_the_task_as_unknown(
     cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """Rows whose answers never come fail the task with the status UNKNOWN."""
     cluster.intercept(lambda seen: Drop(processed=True) if seen.api_key == PRODUCE else None)
     with pytest.raises(SinkTaskError, match="0 were not written and 3 are unknown") as caught:
         write_rows(options(cluster, **QUICK), [numbered(topic, 3)])
@@ -61,6 +63,7 @@ def test_rows_that_may_be_written_fail_the_task_as_unknown(
 def test_a_failed_row_ends_the_task_before_its_rows_do(
     cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """The first failed row ends the task, even if its rows never end."""
     cluster.set_config(topic, "max.message.bytes", 1000)
     taken = 0
 
@@ -77,6 +80,8 @@ def test_a_failed_row_ends_the_task_before_its_rows_do(
 
 
 def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str) -> None:
+    """An exception raised while the rows are computed ends the task."""
+
     def broken() -> Iterator[Sequence[SinkRow]]:
         yield numbered(topic, 1)
         raise ZeroDivisionError
@@ -88,6 +93,7 @@ def test_what_the_rows_raise_ends_the_task(cluster: EmbeddedCluster, topic: str)
 
 
 def test_nobody_there_fails_the_task() -> None:
+    """A task fails with KafkaConnectionError if no broker can be reached."""
     nobody = SinkOptions(
         properties={"bootstrap.servers": "127.0.0.1:1", "max.block.ms": "200"}, topic="t"
     )
@@ -116,6 +122,7 @@ def test_a_bad_option_is_named(given: dict[str, str], message: str) -> None:
 
 
 def test_names_are_taken_in_any_case_and_passwords_are_not_shown() -> None:
+    """Option names are accepted in any case, and no password is shown."""
     read = SinkOptions.read(
         {
             "KAFKA.bootstrap.servers": "h:1",

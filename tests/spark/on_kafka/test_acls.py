@@ -108,6 +108,7 @@ async def test_what_the_page_says_is_enough(cluster: KafkaCluster) -> None:
 async def test_what_is_missing_is_named(
     cluster: KafkaCluster, missing: str, kind: type[KafkaError], told: str
 ) -> None:
+    """The error of a task names the permission that is missing."""
     before = await committed(cluster, ROWS)
     with pytest.raises(KafkaError) as caught:
         await write(cluster, missing)
