@@ -1,4 +1,4 @@
-"""Carrying faults out: what each kind of `Fault` and `Glitch` in a schedule does to the world."""
+"""How faults are carried out: what each kind of `Fault` and `Glitch` does to the world."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Injector"]
 
 
 class Injector:
-    """Does to a world what its schedule says."""
+    """Carry out the faults of a schedule in a world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,12 +47,13 @@ class Injector:
         self._old_metadata: dict[int, Entity] | None = None
         self._gone: set[str] = set()
         self._leaderless = False
-        # How many partitions a topic that was deleted will have when it is made anew.
+        # By name, how many partitions a deleted topic will have when it is recreated.
         self._deleted: dict[str, int] = {}
         self._laggard: dict[tuple[str, int], int] = {}
         self._refusal: tuple[int, tuple[str, int]] | None = None
-        # How many more connections of a broker end at their first request in v14, and whether that
-        # is carried out; connections on which one has passed; whether nobody may read configs.
+        # By broker, how many more connections end at their first request in v14, and whether that
+        # request is carried out; the connections that have passed one; whether DescribeConfigs is
+        # refused.
         self._unheard: dict[int, tuple[int, bool]] = {}
         self._passed: set[int] = set()
         self._secret = False
@@ -60,7 +61,7 @@ class Injector:
     # -- faults with a time -------------------------------------------------------------------
 
     def inject(self, fault: Fault) -> None:
-        """Carry one out."""
+        """Carry one fault out."""
         self._world.trace(f"fault {fault.kind} {fault.args}")
         if fault.kind in ("cut", "kill"):
             self._world.note_sent()
@@ -71,8 +72,10 @@ class Injector:
             self._world.lost |= exposed - there
 
     def _exposed(self) -> AbstractSet[ValueId]:
-        """What a clean election may throw away although it was acknowledged: under acks=1, what
-        is above the high watermark. A follower that lags is in sync for a while, and electable.
+        """Return the acknowledged records that a clean election may lose.
+
+        Under acks=1 these are the records above the high watermark: a follower that lags is in sync
+        for a while, and can be elected.
         """
         if self._world.schedule.options.get("acks") != 1:
             return frozenset()
@@ -327,7 +330,7 @@ class Injector:
     def _do_grow(self, name: str, count: int) -> None:
         world, topic = self._world, self._topic(name)
         if topic is None and name in self._deleted:
-            # Schedules rely on the partitions: it is made anew with them.
+            # Schedules rely on these partitions, so the topic is recreated with them.
             self._deleted[name] = max(self._deleted[name], count)
             return
         if topic is None or count <= len(topic.partitions):
@@ -345,7 +348,7 @@ class Injector:
                     partition.broker_stopped(broker.id)
 
     def _do_cluster(self, arriving: float, noticed: bool, kept: int, seconds: float) -> None:
-        """The names lead to another cluster, which hands out the same producer ids to others."""
+        """Let the names lead to another cluster, which gives the same producer ids to others."""
         world = self._world
         for broker in world.cluster.brokers:
             if broker == kept:
@@ -376,7 +379,7 @@ class Injector:
                 self._world.lose(connection, KafkaConnectionError("reset by peer"))
 
     def _do_stranger(self, topic: str, index: int, times: int) -> None:
-        """Somebody writes under our producer id, in an epoch of his own."""
+        """Let a stranger write under our producer id, in an epoch of its own."""
         world = self._world
         identity = world.core.identity.current
         if identity is None:
@@ -392,7 +395,7 @@ class Injector:
         self._world.flush()
 
     def heal(self) -> None:
-        """End whatever has not ended by itself."""
+        """End every fault that has not ended by itself."""
         for cluster in self._world.clusters:
             for broker in cluster.brokers.values():
                 broker.throttle = 0.0
@@ -403,13 +406,13 @@ class Injector:
                     self._release(partition)
 
     def end_glitches(self) -> None:
-        """From now on, none happens to any request."""
+        """Let no glitch happen to any request from now on."""
         self._glitches.clear()
 
     # -- what happens to a request ------------------------------------------------------------
 
     def intercept(self, seen: RequestSeen) -> Action | None:
-        """The cluster's hook."""
+        """Choose what happens to a request; this is the cluster's hook."""
         if seen.client_id == STRANGER:
             return None
         match seen.api_key:
@@ -449,8 +452,9 @@ class Injector:
         return Refuse(ErrorCode(refusal[0]), frozenset({refusal[1]}))
 
     def _note_late(self, seen: RequestSeen) -> None:
-        """A request is served whose connection the client has closed: another copy of its batches
-        may have been sent, and acknowledged, meanwhile.
+        """Note the values of a request that is served after the client closed its connection.
+
+        Another copy of its batches may have been sent, and acknowledged, meanwhile.
         """
         if not self._world.is_open(seen.connection_id):
             for topic in seen.request.topic_data:
@@ -476,7 +480,7 @@ class Injector:
         return Delay(glitch.args[0])
 
     def _on_zombie(self, glitch: Glitch, seen: RequestSeen) -> Action:
-        # It is read, and queued behind something slow; meanwhile the client closes.
+        # The request has been read, and is queued behind something slow while the client closes.
         self._later(0.0, lambda: self._do_cut(seen.broker_id, 1.0, True, 0.0))
         return self._on_delay(glitch, seen)
 
@@ -520,7 +524,7 @@ class Injector:
         return None
 
     def garbled(self, connection: SimConnection, payload: bytes) -> bytes:
-        """An answer as it arrives: cut short at some byte, if a glitch says so."""
+        """Return an answer as it arrives: cut short at some byte if a glitch says so."""
         key = connection.peer.id, int.from_bytes(payload[:4], "big")
         cut = self._garble.pop(key, None)
         return payload if cut is None else payload[:cut]
@@ -531,7 +535,7 @@ class Injector:
 
         def change(answer: Entity) -> Entity:
             if self._old_metadata is not None:
-                # Every broker goes on telling what it told first.
+                # Every broker keeps answering what it answered first.
                 answer = self._old_metadata.setdefault(seen.api_version, answer)
             topics = tuple(self._veil(topic) for topic in answer.topics)
             return dataclasses.replace(answer, topics=topics)
@@ -568,7 +572,7 @@ class Injector:
 
 
 def _values_from(partition: Partition, broker: int, offset: int) -> list[ValueId]:
-    """What that broker's copy holds from an offset on."""
+    """Return the values that a broker's copy of a partition holds from an offset on."""
     batches = partition.replicas[broker].log.batches
     raw = b"".join(batch.wire() for batch in batches if batch.base_offset >= offset)
     records = log_records(partition.topic.name, partition.index, read_batches(raw))

@@ -1,9 +1,9 @@
-"""What is right for records whose topic does not have their partition.
+"""The judge of records whose topic does not have their partition.
 
-The judge keeps books of its own: which records were queued before which Metadata request was asked,
-and what its answer told. A record is refused in the instant in which the first answer comes that
-lacks its partition and was asked for after the record was queued; and no record is refused without
-such an answer, or a partition that was just added would be missed.
+The judge keeps books of its own: which records were queued before which Metadata request was sent,
+and what its answer said. A record must be refused at the time of the first answer that lacks its
+partition and was requested after the record was queued. No record may be refused without such an
+answer, or a partition that was just added would be missed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["MissingPartitions"]
 
 
 class MissingPartitions:
-    """The books.
+    """The books of the judge.
 
     Args:
-        rows: the history, as it grows.
+        rows: the history, which grows during the run.
     """
 
     def __init__(self, rows: Mapping[ValueId, Row]) -> None:
@@ -28,21 +28,22 @@ class MissingPartitions:
         self._order = count()
         self._queued: dict[ValueId, int] = {}
         self._asked: dict[int, int] = {}
-        # When each was refused, and when an answer entitled the producer to.
+        # The records that were refused, and since when an answer entitled the producer to refuse
+        # each.
         self._refused: set[ValueId] = set()
         self._due: dict[ValueId, float] = {}
 
     def queued(self, value: ValueId) -> None:
-        """A record that names its partition, or none, is being queued."""
+        """Note that a record is being queued; only one that names its partition counts."""
         if value.partition >= 0:
             self._queued[value] = next(self._order)
 
     def asked(self, token: int) -> None:
-        """A Metadata request is being sent."""
+        """Note that a Metadata request is being sent."""
         self._asked[token] = next(self._order)
 
     def told(self, token: int, topic: str, partitions: frozenset[int], now: float) -> None:
-        """Its answer told of a topic; `partitions` are all that are known of it."""
+        """Note an answer about a topic; `partitions` are all partitions known of it."""
         asked = self._asked[token]
         for value, order in self._queued.items():
             lacking = value.topic == topic and value.partition not in partitions
@@ -50,11 +51,11 @@ class MissingPartitions:
                 self._due.setdefault(value, now)
 
     def refused(self, value: ValueId) -> None:
-        """A record ended with the news that there is no such partition."""
+        """Note that a record ended because there is no such partition."""
         self._refused.add(value)
 
     def violations(self) -> list[Violation]:
-        """What was refused without a reason, or not when it had to be."""
+        """Return the records that were refused without a reason, or not when they had to be."""
         found = [
             Violation(Anomaly.STUCK, f"{value}: no answer to a later request lacked its partition")
             for value in sorted(self._refused - self._due.keys())

@@ -1,11 +1,12 @@
-"""Is each rule load-bearing? `make mutants` breaks one at a time and runs seeds until one notices.
+"""Show that each rule is needed: break one at a time, and run seeds until one notices.
 
-A mutant replaces methods of the engine from here, outside of it: the engine has no switches. It is
-caught when a seed, in the soak's own order, shows a violation it does not show without the mutant.
-Ends with `K mutants, C caught`, exit status 1 when C < K.
+`make mutants` runs this. A mutant replaces methods of the engine from here, outside of the engine,
+which has no switches for it. It is caught when a seed, in the soak's own order, shows a violation
+that it does not show without the mutant. The output ends with `K mutants, C caught`, and the exit
+status is 1 when C < K.
 
-Each names the rule it breaks, and the issue of Kafka or of a client that taught it where there is
-one, so that a survivor says what the simulation fails to show.
+Each mutant names the rule that it breaks, and the issue of Kafka or of a client that taught that
+rule where there is one, so that a survivor says what the simulation fails to show.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def epoch_raised_when_fenced(patch: Patch) -> None:
 @mutant("the window bounds a span, not a count (KAFKA-9199, KAFKA-18905)")
 def count_instead_of_span(patch: Patch) -> None:
     def naive(self: PartitionState, *_args: Any) -> bool:
-        # What is outstanding counts; what waits to be sent again does not.
+        # Outstanding batches count; batches that wait to be resent do not.
         if not self.unresolved:
             return not self.bump_wanted
         return self.gate_open and not self.bump_wanted and self.window.admits(self.outstanding + 1)
@@ -348,7 +349,7 @@ def missing_partition_taken_for_acknowledged(patch: Patch) -> None:
         if written and attempt is not None and self.route is not None and not batch.settled:
             link = self.route.link_id == attempt.link_id
             if link and batch.persistence is Persistence.NEVER_SENT and self.gate_open:
-                # Taken for rejected: every attempt was "answered".
+                # The batch is taken for rejected, as if every attempt had been answered.
                 self.outstanding -= 1
                 self.gate.close()
                 batch.learn(Evidence.REFUSED, now)
@@ -586,7 +587,7 @@ def epoch_of_describe_producers_ignored(patch: Patch) -> None:
         if state.ledger.identity is not None:
             known = answer.last_sequences.get(state.ledger.identity.producer_id)
             if known is not None and known[0] != state.ledger.identity.epoch:
-                # "The broker is past it, so it has it."
+                # This is the mistake "the broker is past the batch, so it has it".
                 for batch in [b for b in state.unresolved if b.in_doubt and b.due]:
                     if batch.wire_last <= known[1]:
                         state._settle_ack(batch, -1, self._effects, None)
@@ -627,7 +628,7 @@ class _Keep:
         self._out = out
 
     def bump(self, _where: str, _identity: Any) -> None:
-        """Not this time."""
+        """Ignore a bump."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
@@ -642,7 +643,8 @@ def no_bump_after_giving_up(patch: Patch) -> None:
 def epoch_adopted_while_outstanding(patch: Patch) -> None:
     def naive(self: PartitionState, identity: ProducerIdentity, *_args: Any) -> None:
         if self.ledger.identity != identity and not self.in_doubt:
-            # In flight under the old epoch, or not: what is sealed next has the new one.
+            # Whether or not batches are in flight under the old epoch, the next sealed batch has
+            # the new one.
             self.ledger.adopt(identity)
             self.bump_wanted = False
             self.gate.close()
@@ -684,7 +686,7 @@ def new_batches_pass_what_waits(patch: Patch) -> None:
     following = PartitionState.next_resend
 
     def late(self: PartitionState, now: float) -> Batch | None:
-        # New batches first; what waits comes when the window is full.
+        # New batches go first; a batch that waits is resent only when the window is full.
         new = self.queue.records and self.gate_open and not self.bump_wanted and self.idempotent
         return None if new and self.window.admits(self.span + 1) else following(self, now)
 
@@ -752,7 +754,7 @@ def blind_resend_where_suspect(patch: Patch) -> None:
 @mutant("expiry goes by record timestamps, not by idleness")
 def expiry_by_idleness(patch: Patch) -> None:
     def naive(self: Suspicion, wall_ms: float, _expiration: float, _unresolved: Any) -> bool:
-        # Time since something was acknowledged: moments ago, for any busy producer.
+        # This is the time since something was acknowledged: moments ago, for any busy producer.
         del wall_ms
         self.suspect = False
         return False
@@ -812,13 +814,13 @@ def event_for_what_was_refused_for_good(patch: Patch) -> None:
 
 
 class _Silent:
-    """Effects that report no loss."""
+    """Effects that report no data loss."""
 
     def __init__(self, out: Any) -> None:
         self._out = out
 
     def data_loss(self, _where: str, _reason: str) -> None:
-        """Not this time."""
+        """Ignore a data loss."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
@@ -873,7 +875,7 @@ def grace_without_end(patch: Patch) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the mutants that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only those whose name contains one of these")
     parser.add_argument("--limit", type=int, default=LIMIT)

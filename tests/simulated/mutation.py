@@ -1,4 +1,4 @@
-"""Mutants: how a rule is broken from outside of the engine, and how it is seen that a seed notices.
+"""Mutants: how a rule is broken from outside of the engine, and how seeds notice that.
 
 The rules themselves are in `mutants` and `transactional_mutants`.
 """
@@ -21,7 +21,7 @@ Patch = Callable[[Any, str, Any], None]
 
 
 class Mutant(NamedTuple):
-    """One rule broken: `apply` is given a function that replaces an attribute for a while."""
+    """One broken rule; `apply` receives a function that replaces an attribute for a while."""
 
     name: str
     rule: str
@@ -30,7 +30,7 @@ class Mutant(NamedTuple):
 
 
 class Caught(NamedTuple):
-    """Which seed noticed a mutant, and how; `seed` None: none did."""
+    """The seed that noticed a mutant, and how; `seed` is None if no seed did."""
 
     name: str
     seed: int | None
@@ -81,8 +81,8 @@ def catch(name: str, limit: int = LIMIT) -> Caught:
     """Run seeds with a mutant in place until one notices.
 
     Raises:
-        TypeError: the mutant does not fit what it replaces. A call that fails for its arguments is
-            a crash, which any seed would notice: it says nothing of the rule.
+        TypeError: the mutant does not fit what it replaces. A call that fails because of its
+            arguments is a crash, which any seed would notice: it shows nothing about the rule.
     """
     broken = MUTANTS[name]
     with quiet():

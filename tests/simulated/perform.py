@@ -1,4 +1,4 @@
-"""Any schedule, run on what it was drawn for."""
+"""Run any schedule on the world that it was drawn for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["perform"]
 
 
 def perform(schedule: Schedule, *, trace: bool = False) -> Result:
-    """Run a schedule to its end, and judge it."""
+    """Run a schedule to its end, and judge the run."""
     if schedule.work:
         return Transactional(schedule, trace=trace).run()
     return Whole(schedule, trace=trace).run() if schedule.backend else run(schedule, trace=trace)

@@ -1,14 +1,14 @@
-"""What a reader of committed transactions sees, and the judge of transactions.
+"""What a read_committed consumer sees, and the judge of transactions.
 
-The reader knows the layout of record batches and of markers, and nothing else: it goes through a
+The reader knows the layout of record batches and of markers, and nothing else. It goes through a
 partition's bytes in order, keeps what a producer id wrote in a transaction until its marker comes,
-and lets it be seen, or forgets it. It shares no code with the producer, and none with the brokers'
-own last stable offset and list of aborted transactions, which are held against it.
+and then shows the records or drops them. It shares no code with the producer, and none with the
+brokers' own last stable offset and list of aborted transactions, which are compared with it.
 
-The judge is `check_history` over that view, with the verdict on a transaction for the outcome of
-its records: of one that was committed every record is there, once, in order, at its offset; of one
-that was not, none is. Of one whose outcome nobody was told, all is there or nothing; and a group's
-offsets share its fate.
+The judge is `check_history` over that view, where the verdict on a transaction is the outcome of
+its records. Of a committed transaction every record is there, once, in order, at its offset; of one
+that was not committed, none is. Of a transaction with an unknown outcome either all records are
+there or none; and a group's offsets share its fate.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["Attempt", "Verdict", "committed_records", "judge", "visible_at_broke
 
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _ATTRIBUTES_AT, _PRODUCER_AT, _RECORDS_AT = 21, 43, 61
-# Behind the header of a control batch: length, attributes, two deltas and the key's length, one
-# byte each; then the key: version, kind.
+# The key of a control batch (version, kind) follows the header of the batch and one byte each for
+# length, attributes, two deltas and the length of the key.
 _KEY = struct.Struct(">hh")
 _KEY_AT = _RECORDS_AT + 5
 
 
 class Verdict(enum.Enum):
-    """What the producer said of a transaction."""
+    """What the producer reported about a transaction."""
 
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
@@ -53,8 +53,11 @@ class Verdict(enum.Enum):
 class Attempt:
     """One transaction, as its application knows it.
 
-    `unsure`: rows of callers who left before they knew whether the record was queued.
-    `groups`: those whose offsets it commits, and which of ("src", number + 1).
+    Attributes:
+        rows: the records that were queued.
+        unsure: rows whose callers were cancelled before they knew whether the record was queued.
+        groups: the groups whose offsets it commits, with the offset of ("src", number + 1).
+        verdict: what the producer reported.
     """
 
     number: int
@@ -72,7 +75,7 @@ class Attempt:
 def committed_records(
     topic: str, partition: int, batches: Iterable[StoredBatch]
 ) -> tuple[list[LogRecord], list[int]]:
-    """What may be read of a partition, and the producer ids whose transactions are open."""
+    """Return what may be read of a partition, and the producer ids with open transactions."""
     seen: list[LogRecord] = []
     pending: dict[int, list[LogRecord]] = {}
     for batch in batches:
@@ -102,8 +105,10 @@ def visible_at_brokers(
     stable: int,
     aborted: Sequence[tuple[int, int, int]],
 ) -> list[LogRecord]:
-    """The same as consumers find it: up to the last stable offset, without what is in the list of
-    aborted transactions (producer id, first offset, offset of its marker).
+    """Return the same records as consumers find them with the help of the brokers.
+
+    These are the records below the last stable offset without those in the list of aborted
+    transactions (producer id, first offset, offset of the marker).
     """
     seen = []
     for batch in batches:
@@ -138,10 +143,10 @@ def judge(
     visible: Sequence[LogRecord],
     offsets: Mapping[str, Mapping[tuple[str, int], int]],
 ) -> list[Violation]:
-    """Everything that is wrong.
+    """Return everything that is wrong.
 
-    `offsets`: what each group has committed, by topic and partition. Transaction n commits n + 1 of
-    ("src", 0), and of ("src", n + 1) what it says.
+    `offsets` is what each group has committed, by topic and partition. Transaction n commits n + 1
+    for ("src", 0), and for ("src", n + 1) its own offset.
     """
     rows = []
     for attempt in attempts:

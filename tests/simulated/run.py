@@ -1,8 +1,10 @@
-"""Run one seed: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]
+"""Run one seed of the simulation.
+
+Usage: `python -m tests.simulated.run --seed N [--trace] [--shrink] [--profile NAME]
 [--transactions]`.
 
-Prints the schedule, what was wrong, and with `--trace` every step and answer. Exit status 1 when
-something was wrong.
+It prints the schedule, what was wrong, and with `--trace` every step and answer. The exit status is
+1 when something was wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """The command line."""
+    """Run the seed that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--profile", choices=list(PROFILES))

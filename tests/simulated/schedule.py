@@ -1,11 +1,12 @@
-"""What one seed means: the cluster, the producer's options, the load, and the faults.
+"""Everything that one seed draws: the cluster, the producer's options, the load, and the faults.
 
 A `Schedule` is plain data drawn once, before anything runs, so that a failing one can be printed,
 run again, and shrunk by leaving things out. Faults come in two kinds. A `Fault` happens at a time
 (a broker dies, a leader moves, a connection is cut, the client stalls); a `Glitch` happens to the
 n-th Produce request served (its answer is lost, it is refused, it is appended and then refused).
 
-Rejected: drawing while running. Leaving one fault out would then change all the later ones.
+The alternative, drawing while running, was rejected: leaving one fault out would change all later
+ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["PROFILES", "Call", "Drawer", "Fault", "Glitch", "Schedule", "Work", 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One record handed to the producer; `age` seconds is how old its timestamp is."""
+    """One record handed to the producer; `age` is how old its timestamp is, in seconds."""
 
     at: float
     topic: str
@@ -37,7 +38,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens at a time. What `args` mean depends on the kind: see `faults`."""
+    """A fault at a time; what `args` mean depends on the kind: see `faults`."""
 
     at: float
     kind: str
@@ -46,7 +47,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Glitch:
-    """Something that happens to the n-th Produce request that any broker serves."""
+    """A fault of the n-th Produce request that any broker serves."""
 
     request: int
     kind: str
@@ -59,19 +60,19 @@ class Work:
 
     records: tuple[Call, ...]
     groups: tuple[str, ...] = ()
-    """Whose offsets it commits, after its records were queued."""
+    """The groups whose offsets it commits, after its records were queued."""
     end: str = "commit"
-    """"commit", "abort", or "raise" (something in its block)."""
+    """How it ends: "commit", "abort", or "raise" (an exception in its block)."""
     block: bool = True
-    """Whether as `async with producer.transaction()`."""
+    """Whether it is written as `async with producer.transaction()`."""
     pause: float = 0.0
     """Seconds before it begins."""
     dawdle: float = 0.0
     """Seconds between its last record and its end."""
     patience: float | None = None
-    """`timeout` of the first attempts of its calls, seconds; None: `max_block`."""
+    """The `timeout` of the first attempts of its calls, in seconds; None means `max_block`."""
     restless: bool = False
-    """Whether its callers are cancelled now and then."""
+    """Whether its calls are cancelled now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Schedule:
     seed: int
     profile: str
     backend: str = ""
-    """On which loop the whole producer runs, "trio" or "asyncio"; "": the engine alone."""
+    """The loop that the whole producer runs on, "trio" or "asyncio"; "" runs the engine alone."""
     brokers: int = 1
     replication: int = 1
     topics: tuple[tuple[str, int], ...] = (("t", 1),)
@@ -91,7 +92,7 @@ class Schedule:
     topic_configs: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     sequence_range: int | None = None
-    """Brokers of KIP-758 with that range."""
+    """The range of brokers of KIP-758; None for other brokers."""
     rtt: float = 0.02
     grants_read: bool = True
     grants_describe: bool = True
@@ -104,41 +105,42 @@ class Schedule:
     close_at: float | None = None
     close_timeout: float | None = None
     all_acked: bool = False
-    """Nothing in it entitles the producer to lose or to doubt a record."""
+    """Whether nothing in the schedule entitles the producer to lose or doubt a record."""
     round_trips: int | None = None
-    """Whatever was sent before the only incident is settled so soon after the next connection."""
+    """Bound, in round trips after the next connection, on settling what preceded the incident."""
     says: int | None = None
-    """How many batches brokers say they retain, whatever they do; None: the truth."""
+    """How many batches brokers say they retain, whatever they do; None means the truth."""
     noticed: bool = False
-    """The only incident shows that lie, and the producer must notice."""
+    """Whether the only incident shows that the brokers lie, and the producer must notice."""
     wide_at_end: bool = False
-    """Whatever hid the window has healed long before the last records are sent."""
+    """Whether whatever hid the window has ended long before the last records are sent."""
     quiet_at: float | None = None
-    """From when on no glitch happens, seconds; None: they happen to the end."""
+    """From when on no glitch happens, in seconds; None means that they happen to the end."""
     work: tuple[Work, ...] = ()
-    """Transactions, one after the other: see `transactional`. Then there are no `calls`."""
+    """Transactions, one after the other: see `transactional`. There are no `calls` then."""
     coordination: tuple[Glitch, ...] = ()
-    """What happens to the n-th request to a coordinator, or for one."""
+    """What happens to the n-th request to a coordinator, or to find one."""
     transaction_version: Literal[0, 2] = 2
     small_limit: int = 0
-    """`max.message.bytes` of every topic from the beginning; 0: Kafka's default."""
+    """The `max.message.bytes` of every topic from the beginning; 0 means Kafka's default."""
     bad_records: bool = False
-    """Topics are compacted, and some records have no key (KIP-467)."""
+    """Whether topics are compacted, and some records have no key (KIP-467)."""
     used_epochs: int = 0
-    """Of the transactional id, before anybody starts."""
+    """How many epochs of the transactional id are used up before any producer starts."""
 
     @property
     def at_once(self) -> tuple[int, int]:
-        """How many outcomes are told, and records assigned to partitions, in one piece: few, so
-        that there are many pieces though no seed has thousands of records. Not drawn with the rest:
-        a seed is what it was before there were pieces.
+        """How many outcomes are delivered, and records assigned, in one slice.
+
+        The slices are small, so that there are many although no seed has thousands of records. They
+        are not drawn with the rest, so that a seed is what it was before there were slices.
         """
         r = random.Random(f"pieces {self.seed}")
         return r.choice((2, 5, 20, AT_ONCE)), r.choice((2, 5, 20, SLICE))
 
     @property
     def most_partitions(self) -> dict[str, int]:
-        """How many partitions each topic ever has."""
+        """The largest number of partitions that each topic ever has."""
         most = dict(self.topics)
         for fault in self.faults:
             if fault.kind == "grow":
@@ -148,17 +150,17 @@ class Schedule:
 
     @property
     def lossy(self) -> bool:
-        """Whether brokers throw acknowledged data away."""
+        """Whether brokers lose acknowledged data."""
         return any(fault.kind in ("unclean", "recreate") for fault in self.faults)
 
     @property
     def limits_stand(self) -> bool:
-        """Whether topics take the same sizes to the end."""
+        """Whether the topics' size limits stay the same to the end."""
         return bool(self.small_limit) and all(fault.kind != "limit" for fault in self.faults)
 
     @property
     def names_culprits(self) -> bool:
-        """Whether a broker that refuses a batch for its records always says for which."""
+        """Whether a broker that refuses a batch for its records always names them."""
         refusals = [glitch.args for glitch in self.glitches if glitch.kind == "refuse"]
         refusals += [fault.args for fault in self.faults if fault.kind == "refuse_next"]
         told = min(self.versions) >= _FIRST_WITH_RECORD_ERRORS
@@ -183,8 +185,10 @@ class Schedule:
 
     @property
     def events_allowed(self) -> bool:
-        """Whether a data-loss event may be raised although nothing was lost: brokers that lie,
-        and requests that outlive their connection for longer than anyone waits.
+        """Whether a data-loss event may be raised although nothing was lost.
+
+        That is so where brokers lie, or requests outlive their connections for longer than any
+        timeout.
         """
         lies = {"spurious", "fence", "zombie"}
         return (
@@ -195,13 +199,15 @@ class Schedule:
 
     @property
     def lies_about_memory(self) -> bool:
-        """Whether a broker says that it retains more than it does."""
+        """Whether a broker says that it retains more batches than it does."""
         return self.says is not None or any(glitch.kind == "absurd" for glitch in self.glitches)
 
     @property
     def memory_grows_back(self) -> bool:
-        """Whether a topic's window is made smaller and then larger again. What was forgotten in
-        between is inside what brokers say afterwards, and no answer tells that from a lie.
+        """Whether a topic's window is made smaller and then larger again.
+
+        Batches that the broker forgot in between are inside the window that it names afterwards,
+        and no answer tells that from a lie.
         """
         retained: dict[str, int] = {}
         shrunk: set[str] = set()
@@ -218,7 +224,7 @@ class Schedule:
         return False
 
     def describe(self) -> str:
-        """Everything but the load, one line per thing."""
+        """Describe everything but the load, one line for each thing."""
         lines = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
@@ -239,7 +245,7 @@ def _told(work: Work) -> str:
     return f"{len(work.records)} records, {dataclasses.replace(work, records=())}"
 
 
-# Weights of 1000. `make soak` prints how many of each ran.
+# The weights add up to 1000. `make soak` prints how many schedules of each profile ran.
 PROFILES: dict[str, int] = {
     "links": 120,
     "brokers": 160,
@@ -256,7 +262,7 @@ PROFILES: dict[str, int] = {
     "plain": 20,
 }
 
-# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are said before an append too.
+# UNKNOWN_SERVER_ERROR and KAFKA_STORAGE_ERROR are answered before an append too.
 _INVALID_RECORD = int(ErrorCode.invalid_record)
 _FIRST_WITH_RECORD_ERRORS = 8
 
@@ -312,17 +318,17 @@ _PERMANENT = _numbers(
     ErrorCode.invalid_request,
 )
 _DAY = 86400.0
-# Seconds in which a record is acknowledged wherever nothing is broken.
+# In this many seconds a record is acknowledged wherever nothing is broken.
 _AMPLE = 20.0
 
 
 def draw(seed: int, profile: str | None = None) -> Schedule:
-    """The schedule of a seed; `profile` overrides the one it would draw."""
+    """Return the schedule of a seed; `profile` overrides the one that the seed would draw."""
     return Drawer(seed, profile).draw()
 
 
 class Drawer:
-    """Everything is drawn from one generator, in a fixed order."""
+    """The drawer of one schedule, which draws everything from one generator in a fixed order."""
 
     def __init__(self, seed: int, profile: str | None) -> None:
         self.seed = seed
@@ -430,7 +436,7 @@ class Drawer:
         self.requests = count
 
     def _pipeline(self) -> None:
-        """Half of the seeds have a long link and small batches: many in flight at once."""
+        """Give half of the seeds a long link and small batches, so that many are in flight."""
         r, v = self.r, self.values
         v["rtt"] = r.choice((0.1, 0.15))
         v["topics"] = (("t", r.choice((1, 1, 1, 2))),)
@@ -467,13 +473,16 @@ class Drawer:
             self._fault("flush")
 
     def _add_to_it(self) -> None:
-        """What came later: drawn from a generator of its own, so that nothing else changes."""
+        """Add faults that were invented later, drawn from a generator of their own.
+
+        That way a seed's other faults stay as they were.
+        """
         if self.profile in ("gentle", "sprint", "ladder", "unclean"):
             return
         self.r = random.Random(self.seed ^ 0xADD)
         if self.r.random() < 0.12:
             for _ in self._times(1, 2):
-                # (broker, bytes that pass, which way)
+                # The arguments are (broker, bytes that pass, which way).
                 self._fault(
                     "reset", self._broker(), self.r.randint(0, 900), self.r.choice(("up", "down"))
                 )
@@ -483,8 +492,10 @@ class Drawer:
             self._refused_for_good()
 
     def _other_clusters(self) -> None:
-        """Strangers: one that has our producer id in the cluster we are carried to, or one that
-        was carried here with it.
+        """Add another producer with our producer id.
+
+        Either it has the id in the cluster to which our producer is carried, or it was carried here
+        with the id.
         """
         v, counts = self.values, dict(self.values["topics"])
         if any(v.get(name) for name in ("noticed", "wide_at_end", "small_limit", "bad_records")):
@@ -495,8 +506,9 @@ class Drawer:
         draw = self.r.random()
         if self.profile in ("links", "brokers", "codes", "answers", "range") and draw < 0.08:
             for _ in self._times(1, 2):
-                # (share of what is on its way that arrives, whether the client notices at once, a
-                # broker that is still reached for a while, for how many seconds)
+                # The arguments are (share of the requests under way that arrive, whether the client
+                # notices at once, a broker that is still reached for a while, for how many
+                # seconds).
                 self._fault(
                     "cluster",
                     self.r.choice((0.0, 0.5, 1.0)),
@@ -513,8 +525,9 @@ class Drawer:
         return self.profile in ("links", "brokers", "codes", "answers")
 
     def _carried_here(self) -> None:
-        """Nothing but what a producer gets over without an epoch of its own making, or the stranger
-        could be at the same one, which nobody could tell.
+        """Draw only faults that a producer gets over without bumping its epoch.
+
+        After a bump the stranger could be in the same epoch, which nobody could tell.
         """
         r, v = self.r, self.values
         v["first_epoch"] = 0
@@ -537,8 +550,9 @@ class Drawer:
         self._fault("stranger", *self._some_partition(), r.randint(1, 4))
 
     def _hide_windows(self) -> None:
-        """Brokers that lie about their memory, and Produce v14 that is lost and must come back;
-        from a generator of its own, too.
+        """Draw brokers that lie about their memory, and lost Produce v14 that must come back.
+
+        These come from a generator of their own, too.
         """
         if self.profile in ("sprint", "forgetful", "unclean", "range", "resend", "plain"):
             return
@@ -552,8 +566,9 @@ class Drawer:
             self._lie_in_the_open()
 
     def _lose_discovery(self) -> None:
-        """Connections that end before their first answer in v14, and DescribeConfigs refused for a
-        while; then minutes in which nothing happens but records and what is left of that.
+        """End connections before their first answer in v14, and refuse DescribeConfigs for a while.
+
+        Minutes follow in which only records are sent, while what is left of that heals.
         """
         r, v = self.r, self.values
         brokers = v["brokers"]
@@ -563,21 +578,24 @@ class Drawer:
         v.pop("close_at", None)
         v.pop("close_timeout", None)
         for _ in self._times(1, 2):
-            # (broker, connections that end so, whether their requests are carried out)
+            # The arguments are (broker, connections that end so, whether their requests are carried
+            # out).
             self._fault("unheard", self._broker(), r.choice((1, 2, 3, 4)), r.random() < 0.5)
         if r.random() < 0.5:
             self._fault("secret", 10 * r.random(), at=0.0)
-        # Brokers refuse records of tomorrow, and only an acknowledgement tells of a window.
+        # Brokers refuse records of tomorrow, and only an acknowledgement names a window.
         self.faults[:] = [f for f in self.faults if f.kind != "jump" or f.args[0] < _DAY]
-        # One that comes after its record has expired tells nothing, either.
+        # An acknowledgement that comes after its record has expired names no window either.
         options = v["options"]
         options["delivery_timeout"] = max(options["delivery_timeout"], _AMPLE)
         v["quiet_at"] = round(self.until, 6)
         self._many_more()
 
     def _many_more(self) -> None:
-        """A minute of many records, then one record a minute for as long as the back-offs of ten
-        connections in a row that ended so: they double, to 15 seconds where discovery is "on".
+        """Add a minute of many records, and then one record a minute.
+
+        The minutes last for the back-offs of ten connections in a row that ended so: the back-offs
+        double, to 15 seconds where discovery is "on".
         """
         v = self.values
         minutes = 2 if v["options"]["window_discovery"] == "on" else 12
@@ -590,7 +608,7 @@ class Drawer:
         )
 
     def _speak_of_more(self) -> None:
-        """Whatever happens, it happens to brokers that keep fewer batches than they say."""
+        """Let all brokers keep fewer batches than they say, whatever else happens."""
         r, v = self.r, self.values
         brokers = v["brokers"]
         v["says"], v["versions"] = r.choice((20, 50)), (14,) * brokers
@@ -599,8 +617,10 @@ class Drawer:
         v["options"]["max_in_flight_requests_per_connection"] = r.choice((20, 50))
 
     def _lie_in_the_open(self) -> None:
-        """Twenty batches are appended, their answers are lost with the connection, and the broker
-        recognises the newest of them only.
+        """Draw a broker whose lie one incident shows.
+
+        Twenty batches are appended, their answers are lost with the connection, and the broker
+        recognises only the newest of them.
         """
         r, v = self.r, self.values
         self.faults.clear()
@@ -625,8 +645,9 @@ class Drawer:
         self._fault("cut", 0, 1.0, True, 0.0, at=round(0.9 + 0.3 * r.random(), 5))
 
     def _missing_partitions(self) -> None:
-        """Records for partitions that their topic does not have, or not yet: of a generator of
-        their own, too.
+        """Add records for partitions that their topic does not have, or not yet.
+
+        These come from a generator of their own, too.
         """
         if self.profile in ("sprint", "ladder"):
             return
@@ -643,8 +664,8 @@ class Drawer:
         if grows is not None:
             self._fault("grow", topic, count, at=grows)
         for _ in self._times(2, 8):
-            # Metadata comes when something is missing: it may have been asked for before the topic
-            # grew, and tell so after it.
+            # Metadata is requested when a partition is missing. It may have been requested before
+            # the topic grew, and be answered after that.
             at = r.choice(more) if grows is None or r.random() < 0.5 else None
             if at is None:
                 at = (grows or 0.0) + (r.random() - 0.2) * 3 * v["rtt"]
@@ -657,8 +678,9 @@ class Drawer:
         v["calls"] = tuple(sorted(v["calls"], key=lambda call: call.at))
 
     def _limit_topics(self) -> None:
-        """Topics that take little, batches that could outgrow it, and answers that are lost. Drawn
-        from a generator of its own, as what follows.
+        """Draw topics with a low size limit, batches that could outgrow it, and lost answers.
+
+        These, and what follows, come from generators of their own.
         """
         self.r = random.Random(self.seed ^ 0x512E)
         r, v = self.r, self.values
@@ -676,7 +698,7 @@ class Drawer:
             self._glitch("drop", True, r.random() < 0.5)
 
     def _spoil_records(self) -> None:
-        """Records that their topic refuses by name, beside others that it takes (KIP-467)."""
+        """Add records that their topic refuses by name, beside others that it takes (KIP-467)."""
         self.r = random.Random(self.seed ^ 0x467)
         r, v = self.r, self.values
         alone = v.get("all_acked") or v.get("wide_at_end") or self.profile == "ladder"
@@ -702,7 +724,7 @@ class Drawer:
     # -- faults -------------------------------------------------------------------------------
 
     def _when(self) -> float:
-        # Faults like company: half of them come close after an earlier one.
+        # Faults come in company: half of them happen soon after an earlier one.
         if self.faults and self.r.random() < 0.5:
             near = self.r.choice(self.faults).at + self.r.random() * 6 * self.values["rtt"]
         else:
@@ -736,8 +758,8 @@ class Drawer:
         return longest * (0.5 + self.r.random())
 
     def _cut(self) -> None:
-        # (broker, share of what is on its way that arrives, whether the client notices at once,
-        # whether answers on their way arrive)
+        # The arguments are (broker, share of the requests under way that arrive, whether the client
+        # notices at once, whether answers under way arrive).
         r = self.r
         self._fault(
             "cut", self._broker(), r.choice((0.0, 0.3, 0.7, 1.0, 1.0)), r.random() < 0.7, r.random()
@@ -745,7 +767,7 @@ class Drawer:
 
     def _kill(self, clean: bool | None = None) -> None:
         how = self.r.random() < 0.6 if clean is None else clean
-        # (broker, clean, seconds it is down, whether answers on their way are lost)
+        # The arguments are (broker, clean, seconds it is down, whether answers under way are lost).
         self._fault("kill", self._broker(), how, self._duration(), self.r.random() < 0.7)
 
     def _move(self) -> None:
@@ -765,12 +787,12 @@ class Drawer:
             case "cut":
                 self._cut()
             case "drop":
-                # (carried out, silent)
+                # The arguments are (carried out, silent).
                 self._glitch("drop", r.random() < 0.7, r.random() < 0.5)
             case "delay":
                 self._glitch("delay", self._duration())
             case "zombie":
-                # Appended long after the client has closed the connection.
+                # The request is appended long after the client has closed the connection.
                 self._glitch("zombie", r.choice((1.0, 6.0, 40.0, 90.0)))
             case "block":
                 self._fault("block", self._broker(), self._duration())
@@ -808,7 +830,8 @@ class Drawer:
             case "permanent":
                 self._glitch("refuse", r.choice(_PERMANENT), self._only())
             case "limit":
-                # Live: stored batches are refused for their size when they are resent.
+                # The limit falls while batches are in doubt, so stored batches are refused for
+                # their size when they are resent.
                 name = r.choice(self.values["topics"])[0]
                 self._fault("limit", name, r.choice((120, 200, 330)), self._duration())
             case "pid":
@@ -863,7 +886,7 @@ class Drawer:
             self._fault("recreate", self.r.choice(self.values["topics"])[0])
 
     def _forgetful(self) -> None:
-        """Brokers that forget us: short expiration, records of all ages (KIP-854)."""
+        """Draw brokers that forget us: a short expiration, and records of all ages (KIP-854)."""
         r, v = self.r, self.values
         expiration = r.choice((40.0, 200.0, 1000.0))
         v["broker_configs"] = {
@@ -874,7 +897,7 @@ class Drawer:
             v["options"]["producer_id_expiration"] = expiration
         ages = [0.0]
         for position in range(len(v["calls"])):
-            # Stretches of one age: a batch is as old as its youngest record.
+            # Ages come in stretches, because a batch is as old as its youngest record.
             if position == 0 or r.random() < 0.06:
                 ages.append(self._age(expiration))
             else:
@@ -884,7 +907,7 @@ class Drawer:
             for c, age in zip(v["calls"], ages[1:], strict=True)
         )
         if r.random() < 0.3:
-            # Deep in the pipeline, forgotten between one batch and the next.
+            # With many batches in flight, the broker forgets us between one batch and the next.
             v["broker_configs"]["producer.id.expiration.check.interval.ms"] = "5"
             self._pipeline()
             v["options"]["max_in_flight_requests_per_connection"] = 20
@@ -909,7 +932,7 @@ class Drawer:
         return float(expiration * r.choice((-0.5, 0.4, 0.6, 0.97, 1.5, 3.0)))
 
     def _unclean(self) -> None:
-        """Brokers that lose acknowledged data."""
+        """Draw brokers that lose acknowledged data."""
         r = self.r
         if r.random() < 0.4:
             self._old_epoch()
@@ -918,7 +941,7 @@ class Drawer:
         at = round(self.until * (0.1 + 0.5 * r.random()), 5)
         later = round(at + r.random() * self.until / 3, 5)
         if r.random() < 0.6:
-            # A higher epoch, of which the laggard may know little or nothing.
+            # The epoch is bumped, and the laggard may know little or nothing of the new one.
             self._fault("refuse_next", 87, topic, partition, at=round(at + r.random() / 10, 5))
         self._fault("lag", topic, partition, at=at)
         self._fault("unclean", topic, partition, at=later)
@@ -930,7 +953,7 @@ class Drawer:
             r.choice((self._link_trouble, self._broker_trouble))()
 
     def _old_epoch(self) -> None:
-        """A bump that the next leader has not heard of: it knows the old epoch, and its numbers."""
+        """Draw a bump that the next leader does not know: it has the old epoch and sequences."""
         r, v = self.r, self.values
         self._pipeline()
         v["topics"], v["grants_read"] = (("t", 1),), r.random() < 0.8
@@ -946,8 +969,10 @@ class Drawer:
             self._fault("cut", broker, 0.0, True, 0.0, at=later)
 
     def _ladder(self) -> None:
-        """Many in doubt at a leader that cannot deduplicate them any more: cache of one, a window
-        that shrank, a tail that is not replicated, copies that are still queued.
+        """Draw many batches in doubt at a leader that cannot deduplicate them any more.
+
+        The leader's cache holds one batch, its window shrank, the tail of its log is not
+        replicated, or copies are still queued.
         """
         r, v = self.r, self.values
         self._pipeline()
@@ -961,14 +986,14 @@ class Drawer:
             return
         leaders = range(min(v["brokers"], v["topics"][0][1]))
         if r.random() < 0.5:
-            # What is appended from here on is not committed.
+            # Batches that are appended from here on are not committed.
             for broker in range(v["brokers"]):
                 for partition in range(v["topics"][0][1]):
                     self._fault("pause", "t", partition, broker, 2.0 + 3 * r.random(), at=at)
         if r.random() < 0.6:
             self._fault("retain", "t", 5, at=round(at + r.random() * rtt, 5))
         if r.random() < 0.3:
-            # Copies of the first connection's requests stay queued, and come in one burst.
+            # Copies of the first connection's requests stay queued, and are served in one burst.
             self._glitch("delay", r.choice((0.3, 0.6, 1.2, 2.5)))
         if r.random() < 0.2:
             self._fault("throttle", 0, r.choice((0.02, 0.1)), 1.0, at=at)
@@ -984,8 +1009,10 @@ class Drawer:
             self._link_trouble()
 
     def _jump(self) -> None:
-        """Copies on the closed connection and probes on the new one are served in turns, slowly at
-        first and then all at once: copies may jump over a pass of probes.
+        """Draw copies that may be served between two probes of a pass.
+
+        Copies on the closed connection and probes on the new one are served in turns, slowly at
+        first and then all at once.
         """
         r, v = self.r, self.values
         v["grants_read"] = False
@@ -1001,7 +1028,7 @@ class Drawer:
         self._fault("cut", 0, 1.0, True, 0.0, at=round(at + 0.04 + 0.1 * r.random(), 5))
 
     def _sprint(self) -> None:
-        """One incident, and a stopwatch."""
+        """Draw one incident, for a schedule that is timed in round trips."""
         r, v = self.r, self.values
         self._gentle()
         self.faults.clear()
@@ -1028,19 +1055,20 @@ class Drawer:
             self._fault("cut", 0, r.choice((0.0, 0.5, 1.0)), True, 0.0, at=at + 0.02)
 
     def _gentle(self) -> None:
-        """Faults a producer must get over without a single doubt left."""
+        """Draw faults that the producer must get over without a record left in doubt."""
         r, v = self.r, self.values
         v["all_acked"] = True
         v["options"] |= {"request_timeout": 2.0, "delivery_timeout": 120.0, "max_block": 60.0}
         v["topic_configs"] = {}
         if r.random() < 0.5:
-            # Twenty in doubt at once.
+            # Twenty batches are in doubt at once.
             self._pipeline()
             v["options"]["max_in_flight_requests_per_connection"] = 20
             v["retain"] = (20,) * v["brokers"]
             v["versions"] = (14,) * v["brokers"]
         if r.random() < 0.15:
-            # By name it would be the same topic, with a log that has forgotten everything.
+            # Addressed by its name it would be the same topic, with a log that has forgotten
+            # everything.
             v["versions"] = (14,) * v["brokers"]
             self._fault("recreate", r.choice(v["topics"])[0], at=round(self.until * 0.3, 5))
         for _ in self._times(1, 5):
@@ -1076,12 +1104,12 @@ class Drawer:
             self._fault("jump", self.r.choice((-86400.0, 86400.0, 3600.0)))
 
     def _lie(self) -> None:
-        """Codes that no healthy broker would send."""
+        """Add a code that no healthy broker would send."""
         kind = self.r.choice(("spurious", "fence"))
         self._glitch(kind, 45 if kind == "spurious" else self.r.choice((47, 59)), self._only())
 
     def _range(self) -> None:
-        """KIP-758: one batch remembered, DUPLICATE for what is in the range behind it."""
+        """Draw brokers of KIP-758: one batch remembered, DUPLICATE for the range behind it."""
         r, v = self.r, self.values
         v["options"]["broker_dedup"] = "range"
         v["options"]["window_discovery"] = "auto"
@@ -1094,13 +1122,13 @@ class Drawer:
             r.choice((self._link_trouble, self._broker_trouble))()
 
     def _resend(self) -> None:
-        """`in_doubt="resend"`: the promise of no duplicates is given up, all others are kept."""
+        """Draw `in_doubt="resend"`: all promises are kept but the one of no duplicates."""
         self.values["options"]["in_doubt"] = "resend"
         for _ in self._times(1, 5):
             self.r.choice((self._link_trouble, self._broker_trouble, self._code_trouble))()
 
     def _plain(self) -> None:
-        """Without idempotence."""
+        """Draw a producer without idempotence."""
         self.values["options"] |= {"enable_idempotence": False, "acks": self.r.choice((0, 1, -1))}
         self.values["first_sequence"] = self.values["first_epoch"] = 0
         for _ in self._times(1, 5):

@@ -1,12 +1,13 @@
-"""Many seeds: `python -m tests.simulated.soak --seeds N [--from K]`, or `make soak SEEDS=N FROM=K`.
+"""Run many seeds of the simulation.
 
-Runs on two processes, prints progress and every failing seed as it is found, and ends with one
-line, `N schedules, V violations, U unknown`: schedules run, schedules in which something was wrong,
-records that ended UNKNOWN. Exit status 1 when something was wrong.
+Usage: `python -m tests.simulated.soak --seeds N [--from K]`, or `make soak SEEDS=N FROM=K`. It runs
+on two processes, prints progress and every failing seed as it is found, and ends with one line, `N
+schedules, V violations, U unknown`: schedules run, schedules in which something was wrong, records
+that ended UNKNOWN. The exit status is 1 when something was wrong.
 
-With `--transactions` (`make soak-transactions`) every seed is one of `transactional`. Otherwise
-one seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so
-on asyncio with a loop whose time is virtual. All the others drive the engine without tasks.
+With `--transactions` (`make soak-transactions`) every seed is one of `transactional`. Otherwise one
+seed in ten drives the whole producer, tasks and all, on trio's mock clock; one in fifty does so on
+asyncio with a loop whose time is virtual. All others drive the engine without tasks.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ _CHUNK = 40
 
 
 def kind_of(seed: int) -> str:
-    """How a seed is run: "engine", "trio" or "asyncio"."""
+    """Return how a seed is run: "engine", "trio" or "asyncio"."""
     if seed % 10 == 3:
         return "asyncio" if seed % 50 == 3 else "trio"
     return "engine"
 
 
 def drawn(seed: int) -> Schedule:
-    """The schedule that the soak runs for a seed."""
+    """Return the schedule that the soak runs for a seed."""
     kind = kind_of(seed)
     return draw(seed) if kind == "engine" else draw_whole(seed, kind)
 
@@ -70,7 +71,7 @@ def run_transactional(seed: int) -> Result:
 
 @dataclass
 class Tally:
-    """What some seeds came to."""
+    """The sums over the results of some seeds."""
 
     schedules: int = 0
     failed: dict[int, str] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Tally:
     virtual_seconds: float = 0.0
 
     def add(self, result: Result) -> None:
-        """Count one seed in."""
+        """Add the result of one seed."""
         schedule = result.schedule
         self.schedules += 1
         self.outcomes.update(result.outcomes)
@@ -119,7 +120,7 @@ class Tally:
             self.failed[schedule.seed] = f"{profile}: {result.violations[0]}"
 
     def merge(self, other: Tally) -> None:
-        """Count another tally in."""
+        """Add another tally."""
         self.schedules += other.schedules
         self.failed |= other.failed
         for name in _COUNTERS:
@@ -135,12 +136,12 @@ class Tally:
 
     @property
     def line(self) -> str:
-        """The closing line."""
+        """The closing line of the soak."""
         unknown = self.outcomes[Outcome.UNKNOWN]
         return f"{self.schedules} schedules, {len(self.failed)} violations, {unknown} unknown"
 
     def figures(self) -> Iterator[str]:
-        """More about it, for whoever wants to know."""
+        """Yield further figures, one line each."""
         yield f"profiles: {_table(self.profiles)}"
         yield f"faults: {_table(self.faults)}"
         yield f"records: {_table(Counter({k.value: n for k, n in self.outcomes.items()}))}"
@@ -164,7 +165,7 @@ def _table(counts: Counter[str]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The whole producer logs what a user should see; here that is thousands of lines."""
+    """Silence the library's log, which the whole producer fills with thousands of lines here."""
     logger = logging.getLogger("aioidem")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -203,7 +204,7 @@ def soak(
 
 
 def main() -> int:
-    """The command line."""
+    """Run the seeds that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--from", type=int, default=0, dest="first")

@@ -1,8 +1,8 @@
-"""Somebody else's producer: the one whom our producer id belongs to, or who has taken it along.
+"""Another application's producer, which owns our producer id or took it along from another cluster.
 
-It does what Java's does: one request at a time, sequences per partition, and after
+It does what Java's producer does: one request at a time, sequences for each partition, and after
 INVALID_PRODUCER_EPOCH the next epoch from sequence 0. Its records are judged as ours are, so a
-producer that harms it is found by what it was told and what the log holds.
+producer of ours that harms it is found by comparing its answers with the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["STRANGER", "Stranger"]
 
 STRANGER = "s"
-"""What its values are marked with."""
+"""The first letter of the names in its values."""
 
 _VERSION = 9
 _ATTEMPTS = 4
@@ -43,7 +43,7 @@ class _Record(NamedTuple):
 
 
 class Stranger:
-    """Writes to one cluster under one producer id."""
+    """A producer that writes to one cluster under one producer id."""
 
     def __init__(self, world: World, cluster: ClusterState, producer_id: int, epoch: int) -> None:
         self._world = world
@@ -56,7 +56,7 @@ class Stranger:
         self._ended = False
 
     def write(self, topic: str, index: int) -> None:
-        """Write one record, when what was to be written before is answered."""
+        """Write one record, once the records before it are answered."""
         world = self._world
         if self._ended:
             return
@@ -127,7 +127,7 @@ class Stranger:
         code, place = int(part.error_code), (row.topic, row.partition)
         self._world.trace(f"stranger: {row.value} code {code} offset {part.base_offset}")
         if code == 0:
-            # Not when: nobody has promised it a time.
+            # No time of settling is noted, because no deadline is promised to a stranger.
             row.outcome, row.offset = Outcome.ACKED, part.base_offset
             self._next[place] = self._next.get(place, 0) + 1
             self._go_on()
@@ -136,6 +136,6 @@ class Stranger:
             self._next.clear()
             self._send(row, attempts - 1)
         else:
-            # It ends: nobody could say any more what its next numbers are.
+            # The stranger ends, because it cannot know any more what its next sequence is.
             self._ended = True
             self._queue.clear()

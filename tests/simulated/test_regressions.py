@@ -1,4 +1,4 @@
-"""Defects that seeds have found, each as a small schedule that shows it, named for the rule."""
+"""Defects that seeds have found, each as a small schedule and named for the rule it broke."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .world import World, run
 
 
 def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
-    """Seed 1: a record sent from a delivery's callback passed one that waited for buffer.memory."""
+    """A record sent from a callback passes no record that waits for memory (seed 1)."""
     result = clean(
         schedule(
             options={"buffer_memory": 1500, "max_in_flight_requests_per_connection": 1},
@@ -28,7 +28,10 @@ def test_nobody_overtakes_a_caller_who_was_granted_room() -> None:
 
 
 def test_no_data_loss_is_reported_behind_numbers_that_were_given_up() -> None:
-    """Seed 1887: b1 expires in flight and is never appended; b2 is refused for that gap."""
+    """An expired batch that was never appended causes no data-loss event behind it (seed 1887).
+
+    b1 expires in flight and is never appended; b2 is refused because of that gap.
+    """
     result = clean(
         schedule(
             options={"request_timeout": 2.0, "delivery_timeout": 2.1, "window_discovery": "off"},
@@ -41,8 +44,10 @@ def test_no_data_loss_is_reported_behind_numbers_that_were_given_up() -> None:
 
 
 def test_nothing_is_resent_before_the_broker_has_said_how_long_it_remembers() -> None:
-    """Seed 6469: the connection was lost before DescribeConfigs was answered, and records old
-    enough to be forgotten were resent under the assumed default of a day.
+    """No batch is resent before the broker has named its expiration (seed 6469).
+
+    The connection was lost before DescribeConfigs was answered, and records old enough to be
+    forgotten were resent under the assumed default of a day.
     """
     clean(
         schedule(
@@ -59,16 +64,21 @@ def test_nothing_is_resent_before_the_broker_has_said_how_long_it_remembers() ->
 
 
 def test_a_hole_that_a_forgetful_leader_left_is_not_closed_by_later_successes() -> None:
-    """Seed 9268: a suspect partition in full flight; the leader forgets us, one batch fails before
-    its append, the next is accepted over the hole. A partition that is fresh again must not take
-    the success of a batch sent after that for a proof of the one in the hole.
+    """A success sent after a partition stopped being suspect proves no batch before (seed 9268).
+
+    A suspect partition has a full window in flight; the leader forgets us, one batch fails before
+    its append, and the next one is accepted above that hole. A batch that is sent when the
+    partition is not suspect any more must not prove the batch in the hole by its success.
     """
     result = run(draw(9268))
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
 def _a_follower_that_lags_is_elected(acks: int, fault: Fault, *more: Call) -> World:
-    """One record is in both logs; of the next only the old leader has a copy, and is answered."""
+    """Make a world with one record in both logs, and a second one only in the old leader's.
+
+    The second record is acknowledged by the old leader.
+    """
     return World(
         schedule(
             profile="plain",
@@ -89,8 +99,10 @@ _KILLS = [Fault(0.9, "kill", (0, clean, 1.0, True)) for clean in (True, False)]
 
 @pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
 def test_under_acks_1_a_clean_election_may_lose_what_was_acknowledged(fault: Fault) -> None:
-    """Seed 67687: acks=1 promises one copy. The judge knows which election threw it away, and that
-    the offset of a later record is then a reason for a data-loss event.
+    """Under acks=1 a clean election may lose an acknowledged record (seed 67687).
+
+    acks=1 promises one copy. The judge knows which election lost it, and that the offset of a later
+    record is then a reason for a data-loss event.
     """
     world = _a_follower_that_lags_is_elected(1, fault, Call(2.5, "t", 0, None, 60))
     result = world.run()
@@ -101,7 +113,7 @@ def test_under_acks_1_a_clean_election_may_lose_what_was_acknowledged(fault: Fau
 
 
 def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
-    """The first record is below the high watermark: brokers that lose it are found out."""
+    """Under acks=1 brokers that lose a record below the high watermark are found out."""
     world = _a_follower_that_lags_is_elected(1, _MOVE)
     elected = world.cluster.topics["t"].partitions[0].replicas[1]
 
@@ -116,7 +128,7 @@ def test_under_acks_1_an_election_may_not_lose_what_was_committed() -> None:
 
 @pytest.mark.parametrize("fault", [_MOVE, *_KILLS], ids=["move", "clean", "crash"])
 def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Fault) -> None:
-    """... and the judge allows nothing there."""
+    """Under acks=all the same election loses no acknowledged record; the judge allows no loss."""
     world = _a_follower_that_lags_is_elected(-1, fault)
     result = world.run()
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -125,9 +137,11 @@ def test_under_acks_all_the_same_election_loses_nothing_acknowledged(fault: Faul
 
 
 def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_brought() -> None:
-    """Seeds 50601, 50848: the window shrinks to 5, and a slow broker serves the requests of the
-    lost connection while they are asked about on the next one. What had not been served yet was
-    refused for being ahead of the log, and counted as forgotten.
+    """No broker is accused while it still serves requests of a lost connection.
+
+    Seeds 50601 and 50848: the window shrinks to 5, and a slow broker serves the requests of the
+    lost connection while the same batches are resent on the next one. A resend that came before the
+    first copy was refused for being ahead of the log, and was counted as forgotten.
     """
     result = clean(
         schedule(
@@ -157,9 +171,11 @@ def test_no_broker_is_accused_while_it_still_serves_what_a_lost_connection_broug
 def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge(
     backend: str,
 ) -> None:
-    """Seed 77153: fresh batches in doubt are sent again and acknowledged, old ones after them make
-    the broker forget us, and then it serves what it had read of the closed connection. The judge
-    of the whole producer knew the first of these requests for a late copy and not those behind it.
+    """The judge knows every late copy that a forgetful broker appends again (seed 77153).
+
+    Fresh batches in doubt are resent and acknowledged, old ones after them make the broker forget
+    us, and then it serves what it had read of the closed connection. The judge of the whole
+    producer took the first of these requests for a late copy, and not those behind it.
     """
     fresh = tuple(Call(0.6 + i * 0.01, "t", 0, None, 60) for i in range(20))
     old = tuple(Call(2.0 + i * 0.01, "t", 0, None, 60, 100.0) for i in range(5))
@@ -179,7 +195,7 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
         elsewhere = perform(dataclasses.replace(plan, profile="attack"))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert set(result.outcomes) == {Outcome.ACKED}
-    # They are there twice, and that is allowed to forgetful brokers only.
+    # The records are there twice, which is allowed to forgetful brokers only.
     assert [v.anomaly for v in elsewhere.violations].count(Anomaly.DUPLICATE) > 1
 
 
@@ -187,8 +203,10 @@ def test_late_copies_a_forgetful_broker_appends_again_are_all_known_to_the_judge
 def test_partitions_that_are_added_while_a_topic_is_made_anew_are_there_in_the_end(
     grows: float,
 ) -> None:
-    """Seed 53988: the topic was gone for 0.05 s, partitions added in that time came to nothing, and
-    the schedule claimed that a record for one of them is acknowledged.
+    """Partitions that are added while a topic is being recreated are there in the end (seed 53988).
+
+    The topic was gone for 0.05 s, partitions added in that time got lost, and the schedule claimed
+    that a record for one of them is acknowledged.
     """
     result = clean(
         schedule(
@@ -205,7 +223,11 @@ def test_partitions_that_are_added_while_a_topic_is_made_anew_are_there_in_the_e
 
 
 def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
-    """The claim is the schedule's: without partitions added, the same record is refused."""
+    """A record for a partition that a recreated topic lacks is refused.
+
+    In the test above the schedule claims that such a record is acknowledged, because partitions are
+    added.
+    """
     result = clean(
         schedule(
             calls=(Call(0.0, "t", 0, None, 60), Call(0.311, "t", 2, None, 60)),
@@ -216,15 +238,19 @@ def test_a_partition_that_a_topic_lacks_when_made_anew_is_refused() -> None:
 
 
 def test_each_cluster_has_logs_of_its_own() -> None:
-    """Seed 11596: the first record waits for partition 1, and goes to partition 0 of the next
-    cluster; a later one is in partition 0 of the first cluster. The judge took the two for one log.
+    """The judge takes the partitions of two clusters for two logs (seed 11596).
+
+    The first record waits for partition 1, and goes to partition 0 of the next cluster; a later one
+    is in partition 0 of the first cluster. The judge took the two for one log.
     """
     result = run(draw(11596))
     assert not result.violations, "\n".join(map(str, result.violations))
 
 
 def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
-    """Seed 54288: the client's clock is a day ahead (INVALID_TIMESTAMP for every record), and the
+    """No schedule claims that a window is learned from records that brokers refuse (seed 54288).
+
+    The client's clock is a day ahead, so every record is answered INVALID_TIMESTAMP, and the
     schedule claimed that the window is what the brokers retain in the end.
     """
     result = run(draw(54288))
@@ -242,15 +268,20 @@ def test_a_window_is_learnt_again_only_from_records_that_brokers_take() -> None:
     ],
 )
 def test_windows_are_judged_after_a_time_that_suffices_and_is_quiet(seed: int, shown: str) -> None:
-    """The schedule claimed that the window is what the brokers retain in the end."""
+    """A schedule claims a window in the end only after a sufficient, quiet time.
+
+    These schedules claimed too early that the window is what the brokers retain.
+    """
     result = run(draw(seed))
     assert result.schedule.wide_at_end
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))
 
 
 def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> None:
-    """Seed 53340: of twelve batches in doubt the newest were never stored. Their refusals were
-    counted as if the broker had forgotten them, though only older ones were recognised.
+    """Refused batches that were never stored accuse no broker of forgetting them (seed 53340).
+
+    Of twelve batches in doubt the newest were never stored. Their refusals were counted as if the
+    broker had forgotten them, although it had recognised older ones only.
     """
     result = run(draw(53340))
     assert not result.violations, "\n".join(map(str, result.violations))
@@ -258,7 +289,10 @@ def test_a_batch_that_was_refused_because_it_never_came_accuses_no_broker() -> N
 
 
 def test_a_code_nobody_knows_does_not_show_that_the_leader_knows_us() -> None:
-    """Seed 2837: the batches in doubt after it were asked about in company of each other."""
+    """After an unknown code batches in doubt are probed one at a time (seed 2837).
+
+    The code does not show that the leader still has our state.
+    """
     result = run(draw(2837))
     assert not result.violations, "\n".join(map(str, result.violations))
     assert result.unknown == 0
@@ -276,8 +310,10 @@ _GROWS_BACK = Fault(1.024, "retain", ("t", 20))
 def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_lie(
     faults: tuple[Fault, ...], convictions: int
 ) -> None:
-    """Seed 31887: the window was 5 while twenty batches were appended, and 20 again before they
-    were asked about. No answer tells that from a broker that keeps 5, and it costs throughput only.
+    """A window that shrinks and grows again is taken for a lie about it (seed 31887).
+
+    The window was 5 while twenty batches were appended, and 20 again before they were probed. No
+    answer tells that from a broker that keeps 5, and the mistake costs only throughput.
     """
     result = clean(
         schedule(
@@ -293,8 +329,10 @@ def test_a_memory_made_smaller_and_larger_while_asked_about_is_mistaken_for_a_li
 
 
 def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None:
-    """Seed 31519: batches in doubt were renumbered for another producer id, and the first of them
-    was refused for good. The next was sent with sequence 1, as the first that this leader saw.
+    """Batches that were renumbered and never sent are not sent above a hole (seed 31519).
+
+    Batches in doubt were renumbered for another producer id, and the first of them was refused for
+    good. The next was sent with sequence 1, as the first that this leader saw.
     """
     keys = [*[b"k"] * 7, None, *[b"k"] * 3]
     result = clean(
@@ -314,8 +352,10 @@ def test_what_was_never_sent_under_its_numbers_is_not_sent_over_a_hole() -> None
 
 @pytest.mark.parametrize("told", [1, 7])
 def test_a_leader_that_metadata_hides_for_a_while_is_believed_about_its_window(told: int) -> None:
-    """Seed 18797: an answer that named another window came while metadata had no leader for the
-    partition. It was not believed, and the next batches overran it on the same connection.
+    """A leader that metadata hides for a while is believed about its window (seed 18797).
+
+    An answer that named another window came while metadata named no leader for the partition. The
+    engine ignored it, and the next batches exceeded that window on the same connection.
     """
     result = clean(
         schedule(
@@ -331,8 +371,10 @@ def test_a_leader_that_metadata_hides_for_a_while_is_believed_about_its_window(t
 
 
 def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
-    """Seed 15195: one partition hears INVALID_PRODUCER_EPOCH, another OUT_OF_ORDER for a batch that
-    cannot have been appended. Whoever writes under the same id explains both: the producer says
+    """OUT_OF_ORDER under a producer id that a stranger uses too is no data loss (seed 15195).
+
+    One partition is answered INVALID_PRODUCER_EPOCH, another OUT_OF_ORDER for a batch that cannot
+    have been appended. A stranger that writes under the same id explains both: the producer says
     so, takes another id, and reports no data loss.
     """
     calls = (
@@ -359,6 +401,6 @@ def test_a_refusal_under_a_shared_producer_id_tells_of_no_loss() -> None:
     ],
 )
 def test_nobody_is_accused_of_what_no_promise_covers(seed: int, shown: str) -> None:
-    """The judge asked more than the producer promises."""
+    """The judge accuses no producer of what it does not promise."""
     result = run_seed(seed)
     assert not result.violations, f"{shown}: " + "\n".join(map(str, result.violations))

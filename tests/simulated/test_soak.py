@@ -31,12 +31,12 @@ from .world import run
 ROOT = Path(__file__).parents[2]
 EVERYDAY = 400  # seeds that `make check` runs; `make test` runs the rest of 2000 too
 
-# One seed in ten is the whole producer: what it logs about faults is what it should.
+# One seed in ten runs the whole producer, which logs the faults as it should.
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 
 def nothing_is_wrong(seeds: int, *flags: str, first: int = 0) -> None:
-    """Run the soak and see how it ends."""
+    """Run the soak in a process of its own, and assert that it finds no violation."""
     which = ["--from", str(first), "--seeds", str(seeds)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulated.soak", *flags, *which],
@@ -52,8 +52,9 @@ def nothing_is_wrong(seeds: int, *flags: str, first: int = 0) -> None:
 
 @pytest.mark.timeout(600)
 def test_the_first_seeds_show_nothing_wrong() -> None:
-    """As `make soak` runs them: a process of its own, because its workers import it by name.
+    """The first seeds of the soak show no violation.
 
+    The soak runs in a process of its own, as by `make soak`, because its workers import it by name.
     Seeds beyond these find little more: half of the mutants are caught by seed 50.
     """
     nothing_is_wrong(EVERYDAY)
@@ -131,7 +132,7 @@ def test_the_command_line_traces_and_shrinks_whole_seeds(
 
 
 def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
-    """Each of the issue's faults, and each kind that the injector knows, is drawn, and often."""
+    """The first 2000 seeds draw every kind of fault that the injector knows, and often."""
     schedules = [drawn(seed) for seed in range(2000)]
     faults = Counter(fault.kind for s in schedules for fault in s.faults)
     faults.update(glitch.kind for s in schedules for glitch in s.glitches)

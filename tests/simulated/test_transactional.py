@@ -1,4 +1,4 @@
-"""Transactions under faults: the seeds of every day, the judge, and what holds them together."""
+"""Transactions under faults: the seeds of every day, the judge, and the machinery around them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ pytestmark = pytest.mark.filterwarnings("default::ResourceWarning")
 
 @pytest.mark.timeout(300)
 def test_seeds_of_transactions_show_nothing_wrong() -> None:
-    """As `make soak-transactions` runs them."""
+    """The first seeds of the soak of transactions show no violation."""
     nothing_is_wrong(SEEDS, "--transactions")
 
 
 def test_a_connection_given_up_for_its_answer_is_no_second_route() -> None:
-    """Seed 6389: an answer names a partition that was not asked about. The engine sends its batches
-    again elsewhere in the turn before the Sender has closed that connection.
+    """Batches of a connection that is being given up are not sent on two routes (seed 6389).
+
+    An answer names a partition that was not asked about. The engine resends its batches elsewhere
+    in the turn before the Sender has closed that connection.
     """
     with quiet():
         result = perform(draw_transactional(6389))
@@ -57,7 +59,7 @@ def test_a_seed_replays_to_the_letter(seed: int) -> None:
 
 
 def test_seeds_draw_every_fault_of_the_list() -> None:
-    """The issue's faults, in both protocols, and often."""
+    """The first 2000 seeds draw every kind of fault in both protocols, and often."""
     schedules = [draw_transactional(seed) for seed in range(2000)]
     kinds = Counter(fault.kind for s in schedules for fault in s.faults)
     kinds.update(glitch.kind for s in schedules for glitch in s.glitches)
@@ -148,7 +150,10 @@ def test_planted_fatal_error_that_nothing_explains() -> None:
 
 
 def test_planted_transaction_that_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last producer begins one and vanishes."""
+    """The judge finds a transaction that is left open at the end.
+
+    The last producer begins it and vanishes.
+    """
 
     async def leave(self: Transactional, application: Any) -> None:
         last = await self._continue(application)

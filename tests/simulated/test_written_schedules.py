@@ -1,8 +1,8 @@
 """Schedules that were written to break the producer, each as a test.
 
-Each is a `Schedule` written by hand, run through the engine, the Sender and the broker's model and
-judged by the history checker and the wire monitor; beside "no violation" it says what must have
-come of it.
+Each is a `Schedule` written by hand, run through the engine, the Sender and the model of the
+broker, and judged by the history checker and the wire monitor. Beside "no violation", the test says
+what must be the result.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from .world import Result, run
 
 RTT = 0.1
 FIRST = 0.65
-"""When the first Produce request has left: before it TCP, ApiVersions, Metadata, the producer id,
-and on the leader's connection which cluster it leads to.
+"""When the first Produce request has left, in seconds.
+
+Before it come TCP, ApiVersions, Metadata, the producer id, and on the leader's connection the
+question to which cluster it leads.
 """
 
 PIPELINED: dict[str, Any] = {
@@ -61,12 +63,14 @@ def all_acked(result: Result) -> None:
 
 
 LATER = FIRST + 5 * RTT
-"""Well into the load: twenty in flight."""
+"""A time well into the load, with twenty batches in flight."""
 
 
 def test_not_leader_after_the_append_is_no_rejection() -> None:
-    """A leader move under load: appended, parked for its followers, then NOT_LEADER with a base
-    offset.
+    """NOT_LEADER with a base offset comes after the append, and the batch is acknowledged.
+
+    A leader moves under load: a batch is appended, waits for the followers, and is then answered
+    so.
     """
     result = clean(
         schedule(
@@ -93,7 +97,10 @@ def test_two_faced_codes_are_in_doubt_with_a_base_offset(code: int) -> None:
 
 
 def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
-    """... or b1 expires: NOT_WRITTEN though it is in the log."""
+    """A batch that expires after NOT_LEADER with a base offset does not end NOT_WRITTEN.
+
+    It is in the log.
+    """
     plan = schedule(
         options={"delivery_timeout": 2.1, "request_timeout": 2.0},
         faults=(Fault(LATER, "stall", (3.0, True)),),
@@ -104,7 +111,7 @@ def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_describe_producers_acknowledges_nothing(reads: bool) -> None:
-    """Appended at a leader whose tail dies with it: what it told counts for nothing."""
+    """DescribeProducers acknowledges nothing: the leader that answered it may lose its tail."""
     result = clean(
         schedule(
             brokers=2,
@@ -157,7 +164,7 @@ FORGETFUL = {
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("carried_out", [True, False])
 def test_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -> None:
-    """State dropped by record timestamps: nothing twice, nothing acknowledged and lost."""
+    """Records older than the broker's memory are never stored twice, nor acknowledged and lost."""
     result = clean(
         schedule(
             profile="forgetful",
@@ -174,7 +181,7 @@ def test_records_older_than_the_brokers_memory(reads: bool, carried_out: bool) -
 
 
 def test_the_last_batch_counts_and_not_the_newest_one() -> None:
-    """d: b1 now and b2 old, both acknowledged: the state is gone."""
+    """A broker forgets us by the batch appended last, even if an earlier one was newer."""
     mixed = [Call(i * 0.02, "t", 0, None, 60, 100.0 if i % 2 else 0.0) for i in range(60)]
     clean(
         schedule(
@@ -190,7 +197,10 @@ def test_the_last_batch_counts_and_not_the_newest_one() -> None:
 @pytest.mark.parametrize("cache", ["twenty", "five", "one"])
 @pytest.mark.parametrize("reads", [True, False])
 def test_twenty_in_doubt_resolve_within_eleven_round_trips(cache: str, reads: bool) -> None:
-    """9: no recovery is blocked by the span. 11: newest first, whatever the broker remembers."""
+    """Twenty batches in doubt resolve within 11 round trips, whatever the broker remembers.
+
+    The span blocks no recovery, and probes go newest first.
+    """
     cut = LATER + RTT
     faults: tuple[Fault, ...] = (Fault(cut, "cut", (0, 1.0, True, 0.0)),)
     if cache == "five":
@@ -204,7 +214,10 @@ def test_twenty_in_doubt_resolve_within_eleven_round_trips(cache: str, reads: bo
 
 
 def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
-    """The leader had dropped our state between the two: nothing is implied."""
+    """A success above a rejected batch acknowledges nothing below it.
+
+    The leader had dropped our state between the two batches.
+    """
     clean(
         schedule(
             profile="forgetful",
@@ -216,7 +229,7 @@ def test_a_success_over_a_rejected_batch_is_a_loss_of_state() -> None:
 
 
 def test_the_gate_closes_under_every_new_leader() -> None:
-    """A leader that refuses the first batch and would accept the second."""
+    """Every new leader closes the gate: one that refuses a first batch could accept a second."""
     moves = tuple(Fault(LATER + i * 0.2, "move", ("t", 0, (i + 1) % 2)) for i in range(4))
     result = clean(
         schedule(
@@ -233,7 +246,10 @@ def test_the_gate_closes_under_every_new_leader() -> None:
 
 @pytest.mark.parametrize("code", [10, 29, 32, 87])
 def test_a_refusal_of_a_resend_says_nothing_of_the_first_copy(code: int) -> None:
-    """b8 stored, its answer lost, the same bytes refused: neither split nor NOT_WRITTEN."""
+    """A resend that is refused for good is neither split nor NOT_WRITTEN if it may be stored.
+
+    b8 is stored, its answer is lost, and the same bytes are refused.
+    """
     clean(
         schedule(
             glitches=(
@@ -296,8 +312,10 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 
 
 def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
-    """It owes answers and says nothing: closed after two seconds, not after thirty. The other
-    partition has a connection to the new leader, which tells of the move.
+    """A silent former leader holds its successor up for two seconds, not for thirty.
+
+    It owes answers and says nothing. The other partition has a connection to the new leader, which
+    tells of the move.
     """
     result = clean(
         schedule(
@@ -320,7 +338,10 @@ def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
 
 
 def test_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None:
-    """KAFKA-14034: a permanent refusal while an older batch is in doubt."""
+    """Batches in doubt are resolved before a new epoch is adopted (KAFKA-14034).
+
+    A later batch is refused for good while an older one is in doubt.
+    """
     clean(
         schedule(
             glitches=(Glitch(6, "after", (7, None)), Glitch(7, "refuse", (87, None))),
@@ -329,7 +350,10 @@ def test_what_is_in_doubt_is_resolved_before_a_new_epoch_is_adopted() -> None:
 
 
 def test_two_refused_passes_with_copies_that_come_in_between() -> None:
-    """Second attack, a: the window shrank, and the first connection's requests come in a burst."""
+    """Copies that are served between two refused passes are found.
+
+    The window shrank, and the first connection's requests are served in a burst.
+    """
     for waited in (0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
         clean(
             schedule(

@@ -1,12 +1,12 @@
-"""What one seed means where the producer is transactional: transactions, and faults around them.
+"""What one seed draws for a transactional producer: transactions, and faults around them.
 
-Drawn as `schedule` draws, from one generator in a fixed order, with its faults of links, brokers,
-codes and answers. Added are those that only transactions can have: coordinators that fail, load and
-move, answers of coordinators that are lost, late or odd, markers that are held up, a twin of the
-same transactional id, a producer that is killed and made anew, transactions that time out.
+Everything is drawn as in `schedule`, from one generator in a fixed order, with its faults of links,
+brokers, codes and answers. Added are those that only transactions can have: coordinators that fail,
+load and move, answers of coordinators that are lost, late or odd, markers that are held up, a twin
+with the same transactional id, a producer that is killed and replaced, transactions that time out.
 
-Rejected: faults that throw away what was acknowledged (unclean elections, recreated topics). Then
-nobody promises anything of a transaction.
+Faults that lose acknowledged data (unclean elections, recreated topics) were rejected: under them
+nothing is promised about a transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FATAL", "GROUPS", "PROFILES", "draw_transactional", "kind_of"]
 
 GROUPS = ("g", "h")
 
-# Weights of 1000.
+# The weights add up to 1000.
 PROFILES: dict[str, int] = {
     "quiet": 60,
     "coordinators": 260,
@@ -50,8 +50,8 @@ _RETRIED = _numbers(
     ErrorCode.request_timed_out,
     ErrorCode.unknown_server_error,
 )
-# Said after it was carried out: of an append that nobody was told of, the log of a coordinator
-# gives COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR.
+# These are answered although the request was carried out. If an append's outcome is unknown, the
+# log of a coordinator answers COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR.
 _AFTERWARDS = _numbers(
     ErrorCode.coordinator_not_available,
     ErrorCode.not_coordinator,
@@ -75,12 +75,12 @@ _INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
 
 
 def kind_of(seed: int) -> str:
-    """On which loop a seed is run."""
+    """Return the event loop that a seed runs on."""
     return "asyncio" if seed % 3 == 0 else "trio"
 
 
 def draw_transactional(seed: int, profile: str | None = None) -> Schedule:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     return _Drawer(seed, profile).draw()
 
 
@@ -201,7 +201,7 @@ class _Drawer(Drawer):
             )
         ):
             case "drop":
-                # (carried out, silent)
+                # The arguments are (carried out, silent).
                 self._coordination("drop", r.random() < 0.6, r.random() < 0.3)
             case "late":
                 kind = r.choice(("delay", "zombie", "zombie"))
@@ -226,13 +226,14 @@ class _Drawer(Drawer):
                 self._fault("move_coordinator", key, self._broker())
 
     def _strikes(self) -> None:
-        """The next request of one kind, whenever it comes: drawn by a generator of its own."""
+        """Add faults of the next request of one kind, from a generator of their own."""
         self.r = r = random.Random(f"strikes {self.seed}")
         if r.random() < 0.5:
             return
         for _ in self._times(1, 2):
             rtt = self.values["rtt"]
-            # Of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, InitProducerId.
+            # The kinds are AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
+            # InitProducerId.
             api_key = r.choice((24, 25, 26, 26, 28, 28, 22))
             what: tuple[Any, ...] = r.choice(
                 (
@@ -244,7 +245,7 @@ class _Drawer(Drawer):
             )
             self._fault("strike", api_key, *what)
         if r.random() < 0.3:
-            # Offsets that time out, are replaced by others, and come late.
+            # Offsets time out, are replaced by others, and are carried out late.
             self._fault("strike", 28, "zombie", r.choice((6, 10, 14)) * self.values["rtt"])
             self.values["work"] = tuple(
                 dataclasses.replace(
@@ -264,7 +265,7 @@ class _Drawer(Drawer):
         if r.random() < 0.5:
             self._fault("crash")
         else:
-            # (records, how its transaction ends)
+            # The arguments are (records, how its transaction ends).
             self._fault("twin", r.randint(0, 6), r.choice(("commit", "abort", "leave")))
 
     def _transactional_codes(self) -> None:
@@ -272,7 +273,7 @@ class _Drawer(Drawer):
         self._glitch("refuse", code, self._only())
 
     def _with_quiet(self) -> None:
-        """No fault at all: what is to be committed is."""
+        """Draw no fault at all: every transaction that is to be committed is."""
         v = self.values
         v["all_acked"] = True
         v["options"] |= {"request_timeout": 5.0, "delivery_timeout": 60.0, "max_block": 60.0}
@@ -308,7 +309,7 @@ class _Drawer(Drawer):
             self.r.choice((self._coordinator_trouble, self._link_trouble, self._broker_trouble))()
 
     def _with_slow(self) -> None:
-        """Transactions that outlive their timeout with the coordinator."""
+        """Draw transactions that outlive their timeout at the coordinator."""
         r, v = self.r, self.values
         timeout = v["options"]["transaction_timeout"] = r.choice((0.2, 1.0)) + 20 * v["rtt"]
         v["work"] = tuple(

@@ -1,4 +1,4 @@
-"""Rules of transactions, broken one at a time; see `mutants`. Seeds: those of `transactional`."""
+"""Rules of transactions, broken one at a time (see `mutants`), with seeds of `transactional`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["rule"]
 
 
 def rule(text: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """A mutant that seeds of transactions are to catch."""
+    """Register a mutant that seeds of transactions must catch."""
     return mutant(text, run_transactional)
 
 

@@ -1,13 +1,14 @@
-"""One seed of transactions through the whole producer: real tasks, virtual time, brokers in memory.
+"""Run one seed of transactions through the whole producer.
 
-The application does one transaction after the other: it begins, queues records and offsets, and
-commits, aborts, or leaves its block by an exception. Its calls are cancelled at any await and time
-out; then it calls again, until it knows how the transaction ended. A producer that can do nothing
-any more is followed by a new one of the same transactional id, as after the crash of a process.
+Tasks are real, time is virtual, brokers are in memory. The application does one transaction after
+the other: it begins, queues records and offsets, and commits, aborts, or leaves its block by an
+exception. Its calls are cancelled at any await and time out; then it calls again, until it knows
+how the transaction ended. A producer that can do nothing any more is followed by a new one with the
+same transactional id, as after the crash of a process.
 
-Invariants: every call ends within its bound; a fatal error has a reason (`_Reasons`); once faults
-are over and late requests are gone, the next transaction is committed; in the end no transaction is
-open, and `read_committed.judge` finds nothing.
+Invariants: every call ends within its bound; a fatal error has a reason (`Transactional.reasons`);
+once faults are over and late requests are served, the next transaction is committed; in the end no
+transaction is open, and `read_committed.judge` finds nothing.
 """
 
 from __future__ import annotations
@@ -57,39 +58,39 @@ from .world import answer_lines
 
 __all__ = ["Transactional"]
 
-# A seed has a few hundred requests for them.
+# A seed has a few hundred requests to coordinators.
 _MOST_ASKED = 20_000
 _COORDINATION = frozenset({10, 22, 24, 25, 26, 28})
 _NAME = "tx"
-# Turns of a loop that a deadline may cost, and what a scheduled broker takes.
+# The turns of a loop that a deadline may cost, and the time that a scheduled broker takes.
 _SLACK = 1.0
 _GIVES_UP = 600.0
-# What is queued behind something slow is served by then.
+# Requests that are queued behind something slow are served by then.
 _LONGEST_ZOMBIE = 100.0
 _LAST_TRIES = 3
 
 
 class _GoneError(Exception):
-    """This producer can do nothing any more."""
+    """The producer can do nothing any more."""
 
 
 class _ApplicationError(Exception):
-    """What a block is left by."""
+    """The exception by which the application leaves its block."""
 
 
 class _Injector(WholeInjector):
-    """Faults of coordinators, beside all others."""
+    """An injector of faults of coordinators, beside all others."""
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
         self._whole: Transactional = world
         self._coordination = {glitch.request: glitch for glitch in world.schedule.coordination}
         self._asked = -1
-        # What the next request of an API is to suffer.
+        # By API key, what the next request suffers.
         self._struck: dict[int, Glitch] = {}
 
     def inject(self, fault: Fault) -> None:
-        """None comes after the end."""
+        """Carry one fault out, unless the run is past the end of all faults."""
         if not self._whole.healed:
             super().inject(fault)
 
@@ -121,7 +122,7 @@ class _Injector(WholeInjector):
         self._whole.crash()
 
     def heal(self) -> None:
-        """As it is; coordinators too."""
+        """End every fault, those of coordinators included."""
         super().heal()
         embedded = self._whole.embedded
         for key in list(embedded.state.coordinator_faults):
@@ -137,7 +138,7 @@ class _Injector(WholeInjector):
         self._struck.clear()
 
     def intercept(self, seen: RequestSeen) -> Action | None:
-        """As it is; requests to coordinators have glitches of their own."""
+        """Choose what happens to a request; those to coordinators have glitches of their own."""
         self._note_claim(seen)
         if seen.api_key in _COORDINATION:
             self._asked += 1
@@ -166,8 +167,10 @@ class _Injector(WholeInjector):
         return Delay(glitch.args[0])
 
     def _note_claim(self, seen: RequestSeen) -> None:
-        """What can fence a producer: somebody who takes the id, a late InitProducerId of its own,
-        and in v1 a late call that opens a transaction before the next epoch is asked for.
+        """Note a request that can fence a producer.
+
+        That is another producer that takes the id, a late InitProducerId of its own, and in v1 a
+        late call that opens a transaction before the next epoch is requested.
         """
         late = not self._whole.is_open(seen.connection_id)
         if seen.api_key == 22:
@@ -183,14 +186,15 @@ class _Injector(WholeInjector):
         code = glitch.args[0]
         request: Any = seen.request
         if (seen.api_key, code) == (26, _INVALID_TXN_STATE) and request.committed:
-            # In v2 that is how an abort is told: no coordinator says it of anything else.
+            # In v2 this code says that the transaction was aborted, so no healthy coordinator
+            # answers it otherwise.
             code = _UNNAMED
         faults = self._whole.embedded.state.coordinator_faults
         key = _key_of(seen)
         if code in (*FATAL, *_DISOWNED) or (seen.api_key, code) in _DEADLY:
             self._whole.reasons.append(f"a coordinator says {code}")
         if seen.api_key in (10, 24):
-            # What FindCoordinator and AddPartitionsToTxn say need not be prevented.
+            # The codes of FindCoordinator and AddPartitionsToTxn do not have to be prevented.
             return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
         before = faults.get(key)
         faults[key] = ErrorCode.coordinator_not_available
@@ -213,7 +217,7 @@ class _Injector(WholeInjector):
         return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
 
 
-# What somebody says who does not know us.
+# These are the codes of a broker that does not know our producer.
 _DISOWNED = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unknown_producer_id,
@@ -222,9 +226,8 @@ _TOOK = "took the id"
 _LATE = "a late request of its own"
 _INVALID_TXN_STATE = ErrorCode.invalid_txn_state
 _UNNAMED = 999
-# What no healthy coordinator says there: INVALID_TXN_STATE, INVALID_REQUEST, TRANSACTION_ABORTABLE
-# to an abort, what InitProducerId and FindCoordinator refuse for good, and an end answered by a
-# code that nobody knows.
+# No healthy coordinator answers so: INVALID_TXN_STATE, INVALID_REQUEST or TRANSACTION_ABORTABLE to
+# an abort, permanent refusals of InitProducerId and FindCoordinator, and an unknown code to EndTxn.
 _DEADLY = frozenset(
     {
         (24, ErrorCode.invalid_txn_state),
@@ -306,7 +309,7 @@ class _Unnamed:
 
 
 class _Seat:
-    """What one of several producers finds where a single one finds the whole."""
+    """What each of several producers uses in the place of the whole run."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.name = name
@@ -323,19 +326,19 @@ class _Seat:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
     def note_acked(self, settlements: list[Settlement]) -> None:
-        """Its outcomes are its own."""
+        """Note which of this producer's records are acknowledged."""
         for settlement in settlements:
             if settlement.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """So are its answers."""
+        """Pass a Produce answer on to this producer's monitor."""
         for line in answer_lines(link_id, token, answers):
             self.trace(line)
         self.monitor.answered(link_id, token, answers)
 
     def trace(self, line: str) -> None:
-        """Whose line it is."""
+        """Write a line to the trace, with the name of the producer."""
         self._whole.trace(f"{self.name}: {line}")
 
     def __getattr__(self, name: str) -> Any:
@@ -343,7 +346,7 @@ class _Seat:
 
 
 class _Connector(WholeConnector):
-    """Remembers whose streams they are."""
+    """A connector that keeps a list of its producer's streams."""
 
     def __init__(self, seat: Any, inner: Connector) -> None:
         super().__init__(seat, inner)
@@ -356,14 +359,14 @@ class _Connector(WholeConnector):
 
 
 class Transactional(Whole):
-    """One run."""
+    """One run of a transactional schedule."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         super().__init__(schedule, trace=trace)
         world: Any = self
         self.injector = _Injector(world)
         self.attempts: list[Attempt] = []
-        # Why a producer may find that it can do nothing any more.
+        # The reasons for which a producer may find that it can do nothing any more.
         self.reasons: list[str] = []
         self.seats: list[_Seat] = []
         self._holder = ""
@@ -374,13 +377,13 @@ class Transactional(Whole):
     # -- what the injector asks for ----------------------------------------------------------------
 
     def note_init(self, seen: RequestSeen) -> None:
-        """Whoever asks for the id, and not for his next epoch, takes it from whoever has it."""
+        """Note a producer that requests the id, if it is another one than had it last."""
         if seen.client_id != self._holder:
             self._holder = seen.client_id or ""
             self.reasons.append(f"{seen.client_id} {_TOOK}")
 
     def crash(self) -> None:
-        """The process of the application is killed: nothing leaves it any more."""
+        """Kill the process of the application: no byte leaves it any more."""
         if self._current is None or self._tasks is None or self.healed:
             return
         seat, producer = self._current
@@ -390,7 +393,7 @@ class Transactional(Whole):
         self._tasks.start_soon(producer.close, 0)
 
     def start_twin(self, records: int, end: str) -> None:
-        """Another process comes up with the same transactional id, and does one transaction."""
+        """Start another process with the same transactional id, which does one transaction."""
         if self._tasks is None or self.healed:
             return
         done = anyio.Event()
@@ -412,7 +415,7 @@ class Transactional(Whole):
             done.set()
 
     def new_seat(self, name: str) -> tuple[_Seat, TapProducer]:
-        """A producer with everything that watches it."""
+        """Make a producer with everything that watches it."""
         seat: Any = _Seat(self, name)
         self.seats.append(seat)
         config = ProducerConfig.build(
@@ -423,14 +426,14 @@ class Transactional(Whole):
         return seat, TapProducer(config, _Connector(seat, self.embedded.connector), seat)
 
     def new_attempt(self, producer: str) -> Attempt:
-        """A transaction begins."""
+        """Note that a transaction begins."""
         attempt = Attempt(len(self.attempts), producer, self.now)
         self.attempts.append(attempt)
         self.trace(f"{producer} begins {attempt.number}")
         return attempt
 
     def new_row(self, attempt: Attempt, call: Call) -> tuple[Row, bytes]:
-        """A record of it."""
+        """Make a record of a transaction."""
         partition = -1 if call.partition is None else call.partition
         value = ValueId(attempt.producer.rstrip("0123456789"), call.topic, partition, self._calls)
         self._calls += 1
@@ -495,7 +498,7 @@ class Transactional(Whole):
         await self._last_transaction(application)
 
     async def _continue(self, application: _Application | None) -> _Application:
-        """The producer there is, or a new one: it must come up once nothing hinders it."""
+        """Return the producer, or a new one, which must start once nothing hinders it."""
         if application is not None:
             return application
         began = self.now
@@ -509,7 +512,7 @@ class Transactional(Whole):
                 raise RuntimeError("no producer comes up any more")
 
     async def _last_transaction(self, application: _Application | None) -> None:
-        """Nothing hinders it: it is committed, by a new producer if this one was fenced."""
+        """Commit a last transaction, by a new producer if the present one was fenced."""
         topics = self.schedule.topics
         calls = tuple(Call(0.0, t, p, None, 60) for t, count in topics for p in range(count))
         work = Work(calls, ("g",), block=False)
@@ -527,7 +530,8 @@ class Transactional(Whole):
             if committed:
                 await application.close(None)
                 return
-            # Somebody else has the id, and it learns that only when it asks for another epoch.
+            # Another producer has the id, which this one learns only when it requests another
+            # epoch.
             if not (excused or application.outdone):
                 break
             excused = False
@@ -553,7 +557,8 @@ class Transactional(Whole):
             verdict = attempt.verdict.value
             result.transactions[verdict] = result.transactions.get(verdict, 0) + 1
         for seat in self.seats:
-            # In v2 a leader without state refuses what does not begin at 0: there is no gate.
+            # In v2 there is no gate: a leader without state refuses a batch that does not begin at
+            # 0.
             result.violations += [
                 each
                 for each in seat.monitor.violations
@@ -577,7 +582,7 @@ class Transactional(Whole):
 
 
 class _Application:
-    """What one process does with one producer."""
+    """One process, with what it does with one producer."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.whole = whole
@@ -587,7 +592,7 @@ class _Application:
         self._work = Work(())
 
     async def start(self) -> bool:
-        """Whether it came up."""
+        """Start the producer, and return whether that succeeded."""
         try:
             await self._timed("start", self.producer.start, self._max_block)
         except errors.KafkaError as error:
@@ -597,7 +602,7 @@ class _Application:
         return True
 
     async def close(self, timeout: float | None) -> None:
-        """It has a bound too; nothing is left behind."""
+        """Close the producer within its bound, and check that it leaves nothing behind."""
         whole, core = self.whole, self.producer.core
         config = self.producer.config
         limit = config.delivery_timeout + config.request_timeout + config.max_block
@@ -619,7 +624,7 @@ class _Application:
     # -- one transaction ---------------------------------------------------------------------------
 
     async def transaction(self, work: Work) -> bool:
-        """One transaction, to its end, which is known then. Whether it was committed.
+        """Do one transaction until its outcome is known, and return whether it was committed.
 
         Raises:
             _GoneError: the producer can do nothing any more.
@@ -636,7 +641,7 @@ class _Application:
         return attempt.verdict is Verdict.COMMITTED
 
     async def leave_open(self, work: Work) -> None:
-        """Begin, and never end."""
+        """Begin a transaction, and never end it."""
         await self._insist("begin", self.producer.begin_transaction)
         attempt = self.whole.new_attempt(self.seat.name)
         await self._fill(attempt, work)
@@ -657,7 +662,7 @@ class _Application:
         return attempt
 
     async def _commit(self, attempt: Attempt) -> None:
-        """Until it is known; someone who has lost his patience may try to abort."""
+        """Commit until the outcome is known, or sometimes lose patience and try to abort."""
         chance = self._chance("patience")
 
         async def commit() -> None:
@@ -727,7 +732,7 @@ class _Application:
         return attempt
 
     async def _learn(self, attempt: Attempt) -> None:
-        """A block was left without a word of how its transaction ended: ask."""
+        """Learn how a transaction ended whose block was left without an outcome."""
         began = self.whole.now
         while True:
             self._check_patience(began, "a block")
@@ -740,7 +745,8 @@ class _Application:
             try:
                 await self._commit(attempt)
             except errors.IllegalStateError:
-                # Neither is there anything to abort nor to commit: the block has aborted it.
+                # There is nothing to abort and nothing to commit, so the block has aborted the
+                # transaction.
                 attempt.verdict = Verdict.NOT_COMMITTED
             except errors.AbortableTransactionError as error:
                 self._take_abortable(attempt, error)
@@ -822,7 +828,7 @@ class _Application:
             try:
                 await self.producer.send_offsets_to_transaction(offsets, group, self._patience())
             except (errors.KafkaTimeoutError, anyio.get_cancelled_exc_class()):
-                # They were asked for, and are part of it.
+                # The offsets were requested, and are part of the transaction.
                 attempt.groups[group] = own
                 raise
             attempt.groups[group] = own
@@ -865,7 +871,7 @@ class _Application:
             raise _GoneError
 
     async def _pause(self, chance: random.Random) -> None:
-        """What was given up goes on meanwhile, and may be over when it is asked for again."""
+        """Let some time pass, in which a call that was given up may still be carried out."""
         if chance.random() < 0.4:
             await until(self.whole.now + 6 * self.whole.schedule.rtt)
 
@@ -882,11 +888,11 @@ class _Application:
         limit: float | None = None,
         cancel_within: int = 6,
     ) -> bool:
-        """One call: True, it returned; False, it timed out or was cancelled.
+        """Make one call: True if it returned, False if it timed out or was cancelled.
 
         Raises:
-            _GoneError: a fatal error, or somebody closed the producer. Its own errors: what the
-            application is to deal with.
+            _GoneError: a fatal error, or the producer was closed meanwhile. Errors that the
+                application must deal with are raised as they are.
         """
         chance = self._chance(name)
         coroutine: Any = call()
@@ -914,7 +920,7 @@ class _Application:
     async def _timed(
         self, name: str, call: Callable[[], Awaitable[None]], limit: float | None
     ) -> None:
-        """Within its bound."""
+        """Make a call, and check that it ends within its bound."""
         whole = self.whole
         limit = self._max_block if limit is None else limit
         began, stalled = whole.now, whole._stalled_for
@@ -927,7 +933,7 @@ class _Application:
                 whole.report(Anomaly.LATE, f"{name}: {took:.3f} s of {limit:.3f}")
 
     def _fatal(self, name: str, error: errors.KafkaError, attempt: Attempt | None) -> None:
-        """It had better have a reason; and it stays so, at once and with the cause."""
+        """Check that a fatal error has a reason, and that the next call raises it at once."""
         self.seat.trace(f"{name}: fatal {error!r}")
         if name == "send" and self.producer.core.fatal_error is None:
             raise error  # the record's own
@@ -944,8 +950,10 @@ class _Application:
         raise _GoneError from error
 
     def _take_abortable(self, attempt: Attempt, error: errors.KafkaError) -> None:
-        """Not committed. But of TRANSACTION_ABORTABLE to a commit that was asked before and never
-        answered only the abort tells: the first one may still be on its way.
+        """Take the transaction for not committed, unless its commit may still be carried out.
+
+        That is so when TRANSACTION_ABORTABLE answers a repeated commit whose first attempt was
+        never answered: only the abort then shows the outcome.
         """
         if not isinstance(error.__cause__, errors.TransactionAbortable):
             attempt.verdict = Verdict.NOT_COMMITTED
@@ -957,7 +965,7 @@ class _Application:
 
     @property
     def outdone(self) -> bool:
-        """Whether the id was taken from it."""
+        """Whether another producer took the transactional id from this one."""
         reasons = self.whole.reasons[self._reasons_before :]
         mine = f"{self.seat.name} {_TOOK}"
         return any(r == _LATE or (r.endswith(_TOOK) and r != mine) for r in reasons)
@@ -967,7 +975,7 @@ class _Application:
         mine = f"{self.seat.name} {_TOOK}"
         if any(reason != mine for reason in whole.reasons[self._reasons_before :]):
             return True
-        # In v1 a producer that is not heard of for so long is fenced (KIP-588 mends that in v2).
+        # In v1 a producer that is silent for that long is fenced (KIP-588 mends that in v2).
         latest = attempt or next(
             (each for each in reversed(whole.attempts) if each.producer == self.seat.name), None
         )

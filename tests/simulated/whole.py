@@ -1,12 +1,12 @@
-"""One seed through the whole producer: real tasks, virtual time, a cluster in memory.
+"""Run one seed through the whole producer: real tasks, virtual time, a cluster in memory.
 
-The application here is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled
-at any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
+The application is several tasks that `send`, `send_nowait` and `send_many`, that are cancelled at
+any await, that flush and close. trio runs on its `MockClock`; asyncio on a loop of its own whose
 selector does not wait but moves the time (`VirtualLoop`), so that a minute of timeout costs nothing
 on either. Faults and glitches are those of the schedule that make sense over streams; a stall is a
 jump of the clock, and stops the brokers too.
 
-Invariant: the same schedule gives the same run. trio shuffles what is ready at once with a
+Invariant: the same schedule gives the same run. trio shuffles what is ready at the same time with a
 generator of its own, which is seeded here.
 """
 
@@ -93,16 +93,16 @@ _OUTCOMES = {
     DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
 }
 _PROFILES = ("links", "brokers", "codes", "answers", "gentle", "storm", "unclean", "forgetful")
-# What is queued behind something slow is served by then.
+# Requests that are queued behind something slow are served by then.
 _LONGEST_ZOMBIE = 100.0
 _START = START_MS / 1000
 _DEADLOCK = 5000.0
-# asyncio's, of its clock.
+# This is the resolution of asyncio's clock.
 _RESOLUTION = time.get_clock_info("monotonic").resolution
 
 
 def draw_whole(seed: int, backend: str) -> Schedule:
-    """The schedule of a seed that drives the whole producer on "trio" or "asyncio"."""
+    """Return the schedule of a seed that drives the whole producer on "trio" or "asyncio"."""
     schedule = draw(seed, random.Random(seed).choice(_PROFILES))
     return dataclasses.replace(
         schedule,
@@ -115,10 +115,10 @@ def draw_whole(seed: int, backend: str) -> Schedule:
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """Never waits: it moves the loop's time instead.
+    """A selector that never waits: it moves the loop's time instead.
 
-    A loop runs a timer that is less than its clock's resolution ahead, and whoever is woken by it
-    and looks at the time would set it again, for ever: so that much passes, too.
+    A loop runs a timer that is less than its clock's resolution ahead. A task that is woken so and
+    looks at the time would set the timer again, for ever; so the time moves on by that much, too.
     """
 
     def __init__(self, next_timer: Callable[[], float]) -> None:
@@ -149,7 +149,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._scheduled[0].when() if self._scheduled else math.inf
 
     def time(self) -> float:
-        """Seconds since the loop was made."""
+        """Return the seconds since the loop was made."""
         return self._virtual.now
 
     def jump(self, seconds: float) -> None:
@@ -158,7 +158,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AtAwait:
-    """Awaits a coroutine, and cancels a scope where it suspends for the n-th time."""
+    """An awaitable around a coroutine, which cancels a scope where it suspends the n-th time."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], n: int, scope: CancelScope) -> None:
         self._coroutine = coroutine
@@ -183,33 +183,33 @@ class AtAwait:
 
 
 class _Stream(ByteStream):
-    """A stream that can be cut, noticed or not, at once or after so many bytes, and held up."""
+    """A stream that can be cut, noticed or not, at once or after some bytes, and held up."""
 
     def __init__(self, inner: ByteStream, broker: int) -> None:
         self._inner = inner
         self.broker = broker
         self.mute = self.deaf = self._cut = False
-        # Bytes that still pass before it is cut, "up" and "down".
+        # How many bytes still pass before the stream is cut, "up" and "down".
         self.reset_after: dict[str, int] = {}
-        # The next answer is cut short there.
+        # At which byte the next answer is cut short.
         self.garble: int | None = None
         self._open = anyio.Event()
         self._open.set()
         self._scope: CancelScope | None = None
 
     def cut(self) -> None:
-        """Both ends find it gone."""
+        """Cut the stream, so that both ends find it closed."""
         self._cut = True
         self._open.set()
         if self._scope is not None:
             self._scope.cancel()
 
     def block(self) -> None:
-        """It takes nothing any more."""
+        """Make the stream take no more bytes."""
         self._open = anyio.Event()
 
     def unblock(self) -> None:
-        """It takes what it is given again."""
+        """Let the stream take bytes again."""
         self._open.set()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -264,7 +264,7 @@ class _Stream(ByteStream):
 
 
 class WholeConnector:
-    """Hands out streams that can be cut."""
+    """A connector whose streams can be cut."""
 
     def __init__(self, whole: Whole, inner: Connector) -> None:
         self._whole = whole
@@ -277,7 +277,7 @@ class WholeConnector:
 
 
 class _TapSender(Sender):
-    """The Sender, telling the monitor what it hands over and what it loses."""
+    """A Sender that tells the monitor which batches it sends and which connections it loses."""
 
     def __init__(
         self, core: ProducerCore, config: ProducerConfig, connector: Connector, whole: Whole
@@ -287,7 +287,7 @@ class _TapSender(Sender):
         self._whole = whole
 
     def deliver(self) -> None:
-        """As it is, but that events go into the trace and not into the log."""
+        """Deliver as usual, but put events into the trace and not into the log."""
         for event in self._core.outcomes.take_events():
             self._whole.trace(f"event: {event}")
         self._whole.note_acked(self._core.outcomes.peek_settled())
@@ -321,7 +321,7 @@ class _TapSender(Sender):
 
 
 class TapProducer(Producer):
-    """A producer whose parts tell the monitor."""
+    """A producer whose parts tell the monitor what they send and receive."""
 
     def __init__(self, config: ProducerConfig, connector: Connector, whole: Whole) -> None:
         super().__init__(config=config, connector=connector)
@@ -335,12 +335,12 @@ class TapProducer(Producer):
 
     @property
     def core(self) -> ProducerCore:
-        """The engine, to look into."""
+        """The engine, for tests to look into."""
         return self._core
 
 
 class WholeInjector(Injector):
-    """Faults over streams."""
+    """An injector of faults that make sense over streams."""
 
     def _do_cut(self, broker: int, _arriving: float, noticed: bool, _answers: float) -> None:
         whole: Any = self._world
@@ -373,7 +373,7 @@ class WholeInjector(Injector):
 
 
 class Whole:
-    """One run. What `Injector` and `SimCore` need of a world is here too."""
+    """One run of the whole producer, which is also the world for `Injector` and `SimCore`."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         self.schedule = schedule
@@ -407,7 +407,7 @@ class Whole:
         self._producer: TapProducer | None = None
         injector_world: Any = self
         self.injector = WholeInjector(injector_world)
-        # Callers are tasks here: what they queue is not put down in these books.
+        # Callers are tasks here, and the records that they queue are not noted in these books.
         self.missing = MissingPartitions(self.rows)
         self._acked: set[ValueId | None] = set()
         self.monitor = WireMonitor(
@@ -422,7 +422,7 @@ class Whole:
         )
 
     def run(self) -> Result:
-        """Run it and judge it."""
+        """Run the schedule to its end, and judge the run."""
         try:
             if self.schedule.backend == "trio":
                 self._run_on_trio()
@@ -443,28 +443,29 @@ class Whole:
         scheduler: Any = trio._core._run
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
         scheduler._r.seed(self.schedule.seed)
-        # Not through anyio, which before 4.14 passes no clock on.
+        # anyio before 4.14 does not pass the clock on, so trio is run directly.
         trio.run(self._main, clock=clock)
 
     # -- what the injector and the engine's tap ask for ----------------------------------------
 
     @property
     def now(self) -> float:
-        """The loop's time."""
+        """The loop's time, in seconds."""
         return anyio.current_time()
 
     def wall(self) -> float:
-        """The wall clock of everybody, seconds."""
+        """Return the wall clock of the client and of the brokers, in seconds."""
         return _START + self.now - self._began
 
     def stall(self, seconds: float, _polls_first: bool) -> None:
-        """The whole process does nothing for a while, brokers and all."""
+        """Let the whole process stand still for a while, brokers included."""
         self._stalled_for += seconds
         self._jump(seconds)
 
     def is_open(self, peer_id: int) -> bool:
-        """Whether the client still has that connection."""
-        # The cluster also lists closed ones, while requests that were read of them are not served.
+        """Return whether the client still has that connection."""
+        # The cluster also lists closed connections, until the requests that it read of them are
+        # served.
         return any(c.id == peer_id and not c.closed for c in self.cluster.connections)
 
     def at(self, when: float, act: Callable[[], None]) -> None:
@@ -477,27 +478,30 @@ class Whole:
         self._do(act)
 
     def _do(self, act: Callable[[], None]) -> None:
-        # The cluster looks at its state when one of its own methods is called: any will do.
+        # The cluster looks at its state whenever one of its methods is called, whichever it is.
         self.embedded.set_clock_offset(0, 0.0)
         act()
         self.embedded.set_clock_offset(0, 0.0)
 
     def trace(self, line: str) -> None:
-        """A line for whoever reads along."""
+        """Write a line to the trace, if there is one."""
         if self._tracing:
             self.result.trace.append(f"{self.now - self._began:9.4f} {line}")
 
     def trace_step(self, step: steps.Step) -> None:
-        """What the engine asks for."""
+        """Write a step of the engine to the trace."""
         if self._tracing:
             for line in step_lines(step):
                 self.trace(line)
 
     def note_sent(self) -> None:
-        """Nobody holds a stopwatch here."""
+        """Do nothing: no schedule that runs here is timed in round trips."""
 
     def note_acked(self, settlements: Sequence[Settlement]) -> None:
-        """The producer knows; who called it may have to wait for his turn, or have left."""
+        """Note which records the producer has acknowledged.
+
+        Their callers may have to wait for their turn, or may have left.
+        """
         for settlement in settlements:
             if settlement.status is DeliveryStatus.ACKED:
                 self._acked.update(parse_value(record.value) for record in settlement.records)
@@ -506,19 +510,19 @@ class Whole:
         return Outcome.ACKED if value in self._acked else Outcome.UNKNOWN
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """A Produce answer reached the client."""
+        """Pass a Produce answer that reached the client on to the monitor."""
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
         self.monitor.answered(link_id, token, answers)
 
     def flush(self) -> None:
-        """The application flushes, for as long as it likes to wait."""
+        """Let the application flush, for as long as it chooses to wait."""
         if self._tasks is not None:
             self._tasks.start_soon(self._flush)
 
     def report(self, anomaly: Anomaly, detail: str) -> None:
-        """Something is wrong."""
+        """Note a violation."""
         self.trace(f"!! {anomaly.name}: {detail}")
         self.result.violations.append(Violation(anomaly, detail))
 
@@ -558,7 +562,7 @@ class Whole:
             await producer.start()
         except errors.KafkaError:
             await producer.close()
-            # Every bootstrap address was tried while the brokers were down: it may give up.
+            # A start may give up if every bootstrap address was tried while the brokers were down.
             return
         try:
             async with anyio.create_task_group() as senders:
@@ -574,7 +578,7 @@ class Whole:
                 await producer.close()
 
     async def _close(self, producer: TapProducer) -> None:
-        """The application closes, and half of the time thinks better of it at some await."""
+        """Close the producer, and half of the time cancel that at some await."""
         chance = self._chance("close")
         closing = producer.close(self.schedule.close_timeout)
         if chance.random() < 0.5:
@@ -587,11 +591,11 @@ class Whole:
         return lambda: self.injector.inject(fault)
 
     def _chance(self, *what: object) -> random.Random:
-        # One generator for each thing, so that leaving one out changes no other.
+        # Each thing has its own generator, so that leaving one out changes no other.
         return random.Random(f"{self.schedule.seed} {what}")
 
     async def _call(self, producer: TapProducer, call: Call) -> None:
-        """One of four ways to send; one in four is cancelled, at its n-th await or after a time."""
+        """Send in one of four ways; one call in four is cancelled, at an await or after a time."""
         chance = self._chance(call)
         how = chance.randrange(4)
         send = (self._send_nowait, self._send_many, self._send, self._send)[how](producer, call)
@@ -617,7 +621,7 @@ class Whole:
 
     async def _send(self, producer: TapProducer, call: Call) -> None:
         row, value = self._row(call)
-        # Whoever leaves does not know.
+        # A caller that is cancelled does not know the outcome.
         row.outcome = Outcome.UNKNOWN
         try:
             meta = await producer.send(
@@ -652,7 +656,7 @@ class Whole:
                     await producer.wait_for_room()
                 except errors.KafkaError:
                     return
-                # There may be room, and not enough for this record.
+                # There may be room, but not enough for this record.
                 await until(self.now + self.schedule.rtt)
             else:
                 delivery.add_done_callback(functools.partial(self._settle, row))
@@ -706,7 +710,7 @@ class Whole:
     # -- the end -------------------------------------------------------------------------------
 
     def log(self) -> list[LogRecord]:
-        """Every record of every partition."""
+        """Return every record of every partition."""
         found: list[LogRecord] = []
         for name, topic in self.embedded.state.topics.items():
             for index in range(len(topic.partitions)):
@@ -720,7 +724,7 @@ class Whole:
         if producer is None:
             return
         core = producer.core
-        # From the call, not from the queueing: waiting for room and for the topic count.
+        # The time counts from the call, so it includes waiting for memory and for the topic.
         patience = 2 * config.max_block + config.delivery_timeout + config.request_timeout
         forgetful = schedule.profile == "forgetful"
         late = {row.value for row in self.rows.values() if row.outcome is Outcome.UNKNOWN}
@@ -754,10 +758,10 @@ class Whole:
 
 
 def _stay(_seconds: float) -> None:
-    """Before there is a clock."""
+    """Ignore a jump, because no clock is running yet."""
 
 
 async def until(when: float) -> None:
-    """Let virtual time pass."""
+    """Let virtual time pass until this time."""
     with anyio.CancelScope(deadline=when):
         await anyio.sleep_forever()

@@ -1,14 +1,14 @@
 """A producer and a cluster on one virtual clock: no tasks, no sockets, no event loop.
 
-`World` runs one `Schedule`. The engine is the real one, performed by the real `Sender`'s own code
+`World` runs one `Schedule`. The engine is the real one, driven by the real `Sender`'s own code
 (`SimSender` overrides only what needs a loop: the clock and the life of a connection), and every
-request and answer is real protocol bytes. On the other side stands the embedded broker's
-`ClusterState`. Between the two lies what this file is: connections that delay, cut, block and go
-deaf, an application that sends, waits for room, flushes and closes, and a `WireMonitor` where the
-bytes leave the client.
+request and answer is real protocol bytes. The other side is the embedded broker's `ClusterState`.
+This file is what lies between the two: connections that delay, cut, block and go deaf, an
+application that sends, waits for memory, flushes and closes, and a `WireMonitor` where the bytes
+leave the client.
 
 Invariants: the same schedule gives the same run, to the byte; nothing is decided outside of the
-schedule but the interleaving of what happens at one instant, which has its own generator.
+schedule but the order of what happens at the same instant, which has its own generator.
 """
 
 from __future__ import annotations
@@ -73,21 +73,21 @@ _OUTCOMES = {
     DeliveryStatus.NOT_WRITTEN: Outcome.NOT_WRITTEN,
     DeliveryStatus.UNKNOWN: Outcome.UNKNOWN,
 }
-# Seconds after the last deadline in which everything must have come to rest.
+# How long after the last deadline everything must have come to rest, in seconds.
 _REST = 30.0
-# What a turn of the loop may add to a deadline, stalls apart.
+# How much a turn of the loop may add to a deadline, stalls apart, in seconds.
 _SLACK = 0.001
 _LONGEST_ZOMBIE = 400.0
 _OTHER_CLUSTER = 1 << 40
 _CONNECTIONS = 1_000_000
-# Who leads the only partition of a sprint.
+# The broker that leads the only partition of a sprint.
 _SPRINT_LEADER = 0
 _DATA_LOSS = re.compile(r"(\w+)-(\d+): data loss: ")
 
 
 @dataclass
 class Result:
-    """What became of one schedule."""
+    """The outcome of one schedule."""
 
     schedule: Schedule
     violations: list[Violation] = field(default_factory=list)
@@ -106,17 +106,17 @@ class Result:
 
     @property
     def unknown(self) -> int:
-        """Records that ended UNKNOWN."""
+        """How many records ended UNKNOWN."""
         return self.outcomes.get(Outcome.UNKNOWN, 0)
 
 
 def run(schedule: Schedule, *, trace: bool = False) -> Result:
-    """Run a schedule to its end and judge it."""
+    """Run a schedule to its end, and judge the run."""
     return World(schedule, trace=trace).run()
 
 
 class Sink:
-    """Where one record's outcome goes; it may send another record when it comes."""
+    """The sink of one record, which may send another record when the outcome comes."""
 
     __slots__ = ("_world", "follow_up", "row")
 
@@ -126,7 +126,7 @@ class Sink:
         self.follow_up = follow_up
 
     def settle(self, settlement: Settlement, index: int) -> None:
-        """Take the outcome down."""
+        """Note the outcome of the record."""
         row, world = self.row, self._world
         if "there is no partition" in str(settlement.error):
             world.missing.refused(row.value)
@@ -149,7 +149,7 @@ class Sink:
 
 
 class SimCore(ProducerCore):
-    """The engine, telling the monitor what it hears."""
+    """The engine, which also tells the monitor what answers it receives."""
 
     def __init__(self, config: ProducerConfig, world: World, schedule: Schedule) -> None:
         super().__init__(config, random=random.Random(schedule.seed ^ 0x5EED).random)
@@ -161,7 +161,7 @@ class SimCore(ProducerCore):
             self._start_sequences_at(schedule.first_sequence)
 
     def _start_sequences_at(self, first: int) -> None:
-        """Let the sequences of each partition start elsewhere than at 0."""
+        """Let the sequences of each partition start at another number than 0."""
         partitions: Any = self._partitions
         make = partitions._make
 
@@ -173,7 +173,7 @@ class SimCore(ProducerCore):
         partitions._make = made
 
     def poll(self, now: float, wall_ms: float | None = None) -> list[steps.Step]:
-        """As it is; whoever watches missing partitions hears of what is asked."""
+        """Poll as usual, and note the Metadata requests in the books of missing partitions."""
         todo = super().poll(now, wall_ms)
         for step in todo:
             if isinstance(step, steps.FetchMetadata):
@@ -183,7 +183,7 @@ class SimCore(ProducerCore):
     def on_answer(
         self, step: steps.Request, answer: Any, now: float, merge: MetadataMerge | None = None
     ) -> errors.ProtocolError | None:
-        """As it is; the monitor hears what concerns it."""
+        """Take the answer as usual, and tell the monitor about those that concern it."""
         match step:
             case steps.SendProduce():
                 return self._on_produced(step, answer, now)
@@ -196,7 +196,7 @@ class SimCore(ProducerCore):
     def _on_produced(
         self, step: steps.SendProduce, answer: ProduceAnswer, now: float
     ) -> errors.ProtocolError | None:
-        """As it is; the monitor hears it first."""
+        """Take the answer as usual, after telling the monitor about it."""
         link_id, token = step.link_id, step.token
         link = self.connections.links.get(link_id)
         request = None if link is None else link.outstanding.get(token)
@@ -214,7 +214,7 @@ class SimCore(ProducerCore):
             self._world.heard(link_id, token, answers)
         odd = super().on_answer(step, answer, now)
         if odd is not None:
-            # The engine has given the connection up; the Sender ends it in a moment.
+            # The engine has given the connection up; the Sender will end it soon.
             self._world.monitor.lost(link_id)
         self._note_leaders()
         return odd
@@ -226,7 +226,7 @@ class SimCore(ProducerCore):
         now: float,
         merge: MetadataMerge | None,
     ) -> None:
-        """As it is; the monitor hears of changed leaders, and what partitions there are not."""
+        """Take the answer as usual, and note changed leaders and partitions that are missing."""
         link = self.connections.links.get(step.link_id)
         heard = link is not None and step.token in link.outstanding
         super().on_answer(step, update, now, merge)
@@ -260,7 +260,7 @@ _NO_ID: Any = object()
 
 
 class _StartedLedger(SequenceLedger):
-    """The first identity starts at a number of choice, to be near the wrap soon."""
+    """A ledger whose first identity starts at a chosen sequence, to be near the wrap soon."""
 
     __slots__ = ("_first",)
 
@@ -302,23 +302,23 @@ class SimConnection:
             }
         )
         self.open = True
-        # Requests go nowhere; answers are not heard.
+        # `mute`: requests do not arrive. `deaf`: answers are not received.
         self.mute = self.deaf = False
-        # The client's socket takes nothing.
+        # The client's socket takes no bytes.
         self.blocked = False
         self.upcoming: steps.SendProduce | None = None
         self._last_id = 0
         self._started = 0
         self._backlog: list[tuple[int, bytes]] = []
         self.under_way: list[list[Any]] = []
-        # Bytes that still pass before it is reset, "up" and "down".
+        # How many bytes still pass before the connection is reset, "up" and "down".
         self.reset_after: dict[str, int] = {}
         self._last_due = 0.0
-        # Until when a narrow link is busy with what it was given.
+        # Until when a narrow link is busy with the frames before.
         self._busy_until = 0.0
 
     def next_correlation_id(self) -> int:
-        """As `network.Connection`."""
+        """Do as `network.Connection`."""
         self._last_id += 1
         return self._last_id
 
@@ -330,7 +330,7 @@ class SimConnection:
         expects_response: bool = True,
         limit: FrameLimit | None = None,
     ) -> None:
-        """As `network.Connection`: queue it, and let it go if the socket takes it."""
+        """Do as `network.Connection`: queue the frame, and send it if the socket takes it."""
         del expects_response, limit
         if not self.open:
             raise errors.KafkaConnectionError("closed")
@@ -341,15 +341,15 @@ class SimConnection:
         self.flush()
 
     def started(self, correlation_id: int) -> bool:
-        """As `network.Connection`: whether a byte of it may have left."""
+        """Do as `network.Connection`: return whether a byte of the request may have left."""
         return correlation_id <= self._started
 
     def close_soon(self, reason: str) -> None:
-        """As `network.Connection`: what has left is on its way, the rest never leaves."""
+        """Do as `network.Connection`: frames that left are under way, the others never leave."""
         self._world.client_closes(self, reason)
 
     def flush(self) -> None:
-        """Give the socket what waits for it."""
+        """Hand the queued frames to the socket while it takes them."""
         while self._backlog and not self.blocked and self.open:
             self._started, frame = self._backlog.pop(0)
             self._world.progressed(self)
@@ -359,7 +359,7 @@ class SimConnection:
                 self._travel(frame)
 
     def cut_short(self, way: str, nbytes: int) -> bool:
-        """Whether the connection is reset before so many bytes have passed."""
+        """Return whether the connection is reset before so many bytes have passed."""
         left = self.reset_after.get(way)
         if left is None or self.mute:
             return False
@@ -388,13 +388,13 @@ class SimConnection:
             self._world.arrived(self, item[0])
 
     def lose_on_the_way(self, arriving: float) -> None:
-        """Of the requests on their way only the first `arriving` (a share) get there."""
+        """Let only the first share `arriving` of the requests under way reach the broker."""
         keep = round(arriving * len(self.under_way))
         del self.under_way[keep:]
 
 
 class _Raised(Wakeup):
-    """A wakeup nobody waits for."""
+    """A wakeup for which no task waits."""
 
     raised = False
 
@@ -403,7 +403,7 @@ class _Raised(Wakeup):
 
 
 class SimSender(Sender):
-    """The Sender without a loop."""
+    """The Sender without an event loop."""
 
     def __init__(self, core: ProducerCore, config: ProducerConfig, world: World) -> None:
         super().__init__(core, config, TcpConnector(), wall_clock=world.client_wall)
@@ -414,7 +414,7 @@ class SimSender(Sender):
         self._cancelled: set[int] = set()
 
     def turn(self) -> None:
-        """Turns of its loop, until it would wait."""
+        """Run turns of the Sender's loop until it would wait."""
         for _ in range(_SPIN):
             self.wakeup = _Raised()
             self._one_turn()
@@ -426,14 +426,14 @@ class SimSender(Sender):
         if not self._begin_turn():
             return
         for step in self._core.poll(self.clock(), self._wall_clock() * 1000.0):
-            # The outcomes of this poll are in; what comes now may rely on them.
+            # The outcomes of this poll are delivered first; the next steps may rely on them.
             self.deliver()
             self._world.trace_step(step)
             self._perform(step)
         self.deliver()
 
     def deliver(self) -> None:
-        """As it is, but that events go into the trace and to the monitor, not into the log."""
+        """Deliver as usual, but put events into the trace and the monitor, not into the log."""
         events = self._core.outcomes.take_events()
         self._world.note_settled(self._core.outcomes.peek_settled())
         super().deliver()
@@ -458,12 +458,12 @@ class SimSender(Sender):
         super()._send_produce(step)
 
     def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
-        """No connection came up."""
+        """Take the failure of an attempt to connect."""
         if link_id not in self._cancelled:
             self._lost(link_id, error, ())
 
     def link_opened(self, link_id: int, connection: SimConnection) -> None:
-        """A connection came up."""
+        """Take a connection that is open."""
         if link_id in self._cancelled:
             connection.open = False
             return
@@ -473,17 +473,17 @@ class SimSender(Sender):
         self._core.on_link_open(link_id, version, self.clock())
 
     def link_ended(self, link_id: int, cause: Exception | None) -> None:
-        """A connection is gone: what `_serve` does last."""
+        """Take the end of a connection, as `_serve` does last."""
         channel = self._channels.pop(link_id, None)
         if channel is not None:
-            # What the engine has given up by itself it takes for written.
+            # The engine takes the requests of a connection that it gave up itself for written.
             known = link_id in self._core.connections.links
             unwritten = channel.unwritten() if known else []
             self._world.monitor.lost(link_id, unwritten)
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
-        """An answer came; what is returned ends the connection."""
+        """Take an answer; a returned error ends the connection."""
         channel = self._channels.get(link_id)
         if channel is None:
             return None
@@ -498,14 +498,14 @@ class SimSender(Sender):
         return None
 
     def link_progress(self, link_id: int) -> None:
-        """Bytes have left."""
+        """Take note that bytes have left on a connection."""
         channel = self._channels.get(link_id)
         if channel is not None:
             self._on_progress(channel)
 
 
 class World:
-    """One schedule, run."""
+    """One run of a schedule on the engine."""
 
     def __init__(self, schedule: Schedule, *, trace: bool = False) -> None:
         self.schedule = schedule
@@ -531,23 +531,23 @@ class World:
         self.connections: dict[int, SimConnection] = {}
         self._by_peer: dict[int, SimConnection] = {}
         self._listeners: dict[int, Callable[[Delivery], None]] = {}
-        # What deleted topics held, by cluster.
+        # By cluster, the records of deleted topics.
         self.archive: dict[str, list[list[LogRecord]]] = {}
-        # What others wrote.
+        # The records of other producers.
         self.strangers: dict[ValueId, Row] = {}
         self.strange_names = count()
-        # When the producer learned that its topic was made anew.
+        # When the producer learned that its topic was recreated.
         self._recreated_at: float | None = None
-        # When the leader of the sprint was reached again, first, after the last incident.
+        # When the leader of the sprint was first reached again after the last incident.
         self.healed_at: float | None = None
         self._sent_at_incident: set[ValueId] = set()
         # Requests in v14 by connection and token, and the brokers that have answered one.
         self._asked_in_v14: dict[tuple[int, int], int] = {}
         self._speak_v14: set[int] = set()
-        # By partition: the window that it ended with, and what its leader retains.
+        # By partition, the window at the end, and how many batches its leader retains.
         self._windows: dict[tuple[str, int], tuple[int, int]] = {}
         self.lost: set[ValueId] = set()
-        # In requests that were served after the client had closed their connection.
+        # The values in requests that were served after the client had closed their connection.
         self.late: set[ValueId] = set()
         self.config = ProducerConfig.build(
             [(f"b{i}", 9092) for i in range(schedule.brokers)],
@@ -555,9 +555,9 @@ class World:
             **schedule.options,
         )
         self.rtt = schedule.rtt
-        # Bytes per second of each connection, upwards; None: no limit.
+        # The bytes per second of each connection, upwards; None means no limit.
         self.bandwidth: float | None = None
-        # Where the names lead now, and every cluster that they ever led to.
+        # The cluster to which the names lead now, and every cluster to which they ever led.
         self.clusters: list[ClusterState] = []
         self.cluster = self._build_cluster()
         self.injector = Injector(self)
@@ -586,13 +586,13 @@ class World:
             brokers=s.brokers,
             retain=dict(enumerate(s.retain)),
             produce_versions=dict(enumerate(s.versions)),
-            # A recreated topic must not be made by a Metadata request in between.
+            # A Metadata request must not create a topic while it is being recreated.
             configs={"auto.create.topics.enable": "false", **s.broker_configs},
             rtt=0.0,
             seed=s.seed + len(self.clusters) * _OTHER_CLUSTER,
             encode=True,
             sequence_range=s.sequence_range,
-            # Connections are told apart by their ids, whichever cluster they lead to.
+            # Connections of all clusters are told apart by their ids.
             first_connection_id=1 + len(self.clusters) * _CONNECTIONS,
         )
         for broker in cluster.brokers.values():
@@ -604,17 +604,17 @@ class World:
         return cluster
 
     def change_cluster(self) -> ClusterState:
-        """From now on every name leads to another cluster, which knows nothing of the last."""
+        """Let every name lead to another cluster, which knows nothing of the last one."""
         self.cluster = self._build_cluster()
         self.cluster.interceptor = self.injector.intercept
         return self.cluster
 
     def listen(self, peer: BrokerConnection, hear: Callable[[Delivery], None]) -> None:
-        """What is answered on a connection that is not our producer's goes to `hear`."""
+        """Pass answers on a connection that is not our producer's to `hear`."""
         self._listeners[peer.id] = hear
 
     def create_topic(self, cluster: ClusterState, name: str, partitions: int) -> None:
-        """Make a topic as the schedule wants them."""
+        """Create a topic with the schedule's replication and configs."""
         plan = {
             p: [(p + r) % self.schedule.brokers for r in range(self.schedule.replication)]
             for p in range(partitions)
@@ -625,11 +625,11 @@ class World:
 
     @property
     def wall_ms(self) -> int:
-        """The brokers' wall clock."""
+        """The brokers' wall clock, in milliseconds since the epoch."""
         return START_MS + round(self.now * 1000)
 
     def client_wall(self) -> float:
-        """The client's wall clock, seconds."""
+        """Return the client's wall clock, in seconds since the epoch."""
         return self.wall_ms / 1000 + self.wall_jump
 
     def at(self, when: float, act: Callable[[], None]) -> None:
@@ -639,7 +639,7 @@ class World:
     # -- the run ------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Run it to its end and judge it."""
+        """Run the schedule to its end, and judge the run."""
         for call in self.schedule.calls:
             self.at(self.start + call.at, lambda call=call: self._client(lambda: self.send(call)))  # type: ignore[misc]
         for fault in self.schedule.faults:
@@ -678,7 +678,7 @@ class World:
             self._end_if_done()
 
     def _horizon(self) -> float:
-        """When every record must have its outcome, also what callbacks of others have sent."""
+        """Return when every record must have its outcome, those sent from callbacks included."""
         stalls: float = sum(f.args[0] for f in self.schedule.faults if f.kind == "stall")
         config = self.config
         waits = config.max_block + config.delivery_timeout + config.request_timeout
@@ -699,7 +699,7 @@ class World:
         return min((at for at in due if at is not None), default=None)
 
     def _instant(self) -> None:
-        """Everything that happens now."""
+        """Let everything happen that is due at this instant."""
         while True:
             for cluster in list(self.clusters):
                 for delivery in cluster.advance(self.now, self.wall_ms):
@@ -713,7 +713,7 @@ class World:
         self._turn()
 
     def note_settled(self, settlements: Sequence[Settlement]) -> None:
-        """The engine has decided; who is concerned may hear of it in a later piece."""
+        """Note outcomes that the engine has decided; callers may get them in a later slice."""
         for settlement in settlements:
             rows = [
                 record.sink.row for record in settlement.records if isinstance(record.sink, Sink)
@@ -729,9 +729,9 @@ class World:
                 self._shut()
 
     def _client(self, act: Callable[[], None], *, always: bool = False) -> None:
-        """Something the client's process does or hears; it waits while that process is stalled.
+        """Let the client's process do or receive something, after a stall if it is stalled.
 
-        `always`: also after the producer has ended.
+        If `always` is True, it happens even after the producer has ended.
         """
         if self._stalled:
             self._inbox.append(lambda: self._client(act, always=always))
@@ -744,7 +744,7 @@ class World:
             self._turn()
 
     def stall(self, seconds: float, polls_first: bool) -> None:
-        """The client's process does nothing for a while."""
+        """Let the client's process stand still for a while."""
         if self._stalled:
             return
         self._stalled = True
@@ -769,7 +769,7 @@ class World:
     # -- the application ----------------------------------------------------------------------
 
     def send(self, call: Call) -> None:
-        """One call of the application."""
+        """Make one call of the application to send a record."""
         if self.closed:
             return
         self._last_call = max(self._last_call, self.now)
@@ -825,7 +825,7 @@ class World:
         self.at(block_until, lambda: self._client(end, always=True))
 
     def flush(self) -> None:
-        """The application flushes."""
+        """Let the application flush."""
         self._client(self._flush)
 
     def _flush(self) -> None:
@@ -835,7 +835,7 @@ class World:
         self._client(lambda: self._close(self.schedule.close_timeout))
 
     def _close(self, timeout: float | None) -> None:
-        """As `Producer.close`."""
+        """Close as `Producer.close` does."""
         if self.closed:
             return
         self.closed = True
@@ -868,12 +868,12 @@ class World:
     # -- the network --------------------------------------------------------------------------
 
     def is_open(self, peer_id: int) -> bool:
-        """Whether the client still has that connection."""
+        """Return whether the client still has that connection."""
         connection = self._by_peer.get(peer_id)
         return connection is not None and connection.open
 
     def connect(self, step: steps.OpenLink) -> None:
-        """The client opens a connection: a round trip for TCP, one for ApiVersions."""
+        """Open a connection of the client: one round trip for TCP, one for ApiVersions."""
         broker_id = int(step.host[1:])
         refused = errors.KafkaConnectionError(f"broker {broker_id} is down")
         rtt, cluster = self.rtt, self.cluster
@@ -902,7 +902,7 @@ class World:
             )
 
     def event(self, event: str) -> None:
-        """The producer tells its operator something."""
+        """Take an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
         if event.endswith("the topic was recreated"):
             self._recreated_at = self.now
@@ -914,7 +914,7 @@ class World:
             self.monitor.loss_reported(lost[1], int(lost[2]))
 
     def handed(self, link_id: int, step: steps.SendProduce) -> None:
-        """A Produce request was given to the socket."""
+        """Tell the monitor that a Produce request was given to the socket."""
         if self.config.acks == 0:
             return
         batches = [
@@ -926,20 +926,20 @@ class World:
         self._watch_version(link_id, step)
 
     def _watch_version(self, link_id: int, step: steps.SendProduce) -> None:
-        """Who has answered in v14 is spoken to in v14, where the user says that all have it."""
+        """Report a broker that answered in v14 and is spoken to in v13, if discovery is "on"."""
         connection = self.connections.get(link_id)
         if connection is None or self.config.window_discovery != "on":
             return
         if step.version >= 14:
             self._asked_in_v14[link_id, step.token] = connection.broker
-        # What cannot be decoded, or names a partition twice, is a refusal of v14 in so many words.
+        # An answer that cannot be decoded, or names a partition twice, counts as a refusal of v14.
         garbled = any(glitch.kind in ("garbage", "doubled") for glitch in self.schedule.glitches)
         if step.version == 13 and connection.broker in self._speak_v14 and not garbled:
             self._speak_v14.clear()  # said once is enough
             self.report(Anomaly.STUCK, f"broker {connection.broker} is spoken to in v13 again")
 
     def heard(self, link_id: int, token: int, answers: list[WireAnswer]) -> None:
-        """A Produce answer reached the client."""
+        """Pass a Produce answer that reached the client on to the monitor."""
         if self._tracing:
             for line in answer_lines(link_id, token, answers):
                 self.trace(line)
@@ -949,13 +949,13 @@ class World:
             self._speak_v14.add(broker)
 
     def progressed(self, connection: SimConnection) -> None:
-        """Bytes left; the pump says so a moment later."""
+        """Let the Sender know, a moment later, that bytes have left."""
         self.at(
             self.now, lambda: self._client(lambda: self.sender.link_progress(connection.link_id))
         )
 
     def arrived(self, connection: SimConnection, frame: bytes) -> None:
-        """A request reached its broker."""
+        """Let a request that arrived be served by its broker."""
         peer = connection.peer
         alive = self.incarnations[connection.broker] == connection.incarnation
         cluster = connection.cluster
@@ -1001,12 +1001,12 @@ class World:
         self._client(hear)
 
     def lose(self, connection: SimConnection, error: Exception) -> None:
-        """The client finds a connection gone."""
+        """Let the client find a connection closed."""
         connection.mute = connection.deaf = True
         self._client(lambda: self._end(connection, error))
 
     def client_closes(self, connection: SimConnection, reason: str) -> None:
-        """The client closes a connection."""
+        """Close a connection on the client's side."""
         self._end(connection, None)
         self.trace(f"link {connection.link_id} closed: {reason}")
 
@@ -1023,7 +1023,7 @@ class World:
     # -- the end ------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Let every request that is still somewhere be served, and close."""
+        """Let every request that is still under way be served, and close."""
         if not self.ended:
             pending = [r.value for r in self.rows.values() if r.outcome is Outcome.PENDING]
             if pending:
@@ -1044,14 +1044,14 @@ class World:
                 heapq.heappop(self._events)[2]()
 
     def log(self) -> list[LogRecord]:
-        """Every record of every partition of every cluster, deleted topics' first."""
+        """Return all records of all partitions of all clusters, those of deleted topics first."""
         logs: list[list[LogRecord]] = []
         for cluster in self.clusters:
             logs += [*self.archive.get(cluster.cluster_id, []), self.standing(cluster)]
         return [record._replace(log=n) for n, records in enumerate(logs) for record in records]
 
     def standing(self, cluster: ClusterState) -> list[LogRecord]:
-        """Every record of every partition that a cluster has now."""
+        """Return every record of every partition that a cluster has now."""
         found: list[LogRecord] = []
         for name, topic in cluster.topics.items():
             for partition in topic.partitions:
@@ -1069,8 +1069,8 @@ class World:
         deadline = self.config.delivery_timeout + self.config.request_timeout
         by_name = schedule.lossy and min(schedule.versions) < 13
         repeats = self.config.in_doubt == "resend" or by_name
-        # A copy that is served after its connection was closed, by a broker that has forgotten the
-        # copy it acknowledged: no client can prevent it.
+        # The broker may serve a copy after its connection was closed, and have forgotten the copy
+        # that it acknowledged. No client can prevent that.
         copies = self.late if schedule.profile == "forgetful" else frozenset()
         late = {row.value for row in rows if schedule.unfenced and row.outcome is Outcome.UNKNOWN}
         expect = Expectations(
@@ -1128,7 +1128,7 @@ class World:
     def _judge_gentle(self) -> None:
         left = [row for row in self.rows.values() if row.outcome is not Outcome.ACKED]
         if any(fault.kind == "recreate" for fault in self.schedule.faults):
-            # What is in doubt when the producer learns of it is never asked about.
+            # A batch that is in doubt when the producer learns of the recreation is not probed.
             left = [
                 row
                 for row in left
@@ -1142,7 +1142,7 @@ class World:
             )
 
     def note_sent(self) -> None:
-        """An incident: what is on its way now is about to be in doubt."""
+        """Note an incident: the records in flight are about to be in doubt."""
         self.healed_at = None
         for state in self.core.partitions.values():
             for batch in state.unresolved:
@@ -1165,24 +1165,24 @@ class World:
                 return
 
     def report(self, anomaly: Anomaly, detail: str) -> None:
-        """Something is wrong."""
+        """Note a violation."""
         self.trace(f"!! {anomaly.name}: {detail}")
         self.result.violations.append(Violation(anomaly, detail))
 
     def trace(self, line: str) -> None:
-        """A line for whoever reads along."""
+        """Write a line to the trace, if there is one."""
         if self._tracing:
             self.result.trace.append(f"{self.now - self.start:9.4f} {line}")
 
     def trace_step(self, step: steps.Step) -> None:
-        """What the engine asks for."""
+        """Write a step of the engine to the trace."""
         if self._tracing:
             for line in step_lines(step):
                 self.trace(line)
 
 
 def step_lines(step: steps.Step) -> Iterator[str]:
-    """What the engine asks for, for a trace."""
+    """Yield the lines of a trace for a step of the engine."""
     if not isinstance(step, steps.SendProduce):
         yield f"> {step}"
         return
@@ -1197,7 +1197,7 @@ def step_lines(step: steps.Step) -> Iterator[str]:
 
 
 def answer_lines(link_id: int, token: int, answers: list[WireAnswer]) -> Iterator[str]:
-    """What a Produce answer says, for a trace."""
+    """Yield the lines of a trace for a Produce answer."""
     for a in answers:
         yield (
             f"  link {link_id} token {token}: {a.topic}-{a.partition} code {a.code} "
