@@ -1,23 +1,24 @@
-"""Finds jars of Maven artifacts, with their dependencies, and keeps them in a folder of our own.
+"""Find the jars of Maven artifacts and of their dependencies, and keep them in a folder of our own.
 
-jgo resolves them from Maven Central, or from the mirror that ``DEFAULT_ARTIFACT_REPOSITORY`` names
-(Spark's variable), in Python, without Maven. They are kept in ``aioidem/maven`` below
-``XDG_CACHE_HOME`` (``~/.cache`` where that is not set), so only their first use needs the network.
+The package jgo resolves the artifacts in Python, without Maven, from Maven Central or from the
+mirror that Spark's variable ``DEFAULT_ARTIFACT_REPOSITORY`` names. The jars are kept in
+``aioidem/maven`` below ``XDG_CACHE_HOME`` (default ``~/.cache``), so only the first use of a jar
+needs the network.
 
 Invariants
-    What other programs left on the machine changes nothing while Maven Central answers: Maven's own
-    repository (``M2_REPO``, else ``~/.m2/repository``) is read only when it does not answer, and
-    a broken file there is ignored. Ivy's cache and Maven's settings are never read.
+    While Maven Central answers, files that other programs left on the machine have no influence.
+    Only when it does not answer, Maven's own repository (``M2_REPO``, default ``~/.m2/repository``)
+    is read, and a broken file there is ignored. Ivy's cache and Maven's settings are never read.
     A file that a broken download left in our folder is removed and fetched again.
-    Only our folder is written, by one process at a time.
+    Only our folder is written to, by one process at a time.
     An error says in one line which file is missing, why, and what to do.
 
 Functions here block (files, network): call them from a thread where an event loop runs.
 
 Rejected
-    Maven's repository as our folder (it may contain a POM without its jar, or half of either); Ivy,
-    which Spark has (it reads Maven's repository first, remembers what it did not find, knows
-    nothing of ``HTTPS_PROXY``, and fails with pages of Java).
+    Maven's repository as our folder: it may contain a POM without its jar, or half of a file.
+    Ivy, which is part of Spark: it reads Maven's repository first, remembers what it did not find,
+    ignores ``HTTPS_PROXY``, and its errors are pages of Java stack traces.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _READ_SECONDS: Final = 60
 
 
 class JarsUnavailableError(KafkaError):
-    """Jars cannot be had: no jgo, no network for the first use, or no such version."""
+    """Jars could not be found: jgo or the network is missing, or there is no such version."""
 
 
 def jar_folder() -> Path:
@@ -70,11 +71,11 @@ def resolve_jars(
 
     Args:
         wanted: Maven coordinates, ``group:artifact:version``.
-        present: Returns whether the jar of an artifact, by name, is there already and can be left
-            out.
+        present: Called with the name of an artifact; returns whether its jar is installed
+            elsewhere, so that it can be left out.
 
     Raises:
-        JarsUnavailableError: One of them cannot be had.
+        JarsUnavailableError: One of the jars could not be found.
     """
     try:
         maven: Any = importlib.import_module("jgo.maven")
@@ -97,7 +98,10 @@ def resolve_jars(
 def _resolve_somehow(
     maven: Any, folder: Path, wanted: Sequence[str], present: Callable[[str], bool]
 ) -> tuple[Path, ...]:
-    """Resolve from our folder and the network, then without broken files, then from Maven's."""
+    """Resolve from our folder and Maven Central; if both fail, from Maven's folder too.
+
+    Broken files in our folder are removed before the second try.
+    """
     try:
         return _resolve(maven, folder, [], wanted, present)
     except Exception as error:  # noqa: BLE001 - jgo passes on whatever its libraries raise
@@ -142,7 +146,7 @@ def _resolve(
 
 
 def _failures_of(resolver: Any) -> list[Exception]:
-    """Collect failed downloads: jgo ignores that it cannot get the POM of a dependency."""
+    """Collect failed downloads, because jgo ignores a missing POM of a dependency."""
     failures: list[Exception] = []
     download = resolver.download
 
@@ -168,10 +172,10 @@ def _maven_repository() -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder.
+    """Lock the folder against other processes.
 
-    jgo fails if a file appears that it is about to download, and a file appears with its first
-    byte.
+    jgo fails if a file exists that it is about to download, and a file exists from the first byte
+    of its download on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".aioidem.lock").open("w") as lock:
@@ -202,7 +206,7 @@ def _in_one_line(error: Exception, folder: Path) -> str:
     source = "the mirror that DEFAULT_ARTIFACT_REPOSITORY names" if _mirror() else "Maven Central"
     url = getattr(getattr(error, "request", None), "url", None)
     if url is not None:
-        # The first exception of the chain says why; the others are the libraries' words for it.
+        # The first exception of the chain has the cause; the others only wrap it.
         return (
             f"{url.rpartition('/')[2]} did not come from {source}"
             f" ({type(error).__name__}: {_root(error)}), and neither {folder} nor"

@@ -1,23 +1,24 @@
-"""Produce (v3 to v14): check, append, wait for replication, answer.
+"""Produce (v3 to v14): append record batches to partitions, and answer once they are replicated.
 
-The checks come in Kafka's order, which clients can tell apart: topic, form of the batch, acks,
-leadership, in-sync replicas, base offset, size, checksum, records and timestamps, and only then
-producer epoch and sequence. A resend of a stored batch is therefore refused for its size or
-timestamp before it is recognised. ``tests/broker/on_kafka/test_differential.py`` compares
-this order, and everything else that is said here, with Kafka.
+The checks are made in Kafka's order, because a client can notice it: topic, form of the batch,
+acks, leadership, in-sync replicas, base offset, size, checksum, records and timestamps, and only
+then producer epoch and sequence. A resend of a stored batch is therefore refused for its size or
+timestamp before it is recognised as a duplicate. ``tests/broker/on_kafka/test_differential.py``
+compares this order, and the other rules below, with Kafka.
 
-A transactional batch that begins its transaction in a partition first needs the coordinator's
-consent (see `transaction_support`), before the checks of the log.
+If a transactional batch is the first of its transaction in a partition, the partition's leader asks
+the transaction coordinator (see `transaction_support`) before it checks the batch against the log.
 
 If a request names a partition twice, only the last batch counts.
 
-acks=all waits for the high watermark, for duplicates too. If the leader of a partition changes, a
-parked request is answered NOT_LEADER_OR_FOLLOWER, and after its timeout REQUEST_TIMED_OUT, both
-with the base offset of what was appended.
+With acks=all an answer waits until the high watermark has passed the batch, also if the batch is a
+duplicate. If the leader of the partition changes meanwhile, the answer is NOT_LEADER_OR_FOLLOWER;
+when the request's timeout has passed, it is REQUEST_TIMED_OUT. Both have the base offset of the
+appended batch.
 
 Rejected
-    Decoding records: count, timestamps and sequences are in the header. Only a compacted topic and
-    a refused timestamp need a look at the records.
+    Decoding every record: the batch header has the record count, timestamps and sequences. Records
+    are decoded only for a compacted topic and for a refused timestamp.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class _Outcome:
 
     def refuse(self, refusal: RefusedError) -> None:
         self.code = refusal.code
-        # Kafka sends a message only about single refused records, and where it stops reading.
+        # Kafka sends an error message only for refused records and for an unreadable batch.
         if refusal.record_errors or (refusal.code is ErrorCode.corrupt_message and refusal.spoils):
             self.message = refusal.message
             self.record_errors = refusal.record_errors
@@ -121,7 +122,12 @@ class _DelayedProduce(Delayed):
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Append what may be appended; answer at once, when it is committed, or (acks=0) never."""
+    """Append the batches that pass the checks.
+
+    Returns:
+        An answer at once for acks=1, one that waits for replication for acks=all, and none for
+        acks=0.
+    """
     items = _distinct(context.pending.items)
     spoiled = _spoiled(context.pending.items, request, context.api_version)
     if spoiled is None:
@@ -147,7 +153,10 @@ def _distinct(items: tuple[ProduceItem, ...]) -> list[ProduceItem]:
 
 
 def _spoiled(items: tuple[ProduceItem, ...], request: Entity, version: int) -> RefusedError | None:
-    """Return what fails the whole request: Kafka looks at the transactional batches first."""
+    """Return the error that fails the whole request; None if there is none.
+
+    Kafka checks the transactional batches of a request before the others.
+    """
     for item in items:
         if item.refused is not None and item.refused.spoils:
             return item.refused

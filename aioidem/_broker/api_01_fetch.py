@@ -1,11 +1,12 @@
-"""Fetch (v4 to v18): records up to the high watermark, with a long poll until there are enough.
+"""Fetch (v4 to v18): return records up to the high watermark, once there are ``min_bytes`` of them.
 
-There are no fetch sessions: every answer has session id 0, so every request names all its
-partitions. A session id that a client sends is answered FETCH_SESSION_ID_NOT_FOUND, as by a broker
-that lost the session.
+Fetch sessions are not implemented: every answer has session id 0, so that clients name all their
+partitions in every request. A request with another session id is answered
+FETCH_SESSION_ID_NOT_FOUND, as by a broker that lost the session.
 
-With isolation level 1 records up to the last stable offset are read, and the answer lists the
-aborted transactions among them; their records are included (KIP-98).
+With isolation level 1 (read_committed) the answer ends at the last stable offset. It contains the
+records of aborted transactions, and a list of these transactions, so that the client can leave the
+records out (KIP-98).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _READ_COMMITTED: Final = 1
 
 
 class _Found:
-    """What one partition has for the reader."""
+    """One partition's part of the answer: an error code, or the batches that were found."""
 
     __slots__ = ("batches", "code", "partition", "wanted")
 
@@ -51,7 +52,7 @@ class _Found:
 
 
 class _DelayedFetch(Delayed):
-    """A request for which there are not enough bytes yet."""
+    """A Fetch request that waits until ``min_bytes`` can be read, or until ``max_wait`` is over."""
 
     __slots__ = ("_broker", "_cluster", "_request", "_version")
 

@@ -1,8 +1,8 @@
-"""ListOffsets (v1 to v11): where a partition begins or ends, or the first offset from a time on.
+"""ListOffsets (v1 to v11): the first or last offset of a partition, or the first from a time on.
 
-A negative timestamp names a position, such as the end of the log. A name that the request's version
-does not have yet is answered with UNSUPPORTED_VERSION for its partition. There is no remote storage
-here, so names of positions in it are answered as by a Kafka broker without remote storage.
+A negative timestamp stands for a position: -1 is the end of the log, -2 its beginning. A position
+that the request's version does not define is answered UNSUPPORTED_VERSION for its partition.
+Positions in remote storage are answered as by a Kafka broker without remote storage.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KNOWN_SINCE: Final = {
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer as the leader, from what is committed or (isolation level 1) stable."""
+    """Return the offsets of each partition, of the committed or (isolation level 1) stable part."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)

@@ -1,7 +1,7 @@
-"""Metadata (v0 to v13): brokers, topics, leaders.
+"""Metadata (v0 to v13): the running brokers, the topics, and the leaders of their partitions.
 
-An unknown topic that may be created is created, and still answered UNKNOWN_TOPIC_OR_PARTITION, as
-KRaft brokers do: the next request finds it.
+If topics are created automatically, an unknown topic is created, but this answer still says
+UNKNOWN_TOPIC_OR_PARTITION, as from a KRaft broker; the next request finds the topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _API: Final = 3
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer from the same view on every broker."""
+    """Describe the requested topics; every broker gives the same answer."""
     if request.topics is None or (context.api_version == 0 and not request.topics):
         topics = [_topic(cluster, topic) for topic in cluster.topics.values()]
     else:
@@ -33,7 +33,7 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
             _asked(cluster, broker, wanted, create=create) for wanted in _distinct(request.topics)
         ]
     if getattr(request, "include_topic_authorized_operations", False):
-        # Also for names that do not exist, but not for ids.
+        # Kafka adds the authorized operations for unknown names too, but not for unknown ids.
         for each in topics:
             if each["error_code"] is not ErrorCode.unknown_topic_id:
                 each["topic_authorized_operations"] = TOPIC_OPERATIONS

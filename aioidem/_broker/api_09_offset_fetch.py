@@ -1,4 +1,6 @@
-"""OffsetFetch (v1 to v10): what a group has committed; several groups from v8 on, topic ids in v10.
+"""OffsetFetch (v1 to v10): the committed offsets of a group, from v8 on of several groups.
+
+From v10 on topics are named by id.
 
 With ``require_stable`` (v7 and up) a partition whose offset an open transaction may change is
 answered UNSTABLE_OFFSET_COMMIT (KIP-447).
@@ -25,7 +27,7 @@ _NOTHING: Final = Committed(-1, -1, "")
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer each group; a partition without a committed offset has -1, which is no error."""
+    """Return the offsets of each group; -1 without an error stands for no committed offset."""
     stable = getattr(request, "require_stable", False)
     version = context.api_version
     if version < _FIRST_WITH_GROUPS:

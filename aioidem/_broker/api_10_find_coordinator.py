@@ -19,7 +19,7 @@ _KEY_TYPES: Final = (0, 1)
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer one key up to v3, several from v4 on; groups (0) and transactional ids (1)."""
+    """Return the coordinator of one key (up to v3) or several: group ids or transactional ids."""
     key_type = getattr(request, "key_type", 0)
     if context.api_version < _FIRST_WITH_KEYS:
         values = _coordinator(cluster, request.key, key_type)

@@ -1,7 +1,8 @@
-"""JoinGroup (v0 to v9): become a member of a group; answered when all members have asked.
+"""JoinGroup (v0 to v9): become a member of a group; answered when all members have joined.
 
-From v4 on a new member is first given an id with which it has to join again (KIP-394). v5 has
-instance ids (KIP-345). In v9 a leader that came back is told to skip the assignment (KIP-814).
+From v4 on a new member first gets MEMBER_ID_REQUIRED with an id, and joins again with it (KIP-394).
+v5 adds instance ids of static members (KIP-345). In v9 the answer to a static leader that was
+restarted can say that it must not compute the assignment again (KIP-814).
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _FIRST_SKIPPING: Final = 9
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer when all have joined; a refusal at once, with the member id of the request."""
+    """Join the group: the answer waits until all members have joined.
+
+    A refusal is answered at once, with the member id of the request.
+    """
     version = context.api_version
     promised = Promised(lambda values: _answer(version, values))
     code = cluster.topology.coordinator_error(request.group_id, broker)
@@ -54,7 +58,7 @@ def _asked(request: Entity, context: Context) -> Joining:
         request.protocol_type,
         tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         session.total_seconds(),
-        # v0 has one timeout for both.
+        # v0 has no rebalance timeout: the session timeout stands for it.
         getattr(request, "rebalance_timeout", session).total_seconds(),
         needs_known_id=context.api_version >= _FIRST_ASKED_TWICE,
         may_skip=context.api_version >= _FIRST_SKIPPING,

@@ -1,4 +1,4 @@
-"""Heartbeat (v0 to v4): keeps a member alive, and tells it whether it has to join again."""
+"""Heartbeat (v0 to v4): restarts a member's session; the answer says whether it must join again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _API: Final = 12
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer with the member's error; while the coordinator is loading, with none, as Kafka."""
+    """Answer with the error of the member; as in Kafka, with none while the coordinator loads."""
     code = cluster.topology.group_error(request.group_id, broker)
     if code is ErrorCode.coordinator_load_in_progress:
         code = ErrorCode.none

@@ -18,7 +18,7 @@ _FIRST_WITH_MEMBERS: Final = 3
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Remove the members; up to v2 the one member's error is the answer's."""
+    """Remove the members; up to v2 there is one, whose error is that of the whole answer."""
     version = context.api_version
     leaving: list[tuple[str, str | None]] = (
         [(each.member_id, each.group_instance_id) for each in request.members]

@@ -1,4 +1,4 @@
-"""SyncGroup (v0 to v5): a member's assignment; answered when the leader has brought it."""
+"""SyncGroup (v0 to v5): a member's assignment; answered when the group's leader has sent it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_NAMING_THE_PROTOCOL: Final = 5
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer with the assignment; from v5 on the member must name its protocol."""
+    """Return the member's assignment; from v5 on the request must name the group's protocol."""
     version = context.api_version
 
     def answer(values: Mapping[str, Any]) -> Entity:

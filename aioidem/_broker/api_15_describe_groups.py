@@ -1,6 +1,7 @@
 """DescribeGroups (v0 to v6): state and members of groups, and (v3) the authorized operations.
 
-A group that does not exist is Dead, which is an error from v6 on (KIP-1043).
+A group that does not exist is described as Dead; from v6 on it is answered GROUP_ID_NOT_FOUND
+(KIP-1043).
 """
 
 from __future__ import annotations

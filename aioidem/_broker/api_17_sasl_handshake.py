@@ -21,7 +21,11 @@ _API: Final = 17
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer ILLEGAL_SASL_STATE without SASL, UNSUPPORTED_SASL_MECHANISM for other mechanisms."""
+    """Begin the exchange of the named mechanism.
+
+    The answer is ILLEGAL_SASL_STATE on a listener without SASL, and UNSUPPORTED_SASL_MECHANISM for
+    a mechanism that is not enabled.
+    """
     code, session = ErrorCode.none, context.pending.connection.sasl
     try:
         if session is None or not session.begin(request.mechanism, context.now):

@@ -27,7 +27,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer INVALID_REQUEST for a malformed client software name (v3), else the versions."""
+    """Return the broker's versions; INVALID_REQUEST for a malformed client software name (v3)."""
     code, version = ErrorCode.none, context.api_version
     if request is None:
         code, version = ErrorCode.unsupported_version, 0
@@ -35,7 +35,8 @@ def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) 
         names = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.match(name) for name in names):
             code = ErrorCode.invalid_request
-    # With an error only what helps the client to ask again: the versions of this API, or nothing.
+    # UNSUPPORTED_VERSION is answered with the versions of this API alone, so that the client can
+    # repeat its request in one of them; other errors are answered with no versions.
     told = [
         each
         for each in announced(broker)

@@ -1,4 +1,4 @@
-"""CreateTopics (v2 to v7)."""
+"""CreateTopics (v2 to v7): create topics, each with its partitions, replicas and configs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _API: Final = 19
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Create each topic by itself; a name that is given twice fails once."""
+    """Create each topic independently of the others; a name that is given twice is refused once."""
     names = [wanted.name for wanted in request.topics]
     topics = [
         _refused(name, ErrorCode.invalid_request, "Duplicate topic name.")

@@ -1,4 +1,4 @@
-"""DeleteTopics (v1 to v6), by name or (v6) by id."""
+"""DeleteTopics (v1 to v6): delete topics by name or (v6) by id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIRST_WITH_IDS: Final = 6
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Delete each topic by itself; one that is named twice, also by name and id, fails."""
+    """Delete each topic independently; one named twice, or by name and by id, is refused."""
     wanted: list[tuple[str | None, Any]]
     if context.api_version >= _FIRST_WITH_IDS:
         wanted = [(state.name, state.topic_id) for state in request.topics]

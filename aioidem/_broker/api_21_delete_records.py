@@ -1,7 +1,7 @@
 """DeleteRecords (v0 to v2): move the start of a partition's log up.
 
-The producer state stays: a broker of KIP-360 does not forget the producers of the deleted records,
-though a restart may (see `Cluster.start_broker`).
+The producer state stays as it is: since KIP-360 a broker remembers producers whose records were
+deleted. A restart may make it forget them (see `ClusterState.start_broker`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALL_COMMITTED: Final = -1
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Serve each partition by itself, and answer without waiting for followers."""
+    """Move the start of each partition, and answer without waiting for the followers."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.name)

@@ -1,7 +1,7 @@
 """InitProducerId (v0 to v5): a new producer id, or the next epoch for a transactional id.
 
 Without a transactional id the answer is always a new id at epoch 0, whatever id the request names:
-an idempotent producer raises its epoch by itself (KIP-360).
+a producer without a transactional id raises its epoch without asking a broker (KIP-360).
 """
 
 from __future__ import annotations

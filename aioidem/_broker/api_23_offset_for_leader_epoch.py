@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch (v2 to v4): where an epoch ended, by which readers notice a truncation."""
+"""OffsetForLeaderEpoch (v2 to v4): the end offset of a leader epoch (KIP-101, KIP-320).
+
+Readers compare it with their position, and so notice that the log was truncated.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _API: Final = 23
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer as the leader (KIP-101, KIP-320)."""
+    """Return the end offset of each requested epoch; only the leader of a partition knows it."""
     topics = []
     for wanted_topic in request.topics:
         topic = cluster.topics.get(wanted_topic.topic)

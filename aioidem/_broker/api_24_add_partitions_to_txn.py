@@ -1,6 +1,7 @@
-"""AddPartitionsToTxn (v0 to v3): partitions that take part in a transaction from now on.
+"""AddPartitionsToTxn (v0 to v3): add partitions to a transaction.
 
-All of them are added or none: if one does not exist, the others are OPERATION_NOT_ATTEMPTED.
+Either all of them are added or none: if one does not exist, the others are answered
+OPERATION_NOT_ATTEMPTED.
 Versions 4 and up are for brokers among themselves, and are not served.
 """
 

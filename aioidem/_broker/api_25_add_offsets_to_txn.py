@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (v0 to v4): a group for which a transaction will commit offsets."""
+"""AddOffsetsToTxn (v0 to v4): add a group to a transaction that will commit offsets for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API: Final = 25
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Add the group, which need not exist."""
+    """Add the group to the transaction; the group need not exist."""
     code = as_known_to(_API, context.api_version, _add(cluster, broker, request))
     return Now(respond(_API, context.api_version, {"throttle_time": ZERO_MS, "error_code": code}))
 

@@ -1,8 +1,8 @@
-"""EndTxn (v0 to v5): commit or abort.
+"""EndTxn (v0 to v5): commit or abort a transaction.
 
-With v5 the client speaks transactions v2 (KIP-890): the epoch rises, and the answer names the
-producer id and epoch to go on with; the id is new if the old one has no further epoch. A repeated
-request gets the same answer.
+A client that sends v5 speaks transactions v2 (KIP-890): the end raises the producer's epoch, and
+the answer contains the producer id and epoch that the producer must use from then on. The id is new
+if the old one has no further epoch. A repeated request gets the same answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIRST_RAISING: Final = 5
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer once the outcome is decided; the markers are written later."""
+    """Decide the outcome, and answer before the transaction's markers are written."""
     version = context.api_version
     code, given = ErrorCode.none, Identity(-1, -1)
     try:

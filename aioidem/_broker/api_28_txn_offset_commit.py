@@ -1,8 +1,8 @@
-"""TxnOffsetCommit (v0 to v5): a group's offsets, committed with a transaction (KIP-447).
+"""TxnOffsetCommit (v0 to v5): commit a group's offsets with a transaction (KIP-98, KIP-447).
 
-Unknown partitions are refused one by one. Then the group's coordinator checks that the group takes
-part in the transaction, or (v5) adds it, and that the consumer may commit for the group; a failure
-of either check fails all partitions.
+Each unknown partition is refused by itself. Then the group's coordinator checks that the group
+takes part in the transaction, or (v5) adds it, and that the consumer may commit for the group. If
+either check fails, all partitions fail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIRST_TOLD_OF_LOADING: Final = 2
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Store the offsets as pending, until the transaction's marker."""
+    """Store the offsets as pending; the transaction's marker commits them or removes them."""
     known = {
         (topic.name, part.partition_index): part
         for topic in request.topics
@@ -84,7 +84,7 @@ def _refused(cluster: Cluster, broker: Broker, request: Entity, version: int) ->
             offset_commit_version=None,
         )
     except RefusedError as refusal:
-        # NOT_ENOUGH_REPLICAS is a partition leader's code; a group's coordinator has this one.
+        # A group's coordinator answers this where a partition's leader answers NOT_ENOUGH_REPLICAS.
         away = refusal.code is ErrorCode.not_enough_replicas
         return ErrorCode.coordinator_not_available if away else refusal.code
     return ErrorCode.none

@@ -1,7 +1,7 @@
-"""DescribeConfigs (v1 to v4) of topics and brokers.
+"""DescribeConfigs (v1 to v4): return the configs of topics and brokers.
 
-A broker that does not implement KIP-1269 leaves out that KIP's configs, even where a newer broker
-has set them: this is how a client tells the two apart.
+A broker that does not implement KIP-1269 leaves out that KIP's configs, even if a newer broker has
+set them. By that a client recognises whether a broker implements the KIP.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FROM_DEFAULT: Final = 5
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Describe each resource by itself."""
+    """Describe each topic or broker; an unknown one is answered with an error of its own."""
     results = []
     for wanted in request.resources:
         code, message, configs = ErrorCode.none, "", []
@@ -83,7 +83,7 @@ def _describe(cluster: Cluster, broker: Broker, wanted: Entity) -> list[dict[str
 
 
 def broker_named(asked: Broker, name: str) -> Broker | None:
-    """Return the broker that is named; None for the empty name, the cluster's defaults."""
+    """Return the broker with this name; None for the empty name: the defaults of all brokers."""
     if name == "":
         return None
     if name != str(asked.id):
@@ -172,7 +172,7 @@ def _config(definition: Definition, levels: list[tuple[str, str, int]]) -> dict[
 
 
 def _stranger(name: str, *, from_broker: bool) -> dict[str, Any]:
-    """Return an unknown config that was set on a broker: its value is treated as a secret."""
+    """Describe a config of a broker that Kafka does not know; its value may be a secret."""
     return {
         "name": name,
         "value": None,

@@ -1,4 +1,4 @@
-"""SaslAuthenticate (v0 to v2): one message of the mechanism, and the broker's answer to it."""
+"""SaslAuthenticate (v0 to v2): pass one message of the SASL mechanism, and return the reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def handle(_cluster: Cluster, _broker: Broker, request: Entity, context: Context
             answer, lifetime = session.step(request.auth_bytes, context.now, context.wall_ms / 1000)
         except SaslRefusedError as refusal:
             code, text = ErrorCode.sasl_authentication_failed, str(refusal)
-        except (ValueError, LookupError):  # the message cannot be read
+        except (ValueError, LookupError):  # the client's message is malformed
             code, text = ErrorCode.sasl_authentication_failed, "not a message of the mechanism"
     values = {
         "error_code": code,

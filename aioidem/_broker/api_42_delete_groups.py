@@ -18,7 +18,7 @@ _API: Final = 42
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Delete each group by itself."""
+    """Delete each group; one that cannot be deleted is answered with an error of its own."""
     results = [
         {"group_id": name, "error_code": _deleted(cluster, broker, name)}
         for name in request.groups_names

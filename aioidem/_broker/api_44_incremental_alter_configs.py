@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (v0 to v1) of topics and brokers."""
+"""IncrementalAlterConfigs (v0 to v1): change some configs of topics and brokers (KIP-339)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SUBTRACT: Final = 3
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Alter each resource by itself, all of its configs or none."""
+    """Change each topic or broker independently of the others: all of its configs or none."""
     responses = []
     for wanted in request.resources:
         code, message = ErrorCode.none, None

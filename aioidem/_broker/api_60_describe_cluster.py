@@ -19,7 +19,7 @@ _ENDPOINT_BROKERS: Final = 1
 
 
 def handle(cluster: Cluster, _broker: Broker, request: Entity, context: Context) -> Reply:
-    """Describe the brokers; controllers cannot be described here."""
+    """Describe the brokers; a request for the controllers is refused, as by a Kafka broker."""
     asked_for = getattr(request, "endpoint_type", _ENDPOINT_BROKERS)
     code, message = ErrorCode.none, None
     if asked_for != _ENDPOINT_BROKERS:

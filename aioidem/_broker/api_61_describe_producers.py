@@ -1,7 +1,8 @@
 """DescribeProducers (v0, KIP-664): the producers that one replica remembers.
 
-Any replica answers, leader or not, from its own log: the answer proves neither leadership nor that
-anything is committed. The request has neither a topic id nor a leader epoch.
+Any replica answers from its own log, the leader or a follower. So the answer proves neither that
+the broker leads the partition nor that a batch is committed. The request has no topic id and no
+leader epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _API: Final = 61
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """Answer NOT_LEADER_OR_FOLLOWER where this broker has no replica, else the producers."""
+    """Return the producers; NOT_LEADER_OR_FOLLOWER for a partition without a replica here."""
     topics = []
     for wanted in request.topics:
         topic = cluster.topics.get(wanted.name)

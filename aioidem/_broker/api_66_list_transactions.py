@@ -26,7 +26,7 @@ _STATES: Final = frozenset(
 
 
 def handle(cluster: Cluster, broker: Broker, request: Entity, context: Context) -> Reply:
-    """List the ids; COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
+    """Return the ids that match; COORDINATOR_LOAD_IN_PROGRESS while one of them is being loaded."""
     unknown = [each for each in request.state_filters if each not in _STATES]
     code, listed = ErrorCode.none, []
     if _loading(cluster, broker):

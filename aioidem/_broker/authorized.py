@@ -1,7 +1,8 @@
 """The operations that a client is authorized for, as answers contain them (KIP-430).
 
-They are a bit per AclOperation. Here every client may do everything, as on a real broker without an
-authorizer: all operations that Kafka knows for a resource of that kind.
+An answer has one bit per AclOperation. Every client of an embedded broker may do everything, so the
+bits are set of all operations that Kafka knows for a resource of that kind, as on a Kafka broker
+without an authorizer.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The broker's own view of a record batch (format v2): header, checksum, stored form.
 
 Invariants
-    Nothing here decodes records or copies their bytes on the way in: a produce costs one header
-    unpack and one CRC32C. What the log assigns (base offset, leader epoch) lies outside the
-    checksum, so a stored batch keeps the producer's buffer and is patched when it is read.
+    Nothing here decodes records, and an append copies no bytes: a Produce request costs one header
+    unpack and one CRC32C per batch. A stored batch keeps the producer's buffer. The base offset and
+    the leader epoch, which the log assigns, are outside of the checksum; `StoredBatch.wire` fills
+    them in when the batch is read.
 
 Rejected
-    Sharing the header code of ``aioidem._records``: the broker judges what the client wrote, and
-    shared arithmetic would hide the client's mistakes.
+    Sharing the header code of ``aioidem._records``: the embedded broker has to find mistakes in the
+    batches of aioidem's producer, and would share the producer's mistakes with its code.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RefusedError(Exception):
         code: The error code.
         message: Message for an operator.
         record_errors: (Index in the batch, message) of each record that is at fault (KIP-467).
-        spoils: Whether it fails the whole request and not only its partition.
+        spoils: Whether the error fails the whole request and not only its partition.
     """
 
     def __init__(
@@ -127,10 +128,10 @@ def sequence_after(sequence: int, records: int) -> int:
 
 
 def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
-    """Return the header of the one v2 batch that ``data`` may contain (Produce v3 and up).
+    """Return the header of a partition's batch; Produce v3 and up allows exactly one batch in v2.
 
-    Bytes behind the batch that are too few for another batch are ignored. The checksum is not
-    verified: see `check_crc`.
+    Bytes behind the batch are ignored if they are too few for another batch. The checksum is
+    verified later, by `check_crc`.
 
     Raises:
         RefusedError: INVALID_RECORD for no batch, several, or an older format; CORRUPT_MESSAGE for
@@ -152,7 +153,7 @@ def parse_single_batch(data: bytes | memoryview | None) -> BatchHeader:
 
 
 def _next_batch(data: bytes | memoryview, at: int, *, spoils: bool) -> int:
-    """Return the size of the batch at ``at``; 0 if there is no whole batch."""
+    """Return the size in bytes of the batch that begins at ``at``; 0 if there is no whole batch."""
     left = len(data) - at
     if left < _LENGTH_PREFIX:
         return 0
@@ -264,8 +265,8 @@ def _restamped(
 ) -> tuple[bytes, BatchHeader]:
     """Return a copy with another timestamp type and largest timestamp, and a new checksum.
 
-    Both are inside the checksum. This is needed for LogAppendTime, and where a producer set the
-    bit of LogAppendTime, which only a broker may set.
+    The checksum covers both fields. The broker changes them for a topic with LogAppendTime, and for
+    a batch in which the producer set the bit of LogAppendTime, which only a broker may set.
     """
     changed = bytearray(data)
     attributes = header.attributes & ~_LOG_APPEND_BIT | timestamp_type

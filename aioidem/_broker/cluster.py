@@ -1,4 +1,4 @@
-"""What the brokers of one cluster share and remember: what an API's handler works on.
+"""The state that the brokers of one cluster share, and that the handlers of requests work on.
 
 A `Cluster` is composed of `Topology` (what the cluster is made of), `Schedule` (time), `Purgatory`
 (requests that wait), and the two coordinators. It knows no connection and no API; `ClusterState`
@@ -64,7 +64,7 @@ class Cluster:
         self.bandwidth = bandwidth
         self.security = security
         self.interceptor: Interceptor | None = None
-        # The same objects as the topology's, for short.
+        # Short names for objects of the topology.
         self.brokers = topology.brokers
         self.topics = topology.topics
         self.coordinators = topology.coordinators
@@ -121,7 +121,7 @@ class Cluster:
     def add_partitions(
         self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
     ) -> None:
-        """Let a topic have ``count`` partitions; see `Topology.add_partitions`.
+        """Raise the number of a topic's partitions to ``count``; see `Topology.add_partitions`.
 
         Raises:
             RefusedError: INVALID_PARTITIONS if it has as many already.

@@ -1,19 +1,19 @@
-"""Topic and broker configs: names, defaults, validation, and what an older broker knows.
+"""Topic and broker configs: names, defaults, validation, and which of them an older broker knows.
 
-KIP-1269 in this table: ``producer.state.batches.to.retain`` (topic; int, default 5, at least 5)
-and ``log.producer.state.batches.to.retain`` (cluster or broker). A broker that speaks Produce v13
-or less knows neither name: it does not describe them, refuses to set them, and retains 5 batches.
-A broker of KIP-758 has ``max.in.flight.sequence.number.per.connection``; other brokers do not know
-it.
+KIP-1269 adds two configs: ``producer.state.batches.to.retain`` of a topic (int, default 5, at least
+5) and ``log.producer.state.batches.to.retain`` of a broker or the cluster. A broker whose highest
+Produce version is 13 or less knows neither: it does not describe them, refuses to set them, and
+retains 5 batches. Only a broker with KIP-758 knows
+``max.in.flight.sequence.number.per.connection``.
 
 Invariants
     Values are validated before anything is changed: all configs of one request are set, or none.
 
 Rejected
-    Accepting every name that Kafka has: a test that sets ``segment.ms`` and sees no effect learns
-    nothing. Every topic config in this table has an effect, except ``retention.ms``, which is only
-    stored. Broker configs differ because real brokers do: an unknown one is accepted, and described
-    with the value null.
+    Accepting every topic config that Kafka has: a test would set ``segment.ms`` and not notice that
+    it has no effect. Every topic config in this table has an effect, except ``retention.ms``, which
+    is only stored. Unknown broker configs are accepted and described with the value null, as by a
+    Kafka broker.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ class Definition:
         name: Kafka's name.
         type: Number of its type; see `ConfigType`.
         default: Value where none is set.
-        check: Raises ValueError, with what is allowed, for any other value.
+        check: Raises ValueError for a value that is not allowed; the message says what is allowed.
         documentation: Text of DescribeConfigs.
-        broker_name: Broker config that a topic config takes its default from; None: there is none.
+        broker_name: Broker config that is the default of this topic config; None: there is none.
         read_only: Whether it can only be set when the broker starts.
-        default_name: Its name as a default in DescribeConfigs; "": none; None: ``broker_name``.
+        default_name: Name under which DescribeConfigs lists the default as a synonym; "": it lists
+            none; None: ``broker_name``.
     """
 
     name: str
@@ -133,7 +134,7 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = _table(
     Definition(
         "group.initial.rebalance.delay.ms",
         ConfigType.INT,
-        # Kafka's default is 3000, for groups of many members; its quickstart sets 0, too.
+        # Kafka's default is 3000 ms, for groups of many members; Kafka's quickstart sets 0 as well.
         "0",
         _between(0, _INT_MAX),
         "How long the first member of an empty group waits for others.",
@@ -236,13 +237,14 @@ RANGE_CONFIGS: Final[Mapping[str, Definition]] = _table(
         SEQUENCE_RANGE,
         ConfigType.INT,
         "10000000",
-        # With more than half of all sequences, "before" and "after" would mean the same.
+        # With a range above half of all sequences, a sequence could be both before and after
+        # another one.
         _between(1, 2**30),
         "How far below the last sequence a batch is taken for a duplicate (KIP-758).",
         read_only=True,
     ),
 )
-"""Configs that only a broker of KIP-758 has; their values are fixed when it is made."""
+"""Configs that only a broker with KIP-758 has; their values cannot be changed later."""
 
 TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
     Definition(
@@ -328,7 +330,7 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = _table(
 
 
 def known_to(definition: Definition, *, retains: bool) -> bool:
-    """Return whether a broker knows this config; ``retains``: it implements KIP-1269."""
+    """Return whether a broker knows this config; ``retains`` says if it implements KIP-1269."""
     return retains or definition.name not in (TOPIC_RETAIN, CLUSTER_RETAIN)
 
 
@@ -367,7 +369,7 @@ def validate(
 class TopicSettings:
     """A topic's configs, parsed once per change because every append reads them.
 
-    ``retain`` is None where the topic leaves the number to the broker that has the replica.
+    ``retain`` is None if the topic does not set it: each replica then has the value of its broker.
     """
 
     max_message_bytes: int

@@ -1,8 +1,8 @@
-"""What a test sees and changes of a running cluster: its topics, logs, brokers, links and faults.
+"""Inspect and change a running cluster: its topics, logs, brokers, links and faults.
 
 Invariants
-    Methods are plain functions for the event loop's thread, and take effect before they return; the
-    two that open or close listeners are coroutines.
+    A method is called in the event loop's thread, and takes effect before it returns. All are plain
+    functions except `stop_broker` and `start_broker`, which close and open listeners.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ClusterControls"]
 
 
 class ClusterControls:
-    """What a test sees and changes of a running cluster: the methods of `EmbeddedCluster`."""
+    """Inspect and change a running cluster: the methods of `EmbeddedCluster`."""
 
     _state: ClusterState
     _server: ClusterServer
@@ -37,7 +37,7 @@ class ClusterControls:
 
     @property
     def state(self) -> ClusterState:
-        """Return the cluster without its sockets, to inspect."""
+        """Return the state of the cluster, without its sockets, for tests to inspect."""
         return self._state
 
     @property
@@ -59,7 +59,9 @@ class ClusterControls:
         replication: int = 1,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic; its configs may be ones that old brokers of the cluster do not know.
+        """Create a topic.
+
+        Its configs may include those of KIP-1269 even if no broker of the cluster implements it.
 
         Args:
             name: Name of the topic.
@@ -79,7 +81,7 @@ class ClusterControls:
             raise _public(refusal) from None
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Let a topic have ``count`` partitions from now on, as CreatePartitions would.
+        """Raise the number of a topic's partitions to ``count``, as CreatePartitions would.
 
         Raises:
             BrokerResponseError: The error that CreatePartitions would answer, for example
@@ -103,7 +105,9 @@ class ClusterControls:
         self._server.pump()
 
     def set_config(self, topic: str, name: str, value: str | int | None) -> None:
-        """Set one config of a topic, or (None) reset it, whatever the version of its brokers.
+        """Set one config of a topic; None resets it to its default.
+
+        A config of KIP-1269 is accepted even if no broker of the cluster implements the KIP.
 
         Raises:
             InvalidConfigurationError: There is no such config, or the value is not allowed.
@@ -121,7 +125,7 @@ class ClusterControls:
     def set_broker_config(
         self, name: str, value: str | int | None, broker_id: int | None = None
     ) -> None:
-        """Set one broker config, or (None) reset it.
+        """Set one broker config; None resets it to its default.
 
         Args:
             name: Kafka's name of the config.
@@ -195,10 +199,11 @@ class ClusterControls:
     # -- what a producer's window did -------------------------------------------------------------
 
     def span(self, topic: str, partition: int = 0) -> int:
-        """Return how many batches lie between the oldest unresolved and the newest read one.
+        """Return the current span: the batches from the oldest unresolved to the newest read one.
 
-        Both count. A batch is unresolved until the broker has written a definite answer to it. This
-        is what a producer's window bounds (KIP-1269); of several producers it is the largest.
+        Both ends are counted. A batch is unresolved until the broker has written a definite answer
+        to it. A producer's window bounds this number (KIP-1269). If several producers write to the
+        partition, the largest of their spans is returned.
         """
         return self._partition(topic, partition).spans.span()
 
@@ -207,7 +212,7 @@ class ClusterControls:
         return self._partition(topic, partition).spans.max_span()
 
     def max_unproven_span(self, topic: str, partition: int = 0) -> int:
-        """Return `max_span` if a batch's success also resolves the batches before it."""
+        """Return `max_span` as it is if a batch's success also resolves the batches before it."""
         return self._partition(topic, partition).spans.max_unproven_span()
 
     # -- faults -----------------------------------------------------------------------------------
@@ -246,13 +251,13 @@ class ClusterControls:
     def set_produce_version(self, broker_id: int, version: int) -> None:
         """Change a broker's highest Produce version, as a rolling upgrade or downgrade would.
 
-        Connections stay open. A client that goes on with a version that is no longer served loses
-        its connection.
+        Connections stay open. If a client sends a version that is no longer served, the broker
+        closes its connection.
         """
         self._state.brokers[broker_id].produce_version = version
 
     def set_clock_offset(self, broker_id: int, seconds: float) -> None:
-        """Set a broker's wall clock ahead by this many seconds, or behind if negative."""
+        """Set a broker's wall clock ahead of the true time by ``seconds``; negative: behind it."""
         self._server.pump()
         self._state.brokers[broker_id].clock_offset_ms = round(seconds * 1000)
 
@@ -265,7 +270,7 @@ class ClusterControls:
         return self._partition(topic, partition).leader_epoch
 
     def move_leader(self, topic: str, partition: int, broker_id: int) -> None:
-        """Make a broker the leader; if it has no replica, the old leader's moves there.
+        """Make a broker the leader; if it has no replica, the old leader's replica moves to it.
 
         Requests that wait for replication at the old leader are answered NOT_LEADER_OR_FOLLOWER
         with their base offset.
@@ -280,7 +285,7 @@ class ClusterControls:
             raise _public(refusal) from None
 
     def hold_high_watermark(self, topic: str, partition: int = 0, at: int | None = None) -> None:
-        """Keep the high watermark where it is, or at most at ``at``, so that acks=all times out."""
+        """Stop the high watermark where it is, or at ``at``, so that acks=all requests time out."""
         self._on_partition(topic, partition, lambda p: p.hold_high_watermark(at))
 
     def release_high_watermark(self, topic: str, partition: int = 0) -> None:
@@ -288,7 +293,7 @@ class ClusterControls:
         self._on_partition(topic, partition, Partition.release_high_watermark)
 
     def pause_follower(self, topic: str, partition: int, broker_id: int) -> None:
-        """Stop a follower from copying: if elected now, it would lack the end of the log."""
+        """Stop a follower from copying, so that it lacks the end of the log if it is elected."""
         self._on_partition(topic, partition, lambda p: p.pause(broker_id))
 
     def resume_follower(self, topic: str, partition: int, broker_id: int) -> None:
@@ -296,7 +301,7 @@ class ClusterControls:
         self._on_partition(topic, partition, lambda p: p.resume(broker_id))
 
     def shrink_isr(self, topic: str, partition: int, broker_id: int) -> None:
-        """Take a follower out of the in-sync replicas until it starts again or is resumed."""
+        """Remove a follower from the in-sync replicas, until its broker starts or it is resumed."""
         self._on_partition(topic, partition, lambda p: p.shrink_isr(broker_id))
 
     def coordinator(self, key: str) -> int:
@@ -305,18 +310,20 @@ class ClusterControls:
         return -1 if broker is None else broker.id
 
     def move_coordinator(self, key: str, broker_id: int) -> None:
-        """Let a broker coordinate a transactional id or group; others answer NOT_COORDINATOR."""
+        """Make a broker the coordinator of a transactional id or group."""
         self._change(lambda: self._state.move_coordinator(key, broker_id))
 
     def fail_coordinator(self, key: str, code: ErrorCode | int | None) -> None:
-        """Let the coordinator of a transactional id or group answer every request by an error.
+        """Make the coordinator of a transactional id or group answer every request with an error.
 
-        A partition's leader that has to ask the coordinator answers NOT_ENOUGH_REPLICAS.
+        If a partition's leader has to ask this coordinator, it answers Produce with
+        NOT_ENOUGH_REPLICAS.
 
         Args:
             key: Transactional id, or name of the group.
             code: `ErrorCode.coordinator_load_in_progress`, `ErrorCode.coordinator_not_available`
-                (FindCoordinator answers it, too) or `ErrorCode.not_coordinator`; None ends this.
+                (also the answer to FindCoordinator) or `ErrorCode.not_coordinator`; None ends the
+                errors.
         """
         self._server.pump()
         if code is None:
@@ -325,7 +332,10 @@ class ClusterControls:
             self._state.coordinator_faults[key] = ErrorCode(code)
 
     def hold_markers(self) -> None:
-        """Write no transaction markers: decided transactions answer CONCURRENT_TRANSACTIONS."""
+        """Stop writing transaction markers, so that transactions are decided and do not end.
+
+        Requests for their transactional ids are answered CONCURRENT_TRANSACTIONS.
+        """
         self._change(self._state.transactions.hold_markers)
 
     def release_markers(self) -> None:
@@ -333,12 +343,12 @@ class ClusterControls:
         self._change(self._state.transactions.release_markers)
 
     def set_marker_delay(self, seconds: float) -> None:
-        """Set how many seconds after its decision a transaction gets its markers."""
+        """Set how many seconds after the decision the markers of a transaction are written."""
         self._server.pump()
         self._state.transactions.marker_delay = seconds
 
     def set_group(self, group: str, generation: int, members: Mapping[str, str | None]) -> None:
-        """Give a group members, so that only these may commit offsets for it.
+        """Set the generation and members of a group, so that only these may commit offsets for it.
 
         Args:
             group: Name of the group.
@@ -349,10 +359,10 @@ class ClusterControls:
         self._state.groups.set_members(group, generation, members)
 
     async def stop_broker(self, broker_id: int, *, clean: bool = True) -> None:
-        """Stop a broker: connections end, and in-sync replicas take over leadership, if any run.
+        """Stop a broker: its connections end, and in-sync replicas on other brokers become leaders.
 
-        However it ends, it starts with one remembered batch per producer: a snapshot of producer
-        state holds no more, and recovery after a crash ends in a snapshot.
+        When the broker starts again it remembers one batch per producer: a snapshot of the producer
+        state holds no more, and the recovery after a crash writes a snapshot too.
 
         Args:
             broker_id: Id of the broker.
@@ -404,7 +414,7 @@ class ClusterControls:
         self._change(act)
 
     def _change(self, act: Callable[[], None]) -> None:
-        """Carry out what was due before ``act``, call it, and carry out what it caused."""
+        """Carry out the events that are due, call ``act``, and carry out those that it causes."""
         self._server.pump()
         act()
         self._server.pump()

@@ -1,8 +1,8 @@
-"""Request frames as a broker reads them.
+"""Decode request frames as a broker does.
 
-This is like `protocol.messages.decode_request`, except that bytes behind the message are ignored,
-as Kafka ignores them: librdkafka 2.16 sends three extra bytes when it asks for the metadata of all
-topics (v9 and up).
+Unlike `aioidem._protocol.messages.decode_request` this ignores bytes behind the message, as Kafka
+does: librdkafka 2.16 sends three extra bytes when it requests the metadata of all topics (v9 and
+up).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ __all__ = ["read_request"]
 
 
 def read_request(frame: bytes) -> tuple[RequestHeader, Entity | None]:
-    """Return the header and the message of a frame, given without its length.
+    """Return the header and the message of a frame; ``frame`` has no length prefix.
 
-    The message is None if this API has no schema in this version.
+    The message is None if kio has no schema for this version of the API.
 
     Raises:
         ProtocolError: The frame cannot be read.

@@ -1,4 +1,4 @@
-"""Which handler serves each API; `versions` says which of its versions."""
+"""The handler of each API; `versions` has the versions that are served."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """EmbeddedCluster: a Kafka cluster in this process.
 
-For tests and demos, not for production: logs are in RAM and bounded (256 MiB per partition unless
-``retention.bytes`` says otherwise; the oldest batches are deleted first), every client that is let
-in may do everything, and nothing survives the process. `ClusterState` decides what clients see;
+It is for tests and demos, not for production. Logs are in RAM and bounded: above 256 MiB per
+partition, or ``retention.bytes``, the oldest batches are deleted. Every client that may connect may
+do everything, and nothing survives the process. `ClusterState` decides what clients see;
 `ClusterServer` has the connections, and `ClusterControls` what a test can do to the cluster.
 
 Invariants
@@ -50,14 +50,14 @@ class EmbeddedCluster(ClusterControls):
         sequence_range: Brokers implement KIP-758 with this range: they remember one batch, answer
             DUPLICATE_SEQUENCE_NUMBER to a batch that begins less than the range behind the last
             sequence, and speak Produce v13 at most. None: they do not know KIP-758.
-        transaction_version: Level of the feature ``transaction.version``, which tells clients which
-            transaction protocol to speak: 2 for KIP-890 (Kafka 4), 0 for the one before. At 2 both
-            are served.
+        transaction_version: Level of the feature ``transaction.version``, by which clients choose
+            the transaction protocol: 2 for KIP-890 (Kafka 4), 0 for the protocol before it. At
+            level 2 both are served.
         transport: "tcp" on 127.0.0.1, or "memory" (clients then use `connector`).
         ports: TCP ports by broker; 0 takes a free one.
         auto_create_topics: Create a topic when a client asks for the Metadata of an unknown one.
-        default_partitions: Partitions of a topic whose creator names no number.
-        default_replication: Replicas of a topic whose creator names no number.
+        default_partitions: Partitions of a topic that is created without their number.
+        default_replication: Replicas of a topic that is created without their number.
         configs: Cluster-wide broker configs by their Kafka names.
         seed: Seed of cluster id and topic ids. Clusters with different seeds are different clusters
             that hand out the same producer ids, as real ones do.
@@ -65,7 +65,7 @@ class EmbeddedCluster(ClusterControls):
         wall_clock: Returns seconds since the epoch, for timestamps and expiry.
 
     Raises:
-        ConfigError: A value with which no broker would start.
+        ConfigError: No broker would start with the given values.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
-"""Answers for any version of an API, from one description for all versions.
+"""Build an answer in any version of its API from one description of all versions.
 
-kio has one class per message and version. A handler gives the fields of the newest version, as
-nested mappings, and `build` takes those that the class of the wanted version has. Fields that the
-mapping lacks get the schema's default.
+kio has one class per message and version. A handler gives the fields of the newest version as
+nested mappings; `build` uses the fields that the class of the wanted version has. A field that the
+mapping does not contain gets the default of kio's schema.
 
 Invariants
-    Only kio knows which fields a version has; no handler branches on a version to leave one out.
+    Which fields a version has is known to kio alone: no handler leaves a field out by version.
 
 Rejected
-    A handler per version: thirteen Metadata handlers would differ by a keyword argument.
+    A handler per version: the fourteen handlers of Metadata would differ by a keyword argument.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One group of the classic protocol: its members, its generation, and their common protocol.
 
-Modelled on Kafka 4.3.1. Here is what is true of a group at one moment; `group_rebalance` decides
-when things happen and which member is answered.
+It is modelled on Kafka 4.3.1. A `Group` is the state at one moment; `group_rebalance` decides when
+the state changes and which member is answered.
 
 Invariants
     The state changes only through `Group.step`, by the table below.
@@ -43,7 +43,7 @@ class GroupState(Enum):
 _S = GroupState
 _NEXT: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     _S.EMPTY: frozenset({_S.PREPARING, _S.DEAD}),
-    # All have joined: the next is the leader's assignment, or the group is empty.
+    # All members have joined. Then the leader's assignment is awaited, unless the group is empty.
     _S.PREPARING: frozenset({_S.COMPLETING, _S.EMPTY, _S.DEAD}),
     _S.COMPLETING: frozenset({_S.STABLE, _S.PREPARING, _S.DEAD}),
     _S.STABLE: frozenset({_S.PREPARING, _S.DEAD}),
@@ -55,10 +55,12 @@ class Group:
     """A group, as its coordinator remembers it.
 
     Attributes:
-        is_first: The rebalance in preparation is the first of a group that was empty. It waits for
-            further members (``group.initial.rebalance.delay.ms``), longer while the group ``grew``.
-        given: Member ids that were handed out and that nobody has joined with yet (KIP-394).
-        unsynced: Members of the new generation that have not asked for their assignment yet.
+        is_first: Whether the rebalance in preparation is the first one after the group was empty.
+            Such a rebalance waits ``group.initial.rebalance.delay.ms`` for further members.
+        grew: Whether a member joined during that delay, which is then extended.
+        given: Timers of the member ids that were handed out and not used in a JoinGroup yet
+            (KIP-394), by member id.
+        unsynced: Ids of the members of the new generation that have not sent SyncGroup yet.
     """
 
     __slots__ = (
@@ -118,7 +120,7 @@ class Group:
 
     @property
     def can_rebalance(self) -> bool:
-        """Return whether a rebalance can begin now; one in preparation can only be completed."""
+        """Return whether a rebalance can begin now; not while another one is in preparation."""
         return GroupState.PREPARING in _NEXT[self.state]
 
     # -- members -----------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class Group:
             timer.cancel()
 
     def replace(self, old: Member, new: Member) -> None:
-        """Replace a static member's id by a new one: it came back without its id."""
+        """Replace a static member's id by a new one, because its client was restarted."""
         del self.members[old.id]
         old.session_timer.cancel()
         new.assignment = old.assignment
@@ -199,7 +201,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Return whether all members have joined, and all handed-out ids were used."""
+        """Return whether all members have joined and all handed-out member ids were used."""
         return len(self.waiting) == len(self.members) and not self.given
 
     def elect(self) -> bool:
@@ -239,7 +241,7 @@ class Group:
         self.step(GroupState.COMPLETING if self.members else GroupState.EMPTY)
 
     def reads(self, topic: str) -> bool:
-        """Return whether members are subscribed to a topic, or may be."""
+        """Return whether members are subscribed to a topic; True if their topics are unknown."""
         if self.subscribed is None:
             return self.protocol_type == _CONSUMER
         return topic in self.subscribed

@@ -1,8 +1,9 @@
-"""All groups of the cluster: which exist, which clients may commit for them, and what is committed.
+"""All groups of the cluster: which exist, which clients may commit for them, and their offsets.
 
-Kafka keeps this in ``__consumer_offsets``. Here it is kept for the whole cluster, and a coordinator
-that stops or moves loses only the requests that wait at it. `Topology.coordinator_of` says
-which broker answers for a group; `group_rebalance` decides how members join and leave.
+Kafka keeps this state in ``__consumer_offsets``. Here it belongs to the whole cluster: when a
+coordinator stops or moves, only the requests that wait at the old one are lost.
+`Topology.coordinator_of` says which broker coordinates a group; `group_rebalance` decides how
+members join and leave.
 
 A group exists from its first commit or join on. Nothing expires, neither offsets nor groups.
 """
@@ -44,7 +45,7 @@ class GroupCoordinator:
         return self._groups.get(group_id)
 
     def make(self, group_id: str) -> Group:
-        """Return a group, which is made if it does not exist."""
+        """Return the group with this name; make it if it does not exist."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = Group(group_id, self._schedule)
@@ -71,9 +72,9 @@ class GroupCoordinator:
     def set_members(
         self, group_id: str, generation: int, members: Mapping[str, str | None]
     ) -> None:
-        """Give a group a generation and members that no client needs to answer for.
+        """Set the generation and members of a group, without clients for them.
 
-        These members send no heartbeats and never expire.
+        These members send no heartbeats, and their sessions never end.
 
         Args:
             group_id: Name of the group.
@@ -114,7 +115,7 @@ class GroupCoordinator:
         *,
         offset_commit_version: int | None,
     ) -> Group:
-        """Check whether a client may commit for a group; a group that does not exist is made.
+        """Check whether a client may commit for a group; make the group if it does not exist.
 
         Args:
             group_id: Name of the group.
@@ -180,7 +181,7 @@ class GroupCoordinator:
         return group is not None and group.offsets.unstable(where)
 
     def losing_offsets(self, group_id: str) -> Group:
-        """Return a group of which offsets may be deleted.
+        """Return a group whose offsets may be deleted.
 
         Raises:
             RefusedError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.

@@ -20,10 +20,11 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The contents of a JoinGroup request. Times are in seconds.
+    """The contents of a JoinGroup request; times are in seconds.
 
-    ``needs_known_id``: a new member is only given an id, with which it joins again (v4, KIP-394).
-    ``may_skip``: a leader can be told to skip the assignment (v9, KIP-814).
+    ``needs_known_id``: the first answer to a new member has only a member id, with which the member
+    joins again (v4, KIP-394). ``may_skip``: the answer to a leader can say that it must not compute
+    the assignment again (v9, KIP-814).
     """
 
     member_id: str
@@ -43,9 +44,9 @@ class Joining:
 
 
 class Member:
-    """A member: what it asked for, and which of its requests wait.
+    """A member: the contents of its last JoinGroup, and which of its requests wait.
 
-    ``is_new``: its first JoinGroup is not answered yet, so it cannot send heartbeats.
+    ``is_new``: the member's first JoinGroup is not answered yet, so it cannot send heartbeats.
     """
 
     __slots__ = (
@@ -87,35 +88,35 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Return whether it has an instance id (KIP-345)."""
+        """Return whether the member has an instance id (KIP-345)."""
         return self.instance_id is not None
 
     @property
     def waits(self) -> bool:
-        """Return whether one of its requests waits; if so, it needs no heartbeats to be alive."""
+        """Return whether a request of the member waits; meanwhile it need not send heartbeats."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def names(self) -> set[str]:
-        """Return the names of its protocols."""
+        """Return the names of the member's protocols."""
         return {name for name, _ in self.protocols}
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return its metadata for a protocol; empty if it does not speak the protocol."""
+        """Return the member's metadata for a protocol; empty if it does not speak the protocol."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return which of these protocols, all of which it speaks, it prefers."""
+        """Return the protocol that the member prefers; it speaks all of the candidates."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def answer_join(self, values: Mapping[str, Any]) -> bool:
-        """Answer its JoinGroup, if one waits."""
+        """Answer the member's JoinGroup if one waits, and return whether one did."""
         promised, self.joining = self.joining, None
         if promised is not None:
             promised.keep(values)
         return promised is not None
 
     def answer_sync(self, values: Mapping[str, Any]) -> bool:
-        """Answer its SyncGroup, if one waits."""
+        """Answer the member's SyncGroup if one waits, and return whether one did."""
         promised, self.syncing = self.syncing, None
         if promised is not None:
             promised.keep(values)

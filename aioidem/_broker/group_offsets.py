@@ -1,8 +1,9 @@
 """The offsets that one group has committed, within transactions (KIP-98, KIP-447) and without.
 
 Invariants
-    A transaction's offsets are pending until its marker; an abort forgets them.
-    Of two commits the later request counts, whenever its transaction ends.
+    A transaction's offsets are pending until its marker is written; an abort removes them.
+    Of two commits for a partition, the one that was requested later counts, even if its transaction
+    ends first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """A committed offset; ``order`` numbers the group's commit requests."""
+    """A committed offset; ``order`` is the number of the commit among those of its group."""
 
     offset: int
     leader_epoch: int
@@ -50,7 +51,7 @@ class GroupOffsets:
             self.pending.setdefault(producer, {})[where] = offset
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer, whose transaction marker arrived."""
+        """Commit or remove a producer's pending offsets, at the marker of its transaction."""
         for producer in [each for each in self.pending if each.producer_id == producer_id]:
             for where, offset in self.pending.pop(producer).items():
                 known = self.committed.get(where)
@@ -62,7 +63,7 @@ class GroupOffsets:
         return any(where in each for each in self.pending.values())
 
     def forget(self, wanted: Iterable[TopicPartition]) -> None:
-        """Forget the committed and the pending offset of a partition."""
+        """Forget the committed and the pending offsets of these partitions."""
         for where in wanted:
             self.committed.pop(where, None)
             for pending in self.pending.values():

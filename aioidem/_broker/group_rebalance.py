@@ -1,21 +1,22 @@
 """How members join a group, get their assignment, stay and leave: the classic protocol.
 
-Modelled on Kafka 4.3.1. A rebalance begins when a member joins, leaves or times out, and takes two
-rounds. First all members join: answers wait until every member has asked, or until the longest
-rebalance timeout has passed; a member that has not asked by then is removed, unless it is static
-(KIP-345). The answers carry a new generation, and the leader's lists all members. Then all members
-sync: answers wait for the leader's assignment.
+It is modelled on Kafka 4.3.1. A rebalance begins when a member joins, leaves or times out, and has
+two rounds. In the first all members send JoinGroup: the answers wait until every member has sent
+one, or until the longest rebalance timeout has passed; a member without a JoinGroup by then is
+removed, unless it is static (KIP-345). The answers contain the new generation, and the leader's
+lists all members. In the second round all members send SyncGroup: the answers wait for the
+leader's, which contains the assignments.
 
 Invariants
-    A JoinGroup or SyncGroup that was accepted is answered: at the end of the round, by an error
-    when the round is given up, or when its member is removed.
-    A member without a waiting request is removed when its session ends. A member that has not had
-    its first answer cannot send heartbeats, so it has five minutes.
+    Every JoinGroup or SyncGroup that was accepted is answered: at the end of its round, or with an
+    error when the round is abandoned or the member is removed.
+    A member without a waiting request is removed when its session ends. A new member, whose first
+    JoinGroup is not answered yet, cannot send heartbeats, so its session is five minutes.
     Answers are given in the order of members, which is the order in which they joined.
 
 Rejected
-    Ending the wait of a client that closed its connection: a broker does not read a connection
-    while it serves it, so it cannot know either.
+    Ending the wait of a client that closed its connection: a Kafka broker does not read from a
+    connection while a request on it waits, so it does not notice the end either.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Rebalances:
     def join(self, broker: Broker, group_id: str, asked: Joining, promised: Promised) -> None:
         """Serve JoinGroup: make the client a member of the next generation.
 
-        ``promised`` is kept now or later.
+        ``promised`` is the answer, which is given now or later.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or INCONSISTENT_GROUP_PROTOCOL.
@@ -110,10 +111,10 @@ class Rebalances:
         assignments: Mapping[str, bytes],
         promised: Promised,
     ) -> None:
-        """Serve SyncGroup: give a member its assignment; the leader brings all assignments.
+        """Serve SyncGroup: return a member's assignment; the leader's request has all assignments.
 
         ``protocol`` is the protocol's type and name, None where the request has none.
-        ``promised`` is kept now or later.
+        ``promised`` is the answer, which is given now or later.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
@@ -145,7 +146,7 @@ class Rebalances:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
-        """Serve Heartbeat: let a member's session begin anew.
+        """Serve Heartbeat: restart a member's session.
 
         Raises:
             RefusedError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or
@@ -161,7 +162,7 @@ class Rebalances:
             raise RefusedError(ErrorCode.rebalance_in_progress, "join again")
 
     def committed(self, group: Group, member_id: str) -> None:
-        """Let a member's session begin anew after an OffsetCommit, unless it has to sync first."""
+        """Restart a member's session at an OffsetCommit, unless the member has to sync first."""
         member = group.members.get(member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
             self._watch(group, member)
@@ -183,7 +184,7 @@ class Rebalances:
         return codes
 
     def move(self, group: Group) -> None:
-        """End the waits at a coordinator that another broker replaces."""
+        """Answer the requests that wait at a coordinator which another broker replaces."""
         for member in group.members.values():
             member.answer_join({"error_code": ErrorCode.not_coordinator})
             member.answer_sync({"error_code": ErrorCode.not_coordinator})
@@ -197,7 +198,8 @@ class Rebalances:
         known = group.members.get(member_id)
         match group.state:
             case GroupState.PREPARING:
-                # Waiting members stay: of too many, the last to join again are refused.
+                # Members that have joined stay. If there are too many, those that join last are
+                # refused.
                 is_in = known is not None and known.joining is not None
                 return is_in or len(group.waiting) < largest
             case GroupState.COMPLETING | GroupState.STABLE:
@@ -258,7 +260,7 @@ class Rebalances:
         self._watch(group, member, old.session)
         member.joining = promised
         if group.state is GroupState.COMPLETING:
-            # The leader may have got the old id already.
+            # The leader may have received the old member id already.
             self._prepare(group)
         elif group.state is not GroupState.STABLE:
             self._complete_if_all_joined(group)
@@ -269,7 +271,8 @@ class Rebalances:
             if asked.may_skip:
                 values["skip_assignment"] = group.leader == member_id
             else:
-                # Its version has no way to skip the assignment, so it is not told that it leads.
+                # This version of JoinGroup cannot say that the leader skips the assignment, so the
+                # answer names the old leader.
                 values |= {"leader": led, "members": ()}
             member.answer_join(values)
 
@@ -282,7 +285,7 @@ class Rebalances:
             self._complete_if_all_joined(group)
 
     def _prepare(self, group: Group) -> None:
-        """Begin a rebalance: members learn of it by their next heartbeat, and join again."""
+        """Begin a rebalance; the answers to heartbeats make the members join again."""
         if group.state is GroupState.COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
@@ -299,7 +302,7 @@ class Rebalances:
             group.join_timer.set(group.patience, lambda: self._complete(group))
 
     def _wait_for_first(self, group: Group, delay: float, left: float) -> None:
-        """Wait for further members of a new group, as long as more of them come."""
+        """Wait for further members of a new group, and longer each time that one joins."""
 
         def look() -> None:
             if group.grew and left > 0:
@@ -316,13 +319,14 @@ class Rebalances:
             self._complete(group)
 
     def _complete(self, group: Group) -> None:
-        """End the first round: answer members that joined, and remove those that did not."""
+        """End the first round: answer the members that joined, and remove the others."""
         group.join_timer.cancel()
         for member in list(group.members.values()):
             if member.joining is None and not member.is_static:
                 group.remove(member.id)
         if group.members and not group.elect():
-            # Only static members are left, and none has joined: wait until their sessions end.
+            # Only static members are left, and none has joined: wait for them, or for the end of
+            # their sessions.
             group.join_timer.set(group.patience, lambda: self._complete(group))
             return
         group.begin_generation()
@@ -337,7 +341,7 @@ class Rebalances:
         group.sync_timer.set(group.patience, lambda: self._end_sync(group, generation))
 
     def _end_sync(self, group: Group, generation: int) -> None:
-        """Remove members that joined and did not ask for their assignment in time."""
+        """Remove the members that joined but did not send SyncGroup in time."""
         is_waiting = group.state in (GroupState.COMPLETING, GroupState.STABLE)
         if generation == group.generation and is_waiting and group.unsynced:
             for member_id in list(group.unsynced):
@@ -350,7 +354,7 @@ class Rebalances:
             if code is not ErrorCode.none:
                 values = {"error_code": code}
             if member.answer_sync(values):
-                # The session timer is ignored while a member waits for this answer: restart it.
+                # The session did not end while the member waited for this answer: restart it now.
                 self._watch(group, member)
 
     # -- leaving -----------------------------------------------------------------------------------
@@ -376,7 +380,7 @@ class Rebalances:
         group.remove(member.id)
 
     def _watch(self, group: Group, member: Member, seconds: float | None = None) -> None:
-        """Let a member's session begin anew."""
+        """Restart a member's session, with another length if ``seconds`` is given."""
         wait = member.session if seconds is None else seconds
         member.session_timer.set(wait, lambda: self._expire(group, member))
 
@@ -390,7 +394,7 @@ class Rebalances:
             self._complete(group)
 
     def _give_up(self, group: Group, member_id: str) -> None:
-        """Remove a member id that was handed out and not used in time."""
+        """Remove a member id that was handed out and not used within a session timeout."""
         group.take_back(member_id)
         if group.state is GroupState.PREPARING and group.all_joined:
             self._complete(group)
@@ -408,7 +412,7 @@ class Rebalances:
 
 
 def _generation(group: Group, member: Member) -> dict[str, Any]:
-    """Return a member's answer at the end of the first round; the leader's lists all members."""
+    """Return the answer to a member's JoinGroup; that of the leader lists all members."""
     members = group.members.values() if group.leader == member.id else ()
     return {
         "error_code": ErrorCode.none,
@@ -429,7 +433,7 @@ def _generation(group: Group, member: Member) -> dict[str, Any]:
 
 
 def _assignment(group: Group, member: Member) -> dict[str, Any]:
-    """Return a member's answer at the end of the second round."""
+    """Return the answer to a member's SyncGroup."""
     return {
         "error_code": ErrorCode.none,
         "protocol_type": group.protocol_type,

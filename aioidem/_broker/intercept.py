@@ -1,16 +1,18 @@
-"""The one hook into the broker: it sees every request when its turn comes, and decides about it.
+"""The hook by which a test decides what the broker does with each request.
 
-``cluster.intercept(fn)`` calls ``fn(seen)`` with a `RequestSeen` for each request that is about to
-be served. It returns None to let the request be served, or one of the actions below.
+After ``cluster.intercept(hook)`` the cluster calls ``hook(seen)`` with a `RequestSeen` for each
+request that it is about to serve. The hook returns None to let the request be served, or one of the
+actions below.
 
 Invariants
-    The hook is called once per request, in serving order, on any transport; it must not block or
-    await. An answer is never left out of the middle of a connection, because TCP cannot do that:
-    after an answer that is lost, nothing more arrives on that connection (``silent=False`` breaks
-    this on purpose).
+    The hook is called once per request, in the order in which requests are served, on any
+    transport. It must not block, and cannot await.
+    After an answer that is lost, nothing more arrives on the same connection, because TCP cannot
+    lose an answer and deliver the next one. Only ``Drop(silent=False)`` breaks this rule.
 
 Rejected
-    A hook per API or per stage: tests would depend on the broker's inside. Eight actions suffice.
+    A hook per API or per stage of processing: tests would depend on the broker's internals. Eight
+    actions suffice.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class BatchSeen:
 
 @dataclass(frozen=True, slots=True)
 class RequestSeen:
-    """A request whose turn has come.
+    """A request that the broker is about to serve.
 
     Attributes:
         broker_id: Id of the broker that serves it.
@@ -98,8 +100,8 @@ class Drop:
 
     Attributes:
         processed: Carry the request out first, so that only the answer is lost.
-        silent: Answer nothing more on this connection; without ``processed``, carry nothing more
-            out either.
+        silent: Send no further answer on this connection. Without ``processed``, carry out no
+            further request of it either.
     """
 
     processed: bool = False
@@ -108,7 +110,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer a Produce request by an error code with base offset -1, and append nothing.
+    """Answer a Produce request with an error code and base offset -1, and append nothing.
 
     Attributes:
         code: The error code.
@@ -121,11 +123,11 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class AfterAppend:
-    """Append, then answer by an error code with the base offset of the append.
+    """Append the batches of a Produce request, then answer an error code with their base offsets.
 
     Attributes:
         code: The error code.
-        only: Only for these (topic, partition); None: for all.
+        only: Answer the error only for these (topic, partition); None: for all.
     """
 
     code: ErrorCode
@@ -155,16 +157,16 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the connection without an answer; ``processed``: carry the request out first."""
+    """Close the connection without an answer; with ``processed``, carry the request out first."""
 
     processed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait ``seconds`` before the request is carried out, then do ``then`` with it.
+    """Wait ``seconds``, then apply the action ``then``, or serve the request if that is None.
 
-    Requests behind it on the connection wait as well.
+    Later requests on the same connection wait as well.
     """
 
     seconds: float

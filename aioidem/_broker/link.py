@@ -1,14 +1,16 @@
-"""Round-trip time and bandwidth of one connection, as delivery times.
+"""The simulated link of one connection: from its delay and bandwidth follow delivery times.
 
 Invariants
-    Order is kept: nothing is delivered before what was handed in earlier, even if the delay is
-    lowered meanwhile. Links are pipelined: a second message waits for the first one's bytes to be
-    sent, not for its delivery. There is no clock and no sleeping: time (seconds) is an argument,
-    and the result is a due time.
+    Messages are delivered in the order in which they were sent, even if the delay is lowered
+    meanwhile.
+    A link is a pipeline: a message waits until the bytes of the one before it have been sent, not
+    until they have been delivered.
+    Nothing here reads a clock or sleeps: the time of sending (seconds) is an argument, and the time
+    of delivery is the result.
 
 Rejected
-    Sleeping in the reader and the writer: that turns a long link into a slow one (one message per
-    round trip), and makes the broker's count of unanswered batches depend on a scheduler.
+    Sleeping in the reader and the writer: one message per round trip would make every link slow,
+    and the broker's count of unanswered batches would depend on a scheduler.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Lane:
         self._last_due = 0.0
 
     def due(self, now: float, size: int) -> float:
-        """Return when the last of ``size`` bytes that are handed in at ``now`` is delivered."""
+        """Return when the last of ``size`` bytes that are sent at ``now`` is delivered."""
         if self.bandwidth is None:
             due = now + self.delay
         else:
@@ -41,7 +43,7 @@ class Lane:
 
 
 class Link:
-    """Both directions: each has half of the round-trip time and the whole bandwidth."""
+    """Both directions of a connection; each has half the round-trip time and its own bandwidth."""
 
     __slots__ = ("down", "up")
 
@@ -50,9 +52,9 @@ class Link:
         self.down = Lane(rtt / 2, bandwidth)
 
     def set_rtt(self, rtt: float) -> None:
-        """Set the round-trip time, in seconds, for bytes that are handed in from now on."""
+        """Set the round-trip time, in seconds, for bytes that are sent from now on."""
         self.up.delay = self.down.delay = rtt / 2
 
     def set_bandwidth(self, bandwidth: float | None) -> None:
-        """Set bytes per second each way (None: unlimited), for bytes handed in from now on."""
+        """Set bytes per second each way (None: unlimited), for bytes that are sent from now on."""
         self.up.bandwidth = self.down.bandwidth = bandwidth

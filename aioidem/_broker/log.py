@@ -1,13 +1,15 @@
 """The log of one replica: stored batches in offset order, in memory.
 
 Invariants
-    Offsets are dense; ``start_offset <= end_offset``; batches are shared, immutable objects, so a
-    follower's copy of a log costs one list entry per batch. Leader epochs never fall from one batch
-    to the next.
+    Each batch begins at the offset at which the one before it ends. The leader epoch of a batch is
+    never lower than that of the one before it.
+    ``start_offset <= end_offset``.
+    Batches are immutable and shared by all replicas, so a follower's copy of a log costs one list
+    entry per batch.
 
 Rejected
     Segments and files: this log is for tests and demos. It keeps ``retention.bytes`` in memory, and
-    deletes whole batches from its beginning, as Kafka deletes whole segments.
+    deletes whole batches from its beginning as Kafka deletes whole segments.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class Log:
-    """A list of batches that grows at its end, with its offsets and its size."""
+    """The batches of one replica, in the order of their offsets."""
 
     __slots__ = ("_batches", "_end", "_size", "_start")
 
@@ -67,7 +69,7 @@ class Log:
         self._size += len(batch.data)
 
     def copy_from(self, other: Log) -> None:
-        """Become a copy of another replica's log."""
+        """Replace the contents by those of another replica's log."""
         self._batches = list(other._batches)
         self._start, self._end, self._size = other._start, other._end, other._size
 
@@ -81,9 +83,9 @@ class Log:
         """Return batches from the one that contains ``offset`` on, as a Fetch reads them.
 
         Args:
-            offset: Where to begin.
-            below: Return batches that end below this offset only.
-            max_bytes: Return no more bytes than this.
+            offset: Offset of the first record wanted.
+            below: Offset that every returned batch ends below.
+            max_bytes: The most bytes to return.
             at_least_one: Return the first batch even if it is larger, so that a reader always
                 advances (KIP-74).
         """
@@ -136,7 +138,7 @@ class Log:
         return found, end
 
     def common_end(self, other: Log) -> int:
-        """Return the first offset from which on this log and another one differ."""
+        """Return the offset at which this log and another one begin to differ."""
         index, theirs = len(self._batches), {b.base_offset: b for b in other._batches}
         while (
             index
@@ -173,9 +175,9 @@ class Log:
             self._start = self._batches[0].base_offset
 
     def delete_before(self, offset: int) -> None:
-        """Let the log start at ``offset``, which is at most its end, if it starts below it.
+        """Raise the start offset to ``offset``, which is at most the end offset.
 
-        A batch that contains the offset stays whole, as a segment does in Kafka.
+        A batch that contains the offset is kept whole, as Kafka keeps a segment.
         """
         if offset <= self._start:
             return

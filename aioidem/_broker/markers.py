@@ -1,11 +1,12 @@
 """The control batches that end a transaction in a partition's log (KIP-98).
 
-A marker is one record: its key says abort or commit, its value has the epoch of the coordinator
-that wrote it. A marker takes an offset as any record does, and readers skip it.
+A marker is a batch with one record: the key says whether the transaction was aborted or committed,
+the value has the epoch of the coordinator that wrote the marker. A marker has an offset as other
+records do, and readers skip it.
 
 Rejected
-    Decoding a marker through a reader: markers are made here, so the one bit of information is at a
-    fixed place.
+    Decoding a marker by a general reader: all markers are made by `end_marker`, so the key is at a
+    fixed position.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aioidem._records import build_batch
 __all__ = ["COORDINATOR_EPOCH", "end_marker", "is_commit"]
 
 COORDINATOR_EPOCH: Final = 0
-"""Epoch of every coordinator here: their state is never lost, so no coordinator is fenced."""
+"""The epoch of every coordinator: no coordinator loses its state, so none has to be fenced."""
 
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")

@@ -1,12 +1,13 @@
 """Byte streams between client and broker without sockets.
 
 Invariants
-    Chunks are handed over, not copied. At most `BUFFER_BYTES` wait in one direction; then the
-    sender waits, as with a full socket buffer. As with TCP, what was sent before the end can be
-    read after it, and sending to a closed peer fails.
+    Chunks of bytes are passed on without a copy. When `BUFFER_BYTES` wait in one direction, the
+    sender waits, as with a full socket buffer. As with TCP, bytes that were sent before the peer
+    closed can still be read, and sending to a closed peer fails.
 
 Rejected
-    anyio's memory object streams: they count objects, not bytes, and their closing order differs.
+    anyio's memory object streams: their bound is a number of objects and not of bytes, and they
+    close in another order than a socket.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class MemoryStream(ByteStream):
             await pipe.changed.wait()
 
     async def send_eof(self) -> None:
-        """Close this direction: the peer reads what was sent, and then the end."""
+        """Close this direction: the peer reads the bytes that were sent, and then the end."""
         self._out.ended = True
         self._out.notify()
         await anyio.lowlevel.checkpoint()
@@ -127,7 +128,12 @@ def stream_pair() -> tuple[MemoryStream, MemoryStream]:
 
 
 class MemoryConnector:
-    """Connects to the stream that ``accept(host, port)`` returns; None refuses the connection."""
+    """Connects clients in memory.
+
+    Args:
+        accept: Called as ``accept(host, port)``; returns the client's end of a new connection, or
+            None to refuse it.
+    """
 
     __slots__ = ("_accept",)
 

@@ -1,16 +1,17 @@
 """A partition: its replicas, its leader, and what is committed.
 
 Invariants
-    Followers copy at once (nothing here takes time by itself) unless they are offline or paused.
-    The high watermark is the smallest log end among the in-sync replicas, at most a hold, and only
-    moves back when a log is lost.
-    A new leader's log is the truth: every other replica truncates to what it has in common with it,
-    and rebuilds its producer state from the log only if something was truncated.
+    Followers copy each batch at once, unless they are offline or paused.
+    The high watermark is the smallest log end among the in-sync replicas, or what
+    `hold_high_watermark` allows if that is less. It moves back only when the new leader lacks the
+    end of the log.
+    After an election every other replica truncates its log to what it has in common with the new
+    leader's. It rebuilds its producer state from the log only if something was truncated.
 
 Rejected
-    One log per partition with followers as numbers: what a follower remembers of a producer depends
-    on its broker (an old one retains 5 batches), and a clean election of a follower that lags loses
-    the end of the log. A client must be tested with both.
+    One log per partition, with the followers' positions as numbers: what a follower remembers of a
+    producer depends on its broker (an old one retains 5 batches), and a clean election of a
+    follower that lags loses the end of the log. A client must be tested with both.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Replica:
         self.paused = False
 
     def pass_through_snapshot(self) -> None:
-        """Keep of the producer state what a snapshot holds, as a restart does."""
+        """Reduce the producer state to what a snapshot contains, as a restart does."""
         self.producers.through_snapshot(of_empty_log=self.log.start_offset == self.log.end_offset)
 
     def __repr__(self) -> str:
@@ -73,7 +74,8 @@ class Partition:
         topic: Its topic.
         index: Its index.
         brokers: Ids of the brokers with a replica, the leader first.
-        retain_on: Returns how many batches per producer a broker remembers of a topic's partitions.
+        retain_on: Called as ``retain_on(broker_id, topic)``; returns how many batches per producer
+            that broker remembers of a partition of the topic.
     """
 
     __slots__ = (
@@ -117,12 +119,15 @@ class Partition:
         return self.replicas.get(self.leader)
 
     def led_by(self, broker_id: int) -> Replica | None:
-        """Return the replica on a broker if it is the leader."""
+        """Return the replica on this broker if it is the leader, else None."""
         return self.replicas[broker_id] if broker_id == self.leader else None
 
     @property
     def least_in_sync(self) -> int:
-        """Return how many replicas acks=all requires in sync: at most as many as there are."""
+        """Return how many in-sync replicas acks=all requires.
+
+        It is ``min.insync.replicas``, but never more than there are replicas.
+        """
         return min(self.topic.settings.min_insync_replicas, len(self.replicas))
 
     @property
@@ -141,7 +146,7 @@ class Partition:
         return self._retain_on(broker_id, self.topic)
 
     def append(self, data: bytes | memoryview, header: BatchHeader, now_ms: int) -> StoredBatch:
-        """Append to the log of the leader, which must exist, and replicate."""
+        """Append a batch to the log of the leader, which must exist, and replicate it."""
         leader = self.replicas[self.leader]
         settings = self.topic.settings
         batch = StoredBatch(
@@ -162,17 +167,17 @@ class Partition:
         return batch
 
     def delete_before(self, offset: int) -> None:
-        """Let the leader's log start at ``offset``, and its followers' as far as they have it."""
+        """Raise the start of the leader's log to ``offset``, and those of its followers."""
         for replica in (self.replicas[self.leader], *self._followers()):
             replica.log.delete_before(min(offset, replica.log.end_offset))
 
     def hold_high_watermark(self, at: int | None = None) -> None:
-        """Keep the high watermark where it is, or let it rise to ``at`` at most."""
+        """Stop the high watermark at its present offset, or at ``at``."""
         self._hold = self.high_watermark if at is None else at
         self._advance()
 
     def release_high_watermark(self) -> None:
-        """End `hold_high_watermark`."""
+        """End `hold_high_watermark`: the high watermark rises as far as the replicas allow."""
         self._hold = None
         self._advance()
 
@@ -181,19 +186,20 @@ class Partition:
         self.replicas[broker_id].paused = True
 
     def resume(self, broker_id: int) -> None:
-        """Let a paused follower copy again; it catches up."""
+        """End `pause`: the follower copies what it lacks."""
         self.replicas[broker_id].paused = False
         self.catch_up()
 
     def shrink_isr(self, broker_id: int) -> None:
-        """Take a follower out of the in-sync replicas."""
-        # The last one stays even while it is down: only it can be elected cleanly.
+        """Remove a follower from the in-sync replicas."""
+        # The last in-sync replica stays even while its broker is down: only it can be elected
+        # cleanly.
         if broker_id in self.isr and broker_id != self.leader and len(self.isr) > 1:
             self.isr.remove(broker_id)
             self._advance()
 
     def catch_up(self) -> None:
-        """Bring every follower that is online and not paused to the leader's end and in sync."""
+        """Let every follower that is online and not paused copy what it lacks, and be in sync."""
         leader = self.leader_replica
         if leader is None:
             return
@@ -230,7 +236,7 @@ class Partition:
         self.elect(broker_id)
 
     def broker_stopped(self, broker_id: int) -> None:
-        """Take a stopped broker out of the in-sync replicas; elect another leader if possible."""
+        """Remove a stopped broker from the in-sync replicas; elect another leader if possible."""
         replica = self.replicas.get(broker_id)
         if replica is None:
             return
@@ -248,7 +254,10 @@ class Partition:
             self.leader_epoch += 1
 
     def broker_started(self, broker_id: int) -> None:
-        """Let a started broker catch up, or lead if there is no leader and it is in sync."""
+        """Let a started broker copy what it lacks, or elect it if there is no leader.
+
+        It is elected only if it is one of the in-sync replicas.
+        """
         replica = self.replicas.get(broker_id)
         if replica is None:
             return

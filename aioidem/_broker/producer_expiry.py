@@ -1,10 +1,10 @@
 """The brokers' check for producers that have not written for ``producer.id.expiration.ms``.
 
-It takes place every ``producer.id.expiration.check.interval.ms``, at its own times.
+The check is made every ``producer.id.expiration.check.interval.ms``, independently of the schedule.
 
 Rejected
-    The check as an event of the schedule: there would always be a next event, and a test could
-    not run a cluster until it is idle.
+    The check as an event of the schedule: the schedule would never be empty, so a test could not
+    run a cluster until it is idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProducerExpiry:
         self._next_check: float | None = None
 
     def begin(self, now: float) -> None:
-        """Let the first check take place one interval after ``now``, if none is planned yet."""
+        """Plan the first check for one interval after ``now``, unless one is planned already."""
         if self._next_check is None:
             self._next_check = now + self._interval()
 
@@ -40,7 +40,7 @@ class ProducerExpiry:
         return int(self._topology.broker_config(broker, "producer.id.expiration.ms"))
 
     def check(self, now: float) -> None:
-        """Carry out the last check that was due by ``now``, if there was one."""
+        """Make the last check that was due by ``now``, if one was due."""
         if self._next_check is None or now < self._next_check:
             return
         interval = self._interval()

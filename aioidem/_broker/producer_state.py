@@ -1,33 +1,35 @@
-"""What one replica remembers of each producer, its last N batches, and the sequence check.
+"""The producer state of one replica: the last N batches of each producer, and the sequence check.
 
-Modelled on what Kafka 4.3.1 does, step by step:
+It does what Kafka 4.3.1 does:
 
 * A batch whose (epoch, first, last sequence) is among the remembered ones is a duplicate and is
   answered with its first offset.
-* A lower epoch is refused: INVALID_PRODUCER_EPOCH. A higher one must start at sequence 0, else
-  OUT_OF_ORDER_SEQUENCE_NUMBER.
-* Within an epoch the next batch starts right after the last one; 0 follows 2147483647. Anything
-  else, including a duplicate that is no longer remembered, is OUT_OF_ORDER_SEQUENCE_NUMBER.
+* A batch with a lower epoch is refused with INVALID_PRODUCER_EPOCH. The first batch of a higher
+  epoch must have sequence 0; if not, it is refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
+* Within an epoch each batch starts right after the last one; 0 follows 2147483647. Any other batch,
+  including a duplicate that is no longer remembered, is refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
   DUPLICATE_SEQUENCE_NUMBER is never sent.
-* A broker of KIP-758 (``sequence_range``) differs: it remembers the last batch only, and answers it
-  with its offset; a batch that begins less than the range behind the last sequence is
-  DUPLICATE_SEQUENCE_NUMBER without an offset, and anything else OUT_OF_ORDER_SEQUENCE_NUMBER.
-* An unknown producer id may start at any sequence (KIP-360), in transactions v2 at 0 only.
-* While the coordinator is asked whether a transaction may begin in a partition, the lowest sequence
-  seen is kept: if its batch is refused, no later batch is appended before it (KIP-890).
-* A marker gives its epoch to the producer; in v2 that is a new one, and the next batch begins at 0.
-* Within a transaction every batch is transactional, and its producer does not expire.
-* A producer expires once the clock is ``producer.id.expiration.ms`` past the newest record
-  timestamp of the batch it appended *last* (KIP-854); neither the newest of all batches nor the
-  idle time counts. It does not expire sooner because retention or DeleteRecords removed its batches
-  (KIP-360; KIP-854 says otherwise, and Kafka does not do it).
-* A restart keeps one batch per producer, because a producer snapshot holds no more, and none where
-  the whole log was removed, because the snapshot is removed with it. After a crash it is the same:
-  the log is replayed, a snapshot of the result is taken, and the snapshot is loaded.
+* A broker with KIP-758 (``sequence_range``) remembers only the last batch, whose duplicate it
+  answers with the offset. A batch that begins less than the range behind the last sequence is
+  answered DUPLICATE_SEQUENCE_NUMBER without an offset, any other OUT_OF_ORDER_SEQUENCE_NUMBER.
+* An unknown producer id may start at any sequence (KIP-360); with transactions v2 only at 0.
+* While a broker asks the coordinator whether a transaction may begin in a partition, it keeps the
+  lowest sequence that it has seen, and appends no later batch before that one (KIP-890).
+* A producer gets the epoch of the marker that ends its transaction. With transactions v2 this epoch
+  is new, so the producer's next batch begins at sequence 0.
+* While a transaction is open in the partition, its producer may write only transactional batches,
+  and does not expire.
+* A producer expires when the broker's clock is ``producer.id.expiration.ms`` past the newest record
+  timestamp of the batch that was appended *last* (KIP-854). Newer timestamps of earlier batches do
+  not count, nor does the time of the last append. Retention and DeleteRecords do not make a
+  producer expire sooner (KIP-360; KIP-854 says that they do, but Kafka has not implemented it).
+* A restart leaves one batch per producer, because a producer snapshot contains no more. It leaves
+  none if the whole log was removed, because the snapshot is removed with the log. The same holds
+  after a crash: the log is replayed, a snapshot of the result is written, and the snapshot is read.
 
 Rejected
-    A fixed-size ring per producer: N can be changed at run time, and a lower N takes effect with
-    the next append only.
+    A fixed-size ring per producer: N can be changed at run time, and a lower N takes effect only
+    with the next append.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class ProducerEntry:
 
 @dataclass(slots=True)
 class _Verifying:
-    """The lowest sequence seen of a producer whose transaction the coordinator is asked about."""
+    """The lowest sequence seen of a producer while the coordinator is asked about it."""
 
     epoch: int
     lowest: int
@@ -108,7 +110,7 @@ class ProducerStates:
         return len(self._entries)
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """Return what is remembered of a producer; None if it is unknown."""
+        """Return the entry of a producer; None if the producer is unknown."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
@@ -127,12 +129,12 @@ class ProducerStates:
     def verifying(self, header: BatchHeader, *, zero_first: bool = False) -> None:
         """Note that the coordinator is about to be asked whether a transaction may begin here.
 
-        ``zero_first``: whether an unknown producer must begin at sequence 0, as in transactions v2;
-        of several requests the first one's value counts, as in Kafka.
+        ``zero_first`` says whether an unknown producer must begin at sequence 0, as with
+        transactions v2. If several requests wait, the value of the first one counts, as in Kafka.
 
         Raises:
-            RefusedError: INVALID_PRODUCER_EPOCH for an older epoch, whose sequence says nothing
-                about the present epoch's.
+            RefusedError: INVALID_PRODUCER_EPOCH for an older epoch, whose sequences do not
+                continue in the present one.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
@@ -151,11 +153,11 @@ class ProducerStates:
         *,
         sequence_range: int | None = None,
     ) -> RememberedBatch | None:
-        """Judge a batch that a client wants to append.
+        """Check the epoch and the sequence of a batch that a client wants to append.
 
         Args:
             header: Header of the batch.
-            sequence_range: Range of a broker of KIP-758; None: the broker does not know KIP-758.
+            sequence_range: The broker's range of KIP-758; None: the broker does not have KIP-758.
 
         Returns:
             The remembered batch if this is a duplicate of it; None if the batch may be appended.
@@ -253,7 +255,7 @@ class ProducerStates:
         return gone
 
     def through_snapshot(self, *, of_empty_log: bool) -> None:
-        """Keep what a snapshot holds: the last batch of each producer; nothing for an empty log."""
+        """Keep what a snapshot contains: the last batch of each producer; none of an empty log."""
         self._verifying.clear()
         if of_empty_log:
             self._entries.clear()
@@ -263,9 +265,10 @@ class ProducerStates:
                 entry.batches.popleft()
 
     def recover(self, batches: Iterable[StoredBatch], retain: int) -> None:
-        """Replay ``batches`` after a crash, on top of older snapshots.
+        """Rebuild the state from ``batches`` after a crash.
 
-        The snapshots name producers whose batches are no longer in the log.
+        Producers whose batches are no longer in the log are kept, because older snapshots have
+        them.
         """
         known = dict(self._entries)
         self.rebuild(batches, retain)

@@ -1,7 +1,7 @@
-"""Requests that cannot be answered yet, such as a Produce that waits for its followers.
+"""Requests that cannot be answered yet, such as a Produce that waits for the followers.
 
-Kafka calls the place purgatory. A parked request is tried again whenever something about one of its
-partitions changes, and is answered at its deadline at the latest.
+Kafka calls this purgatory. A parked request is tried again whenever one of its partitions changes,
+and is answered at its deadline at the latest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Answer: TypeAlias = Callable[[float, Pending, Entity], None]
 
 
 class Purgatory:
-    """Parks requests, and answers them when they can be or must be.
+    """Keeps requests until they can be answered, or until their deadline.
 
     Args:
         schedule: Time.
@@ -37,7 +37,7 @@ class Purgatory:
         return f"<Purgatory partitions={len(self._waiting)}>"
 
     def park(self, pending: Pending, delayed: Delayed, answer: _Answer) -> None:
-        """Let a request wait until one of its partitions changes, or until its deadline.
+        """Keep a request, and try it whenever one of its partitions changes.
 
         Args:
             pending: The request.
@@ -50,12 +50,12 @@ class Purgatory:
         self._schedule.push(delayed.deadline, self._expire, delayed)
 
     def wake(self, partition: Partition) -> None:
-        """Try every request that waits for this partition again, as events of their own."""
+        """Schedule a try, now, of every request that waits for this partition."""
         for delayed in self._waiting.get(partition, ()):
             self._schedule.push(self._schedule.now, self._try, delayed)
 
     def try_now(self, partition: Partition) -> None:
-        """Try every request that waits for this partition again, at once."""
+        """Try every request that waits for this partition, before returning."""
         for delayed in list(self._waiting.get(partition, ())):
             self._try(self._schedule.now, delayed)
 

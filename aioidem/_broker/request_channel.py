@@ -1,8 +1,8 @@
-"""The way of a request through its broker: from the socket to a handler, and its answer back.
+"""The way of a request through its broker: from the socket to a handler, and the answer back.
 
 Invariants
-    Per connection one request is served at a time, and answers leave in the order of requests.
-    A request that was read is served even if its connection has closed, until its broker stops.
+    One request of a connection is served at a time, and answers are sent in the order of requests.
+    A request that was read is served even if its connection was closed, unless its broker stops.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class RequestChannel:
     """The connections of one cluster, and the requests on them.
 
     Args:
-        cluster: What handlers serve requests on, and what decides about interception and links.
+        cluster: What handlers work on. It also has the interceptor, and the round-trip time,
+            bandwidth and security of new connections.
         encode: Deliveries carry answers as bytes, encoded when the answer is made and not when it
             is due. On a link with a bandwidth this is always so: the size must be known.
         first_id: Id of the first connection.
@@ -236,7 +237,7 @@ class RequestChannel:
     # -- answers out ------------------------------------------------------------------------------
 
     def take_deliveries(self) -> list[Delivery]:
-        """Return what became due for the clients since the last call, in order."""
+        """Return the deliveries that became due since the last call, in order."""
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
@@ -269,7 +270,7 @@ class RequestChannel:
         connection = pending.connection
         broker = self._cluster.brokers[connection.broker_id]
         mute = broker.throttle if pending.api_key == _PRODUCE else 0.0
-        # ``serving`` stays set until that event: whatever arrives meanwhile queues behind.
+        # ``serving`` stays set until that event, so requests that arrive meanwhile are queued.
         self._schedule.push(now + mute, self._serve_next, connection)
 
     def _deliver(self, _now: float, delivery: Delivery) -> None:

@@ -1,8 +1,8 @@
 """A request inside the broker, from the socket to its answer.
 
 Invariants
-    A connection is served one request at a time, in order: the next one begins when the answer to
-    the last one was handed to the link, as Kafka mutes a channel while it works for it.
+    One request of a connection is served at a time, in order: the next one is served after the
+    answer to the last one was given to the link. Kafka mutes a channel meanwhile.
     A request that was read before its connection closed is still served.
 """
 
@@ -89,11 +89,10 @@ class Never:
 
 
 class Promised:
-    """Answer when something else in the cluster decides it: another member of the group, or time.
+    """Answer when another member of the group, or a timer, makes it possible.
 
     Args:
-        build: Makes the answer from the values that `keep` is given, which may be before the
-            request is parked.
+        build: Makes the answer from the values that `keep` is called with.
     """
 
     __slots__ = ("_build", "_give", "_response")
@@ -104,13 +103,13 @@ class Promised:
         self._response: Entity | None = None
 
     def keep(self, values: Mapping[str, Any]) -> None:
-        """Answer with these values; to be called once."""
+        """Answer with these values, now or as soon as `when_kept` is called; call this once."""
         self._response = self._build(values)
         if self._give is not None:
             self._give(self._response)
 
     def when_kept(self, give: Callable[[Entity], None]) -> None:
-        """Call ``give`` with the answer, at once if there is one already."""
+        """Call ``give`` with the answer, at once if `keep` was called before."""
         self._give = give
         if self._response is not None:
             give(self._response)
@@ -160,10 +159,10 @@ class Connection:
 
     Attributes:
         inbox: Requests that wait to be served.
-        serving: A request is being served.
-        closed: The client has closed the connection.
-        silent: Nothing more is sent on it.
-        doomed: The broker has ended it: nothing more is served.
+        serving: Whether a request is being served.
+        closed: Whether the client has closed the connection.
+        silent: Whether the broker sends nothing more on the connection.
+        doomed: Whether the broker has closed the connection, so that nothing more is served.
     """
 
     __slots__ = (
@@ -200,10 +199,10 @@ class Pending:
 
     Attributes:
         items: The batches of a Produce request.
-        intercepted: The interceptor has seen it.
-        forced: Error code that replaces the processing, from an interceptor.
-        afterwards: Error code that replaces the answer after the processing, from an interceptor.
-        rewrite: Changes the answer; from an interceptor.
+        intercepted: Whether the interceptor has seen the request.
+        forced: Error code that the interceptor wants to be answered instead of the processing.
+        afterwards: Error code that the interceptor wants to be answered after the processing.
+        rewrite: The interceptor's function that changes the answer.
     """
 
     __slots__ = (
@@ -245,18 +244,18 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An error code for some (topic, partition) of a request, or for all (``only`` None)."""
+    """An error code for the partitions in ``only``, or for all of a request if that is None."""
 
     code: ErrorCode
     only: frozenset[tuple[str, int]] | None = None
 
     def applies(self, topic: str | None, index: int) -> bool:
-        """Return whether it applies to this partition."""
+        """Return whether the error code applies to this partition."""
         return self.only is None or (topic, index) in self.only
 
 
 class Context:
-    """What a handler may know of a request besides its body.
+    """What a handler gets with the body of a request.
 
     Attributes:
         pending: The request.
@@ -278,15 +277,15 @@ class Context:
 
 
 class Delivery:
-    """Something for the client that is due: an answer, raw bytes, or the end of the connection.
+    """What a client is sent: an answer, raw bytes, or the end of the connection.
 
     Attributes:
-        connection: Connection that it is for.
-        due: When it is due, in seconds.
-        pending: The request that it answers; None for the end of the connection.
+        connection: The client's connection.
+        due: When the client gets it, in seconds.
+        pending: The request that is answered; None for the end of the connection.
         response: The answer; None if ``frame`` was given instead.
         frame: Bytes to write, length included, if the cluster has encoded them.
-        close: Close the connection.
+        close: Whether to close the connection.
     """
 
     __slots__ = ("close", "connection", "due", "frame", "pending", "response")

@@ -1,8 +1,9 @@
-"""Time in the embedded cluster: what is to happen when. No clock of its own; time is an argument.
+"""The events of the embedded cluster, by the time at which they are due.
 
-An event is carried out at its own due time, however late `Schedule.run_until` is called, so that a
-slow caller distorts no delay. Events that are due at the same time are carried out in the order in
-which they were scheduled.
+Nothing here reads a clock: the present time is an argument of `Schedule.run_until`. While an event
+is carried out, `Schedule.now` is its due time, however late `run_until` was called, so that a slow
+caller distorts no delay. Events with the same due time are carried out in the order in which they
+were scheduled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Schedule:
         return len(self._events)
 
     def set_wall_clock(self, now: float, wall_ms: int) -> None:
-        """Say that the wall clock shows ``wall_ms`` (epoch ms) at ``now`` (seconds)."""
+        """Set the wall clock: it shows ``wall_ms`` (ms since the epoch) at ``now`` (seconds)."""
         self._wall_offset_ms = wall_ms - now * 1000
 
     def wall_ms(self, at: float) -> int:

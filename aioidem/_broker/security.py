@@ -1,14 +1,16 @@
 """Security of the embedded brokers: TLS, and SASL with every mechanism but GSSAPI.
 
-Sans-IO, except for the TLS handshake of a stream. The mechanisms are written apart from the
-client's: SCRAM is scramp's server, the signature of AWS_MSK_IAM is computed here with HMAC and
-nothing else, and OAUTHBEARER accepts what Kafka's own test validator accepts, unsigned tokens with
-``sub`` and ``exp``.
+Nothing here does IO, except for the TLS handshake of a stream. The mechanisms share no code with
+the client's: SCRAM is the server of the package scramp, the signature of AWS_MSK_IAM is computed
+with HMAC alone, and OAUTHBEARER accepts unsigned tokens with ``sub`` and ``exp``, as the validator
+does that Kafka has for tests.
 
 Invariants
-    Before authentication a connection may use ApiVersions and the SASL requests, nothing else; the
-    same holds during a renewal, and after the end of a session (KIP-368).
-    A renewal keeps mechanism and principal, and comes a second after the last one at the earliest.
+    Before a client has authenticated, its connection may send only ApiVersions and the SASL
+    requests. The same holds while it authenticates again, and after the end of its session
+    (KIP-368).
+    A client that authenticates again must keep its mechanism and principal, and must wait at least
+    a second after the last authentication.
 
 This is for tests: passwords are kept in memory as plain text, and every authenticated client may do
 everything.
@@ -44,7 +46,7 @@ _HANDSHAKE_SECONDS: Final = 10.0
 
 
 class SaslRefusedError(Exception):
-    """The client failed to authenticate; the message is sent to it."""
+    """The client failed to authenticate; the message is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class BrokerSecurity:
     """How clients connect to the brokers of an embedded cluster, and how they authenticate.
 
     Args:
-        tls: TLS context with the brokers' certificate, which says whether clients need one; None:
-            plaintext.
+        tls: TLS context with the brokers' certificate; its ``verify_mode`` says whether clients
+            need a certificate. None: plaintext.
         mechanisms: SASL mechanisms that the brokers offer; empty: no SASL.
         users: Passwords by user name, or secret keys by access key for AWS_MSK_IAM.
         max_session: Seconds after which a client has to authenticate again
@@ -68,7 +70,10 @@ class BrokerSecurity:
     scram_iterations: int = 4096
 
     async def shield(self, stream: ByteStream) -> ByteStream | None:
-        """Return the stream in TLS, if TLS is on; None: the handshake failed, and it is closed."""
+        """Return the stream wrapped in TLS, or as it is without TLS.
+
+        None means that the handshake failed; the stream is closed then.
+        """
         if self.tls is None:
             return stream
         with anyio.move_on_after(_HANDSHAKE_SECONDS), suppress(ssl.SSLError, *_STREAM_ENDED):
@@ -89,7 +94,7 @@ _STREAM_ENDED: Final = (
 
 
 class SaslSession:
-    """The authentication of one connection: who the client is, and until when."""
+    """The authentication of one connection: the client's principal, and when its session ends."""
 
     __slots__ = ("_begun_at", "_exchange", "_mechanism", "_security", "expires_at", "principal")
 
@@ -102,7 +107,10 @@ class SaslSession:
         self.expires_at: float | None = None
 
     def admits(self, api_key: int, now: float) -> bool:
-        """Return whether a request of this API is served at ``now``; else the connection ends."""
+        """Return whether a request of this API may be served at ``now`` (seconds).
+
+        If not, the broker closes the connection.
+        """
         if api_key in {_HANDSHAKE, _AUTHENTICATE}:
             return True
         if self._exchange is not None:
@@ -112,7 +120,7 @@ class SaslSession:
         return self.expires_at is None or now < self.expires_at
 
     def begin(self, mechanism: str, now: float) -> bool:
-        """Serve SaslHandshake; return False where the client may not send it now.
+        """Serve SaslHandshake; return False if the client may not send it now.
 
         Raises:
             SaslRefusedError: The mechanism is not offered.
@@ -131,7 +139,9 @@ class SaslSession:
         return True
 
     def step(self, message: bytes, now: float, wall: float) -> tuple[bytes, float]:
-        """Serve SaslAuthenticate: return the answer, and once it is over the session's seconds.
+        """Serve SaslAuthenticate: return the reply, and the length of the session in seconds.
+
+        The length is 0 while the exchange goes on, and for a session without end.
 
         Raises:
             SaslRefusedError: The client failed to authenticate, or may not send this now.
@@ -152,7 +162,7 @@ class SaslSession:
 
 
 class _Server(ABC):
-    """The broker's side of one exchange; ``principal`` is set when it is over."""
+    """The broker's side of one SASL exchange; ``principal`` is set when the exchange is over."""
 
     def __init__(self) -> None:
         self.principal: str | None = None
@@ -236,7 +246,7 @@ class _OAuthServer(_Server):
 
 
 def _claims(message: bytes) -> dict[str, Any] | None:
-    """Return the claims of the unsigned token in an OAUTHBEARER message; None if it has none."""
+    """Return the claims of the unsigned token in an OAUTHBEARER message; None without a token."""
     parts = message.decode().split("\x01")
     if parts[0] != "n,," or not parts[1].startswith("auth=Bearer ") or parts[-2:] != ["", ""]:
         return None

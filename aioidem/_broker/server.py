@@ -1,11 +1,12 @@
 """The embedded cluster's connections: listeners, tasks, and the clock that drives `ClusterState`.
 
-Everything a client could notice is decided in `ClusterState`. Here are only the listeners, two
-tasks per connection, and one task that waits for the next due time.
+`ClusterState` decides everything that a client can notice. This module has only the listeners, two
+tasks per connection, and one task that waits for the next event that is due.
 
 Invariants
-    A batch counts as read as soon as its frame was read from the stream, before any simulated
-    delay. `ClusterServer.aclose` ends every connection and listener.
+    A batch counts as read as soon as its frame was read from the stream, before the simulated delay
+    of the link.
+    `ClusterServer.aclose` ends every connection and listener.
 
 Rejected
     A task per request or per delayed answer: the order would depend on the scheduler.
@@ -117,7 +118,7 @@ class ClusterServer:
     # -- time -------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Let the state catch up with the clock, and hand out what is due."""
+        """Carry out the events that are due by now, and queue the answers for their clients."""
         if self._tasks is None:
             return
         for delivery in self._state.advance(anyio.current_time(), self._wall_ms()):
@@ -152,7 +153,7 @@ class ClusterServer:
             await listening.end()
 
     async def listen(self, broker: Broker) -> None:
-        """Listen for a broker, at the port that it had before if there was one."""
+        """Open a broker's listener, at the port that the broker had before, if it had one."""
         if self._transport == "memory":
             broker.host, broker.port = f"embedded-{broker.id}", _MEMORY_PORT
             return
@@ -180,8 +181,8 @@ class ClusterServer:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._serve(broker, stream)
 
-        # Connections run in the server's task group: a broker that stops still delivers the
-        # answers that are in transit.
+        # Connections run in the server's task group and not in the listener's, so that a broker
+        # that stops still delivers the answers that are in transit.
         try:
             async with listening.listener:
                 task_status.started()
@@ -265,7 +266,7 @@ class _Channel:
         self._wake.set()
 
     async def write(self, state: ClusterState) -> None:
-        """Write until a delivery closes the connection or the client has, then close the stream."""
+        """Write deliveries until one side closes the connection, then close the stream."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()

@@ -1,22 +1,23 @@
-"""The broker's own count of how far producers run ahead of their oldest unresolved batch.
+"""The broker's own count of how far a producer is ahead of its oldest unresolved batch.
 
-A batch is *read* when its bytes came off the socket (before the simulated link delays it) and
-*resolved* when the bytes of a definite answer to it were written back (after the delay). The span
-of a producer id and epoch is the number of batches from the oldest one that is not resolved to the
-newest one read, both included, in sequence order: what a window must bound (KIP-1269).
+A batch is *read* when its bytes were read from the socket (before the simulated delay), and
+*resolved* when the bytes of a definite answer to it were written (after the delay). The span of a
+producer id and epoch is the number of batches, in sequence order, from the oldest unresolved one to
+the newest one read, both counted. A producer's window must bound this number (KIP-1269).
 
 Invariants
-    A lost answer, an answer that can mean both (two-faced), or a lost connection leaves the batch
-    open; after that only a success resolves it, no refusal does. Batches are told apart by their
-    sequence, unwrapped to an unbounded number, so a resend is the same batch.
+    A batch stays unresolved if its answer or connection was lost, or if its answer can be sent both
+    before and after the append. From then on only a success resolves the batch, and no refusal.
+    A batch is recognised by its sequence, unwrapped to an unbounded number, so a resend is the same
+    batch.
 
-Two counts are kept. `span` takes only a batch's own answer. `unproven_span` also takes a success of
-a later batch of the same epoch as a success of everything below, because a broker appends an epoch
-in sequence.
+There are two counts. In `span` only a batch's own answer resolves it. In `unproven_span` the
+success of a later batch of the same epoch resolves it too, because a broker appends the batches of
+an epoch in sequence.
 
 Rejected
-    Counting outstanding requests: b1 unanswered with b2..b5 acknowledged is 4 places ahead, with
-    none outstanding but b1.
+    Counting outstanding requests: if b1 is unanswered and b2 to b5 are acknowledged, only b1 is
+    outstanding, but the span is 5.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HALF = 2**30
 
 
 class Verdict(Enum):
-    """What an answer says of a batch: stored, not stored, or neither."""
+    """What an answer proves about a batch: stored, not stored, or neither."""
 
     STORED = "stored"
     REFUSED = "refused"
@@ -41,7 +42,7 @@ class Verdict(Enum):
 class _Window:
     """The span of one (producer id, epoch).
 
-    ``order`` begins at the oldest open batch, and keeps the closed ones above it.
+    ``order`` has the oldest unresolved batch and all batches above it.
     """
 
     __slots__ = ("doubted", "last", "maximum", "open", "order")
@@ -115,7 +116,7 @@ class PartitionSpans:
         self._proven[key].read(sequence)
 
     def answered(self, producer_id: int, epoch: int, sequence: int, verdict: Verdict) -> None:
-        """Note that its answer was written, or (`Verdict.UNSURE`) that there will be none."""
+        """Note that a batch's answer was written, or (`Verdict.UNSURE`) that there will be none."""
         key = (producer_id, epoch)
         strict = self._strict.get(key)
         if strict is not None:
@@ -131,9 +132,9 @@ class PartitionSpans:
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:
-        """Return `span`, where a batch's success also resolves the batches below it."""
+        """Return `span` as it is if a batch's success also resolves the batches below it."""
         return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
 
     def max_unproven_span(self) -> int:
-        """Return `max_span`, where a batch's success also resolves the batches below it."""
+        """Return `max_span` as it is if a batch's success also resolves the batches below it."""
         return max((w.maximum for w in self._proven.values()), default=0)

@@ -9,18 +9,19 @@ Times: ``now`` is in seconds on any monotonic scale, ``wall_ms`` is the brokers'
 milliseconds since the epoch.
 
 `ClusterState` is a `Cluster` (what the handlers of requests work on) with a `RequestChannel` (the
-way of a request and its answer) and `ProducerExpiry`. Here are also the changes that concern
-several of these parts at once, such as a broker that stops.
+way of a request and its answer) and `ProducerExpiry`. It also makes the changes that concern
+several of these parts, such as stopping a broker.
 
 Invariants
     Producer expiry is checked at its own times, before any event that is later.
 
-Memory, because this is for tests and demos: a log keeps what was produced until ``retention.bytes``
-(256 MiB per partition unless set), all in RAM and once for all replicas. Producer state is bounded
-by expiry only, and a connection's queue by what its client sends without waiting.
+Memory: the cluster is for tests and demos, so logs are in RAM, once for all replicas, and bounded
+by ``retention.bytes`` (256 MiB per partition unless set). Producer state is bounded only by its
+expiry, and the queue of a connection only by how many requests its client sends without waiting.
 
 Rejected
-    Tasks and sleeps per request: 100,000 seeded schedules on a virtual clock need no scheduler.
+    Tasks and sleeps per request: then 100,000 seeded schedules on a virtual clock would need a
+    scheduler, and would not be repeatable.
 """
 
 from __future__ import annotations
@@ -155,11 +156,11 @@ class ClusterState(Cluster):
         )
 
     def disconnect(self, connection: Connection) -> None:
-        """Note that the client closed a connection: what was read is served, answers are lost."""
+        """Note that the client closed a connection; requests that were read are still served."""
         self._channel.disconnect(connection)
 
     def advance(self, now: float, wall_ms: int) -> list[Delivery]:
-        """Carry out everything that is due at ``now``, and return what goes to clients, in order.
+        """Carry out the events that are due by ``now``, and return the deliveries, in order.
 
         Args:
             now: The time, in seconds.
@@ -170,7 +171,7 @@ class ClusterState(Cluster):
         return self._channel.take_deliveries()
 
     def next_due(self) -> float | None:
-        """Return when `advance` has work, in seconds; None: not before something is submitted."""
+        """Return when the next event is due, in seconds; None if no event is scheduled."""
         return self.schedule.next_due()
 
     def undelivered(self, delivery: Delivery) -> None:
@@ -249,7 +250,7 @@ class ClusterState(Cluster):
             self.rebalances.move(group)
 
     def move_coordinator(self, key: str, broker_id: int) -> None:
-        """Let a broker coordinate a transactional id or a group from now on."""
+        """Make a broker the coordinator of a transactional id or a group."""
         before = self.coordinator_of(key)
         self.coordinators[key] = broker_id
         group = self.groups.find(key)
@@ -259,8 +260,8 @@ class ClusterState(Cluster):
     def start_broker(self, broker_id: int, *, clean: bool) -> None:
         """Start a broker again; ``clean`` says how it was stopped.
 
-        After a crash the log is replayed, and the result goes through a snapshot, too, as on Kafka
-        (measured on 4.3.1 and 3.9.1).
+        After a crash the producer state is rebuilt from the log and then reduced to what a snapshot
+        holds, as on Kafka (measured on 4.3.1 and 3.9.1).
         """
         broker = self.brokers[broker_id]
         broker.online = True

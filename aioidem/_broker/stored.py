@@ -1,4 +1,4 @@
-"""What a consumer would read of a partition, as plain records that tests can compare."""
+"""The records that a consumer would read from a partition, as tuples that tests can compare."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def stored_records(
 ) -> Iterator[StoredRecord]:
     """Return the records below the high watermark, without transaction markers.
 
-    ``committed``: read as with ``isolation.level=read_committed``, that is, without records of
-    transactions that were aborted or are open, and without anything behind the first open one.
+    With ``committed`` they are read as with ``isolation.level=read_committed``: without the records
+    of aborted transactions, and up to the first record of an open transaction.
     """
     end = partition.last_stable_offset if committed else partition.high_watermark
     log, aborted = replica.log, replica.producers.transactions.aborted(0, end)

@@ -1,16 +1,17 @@
 """An embedded cluster in a thread, with an event loop of its own: `EmbeddedCluster.in_thread`.
 
-It is for clients that block: kafka-python, confluent-kafka and its admin client, or a Java process
-that the test waits for. A cluster in the loop that such a client blocks could not answer it.
+It is for clients that block their thread: kafka-python, confluent-kafka and its admin client, or a
+Java process that the test waits for. Such a client would block the event loop of a cluster in the
+same thread, and so wait for ever.
 
 Invariants
-    Only the cluster's own thread uses the cluster. Every call waits for its result, or raises what
-    was raised in that thread.
+    Only the cluster's own thread uses the cluster. Every call waits for its result, and raises the
+    exception that the method raised in that thread.
     The start, each call and the end wait for a bounded time.
     An error that ends the cluster early is raised by the next call, or at the end of the ``with``.
 
 Rejected
-    anyio's BlockingPortal: its calls wait without a bound when the loop is blocked, as by a hook.
+    anyio's BlockingPortal: its calls wait without a bound if a hook blocks the event loop.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def _awaited_in_thread(
 class ThreadedCluster:
     """An `EmbeddedCluster` in a thread that lives as long as the ``with`` block.
 
-    It has every method of `EmbeddedCluster` as a plain function, which any thread may call and
-    which returns when it has taken effect. A hook given to ``intercept`` is called in the cluster's
-    thread, and may call these methods, except ``stop_broker`` and ``start_broker``.
+    It has every method of `EmbeddedCluster` as a plain function. Any thread may call it, and it
+    returns when it has taken effect. A hook of ``intercept`` is called in the cluster's thread, and
+    may call all of these methods except ``stop_broker`` and ``start_broker``.
 
     Args:
         make: Makes the cluster, in the thread.

@@ -1,8 +1,8 @@
-"""A deadline that can be moved and cancelled, although events of the cluster's schedule cannot.
+"""A deadline that can be moved and cancelled, unlike an event of the cluster's schedule.
 
 Invariants
-    However often a timer is set, it has one event in the schedule, or two if it was set to an
-    earlier time: heartbeats do not accumulate events.
+    A timer that is set again to a later time, as by every heartbeat, adds no event to the schedule.
+    Set to an earlier time it adds one, and the old event then does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Timer:
         return f"<Timer due={self._due}>"
 
     def set(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call ``act`` after ``seconds`` (inf: never), instead of what was set before."""
+        """Call ``act`` after ``seconds`` (inf: never); cancel what was set before."""
         if seconds == math.inf:
             self.cancel()
             return
@@ -40,7 +40,7 @@ class Timer:
             self._arm(self._due)
 
     def cancel(self) -> None:
-        """Call nothing."""
+        """Cancel what was set."""
         self._due = self._act = None
 
     def _arm(self, due: float) -> None:

@@ -1,7 +1,7 @@
-"""What the cluster is made of: brokers, topics, configs, producer ids. Nothing here takes time.
+"""What the cluster is made of: brokers, topics, configs, producer ids.
 
 Invariants
-    Deterministic: ids come from the seed, placement from the order of brokers.
+    Every result is determined: ids follow from the seed, and placement from the order of brokers.
     Every refusal is a `RefusedError` with the code that a broker answers.
 
 Rejected
@@ -36,7 +36,7 @@ from aioidem._broker.partition import Partition, Topic
 __all__ = ["FIRST_RETAINING_VERSION", "Broker", "Topology"]
 
 FIRST_RETAINING_VERSION: Final = 14
-"""The first Produce version of KIP-1269; brokers that speak it implement the KIP."""
+"""The first Produce version of KIP-1269; a broker that serves this version implements the KIP."""
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _PID_BLOCK: Final = 1000
@@ -47,10 +47,11 @@ class Broker:
     """One broker: its address, its versions, and whether it runs.
 
     Attributes:
-        sequence_range: Range of KIP-758; None: the broker recognises a retry by its last batches.
+        sequence_range: Range of KIP-758; None: the broker recognises duplicates by the batches that
+            it remembers.
         throttle: Throttle time of Produce requests, in seconds.
-        clock_offset_ms: How far its wall clock is ahead, in ms.
-        pids: Producer ids of its block that are still free.
+        clock_offset_ms: How far the broker's wall clock is ahead of the cluster's, in ms.
+        pids: Producer ids that are still free of the block that the broker has got.
     """
 
     __slots__ = (
@@ -86,12 +87,12 @@ class Broker:
         return f"<Broker {self.id} {self.host}:{self.port} produce<=v{self.produce_version}>"
 
     def wall_ms(self, cluster_ms: int) -> int:
-        """Return what its wall clock shows while the cluster's shows ``cluster_ms`` (epoch ms)."""
+        """Return the broker's wall clock when the cluster's shows ``cluster_ms``, in epoch ms."""
         return cluster_ms + self.clock_offset_ms
 
     @property
     def retains(self) -> bool:
-        """Return whether it implements KIP-1269."""
+        """Return whether the broker implements KIP-1269."""
         return self.produce_version >= FIRST_RETAINING_VERSION
 
 
@@ -149,9 +150,10 @@ class Topology:
             partitions: How many partitions; -1: the cluster's default.
             replication: How many replicas; -1: the cluster's default.
             configs: Configs of the topic; a value of None is the default.
-            assignments: Brokers of each partition, the leader first, instead of the numbers.
-            validate_only: Check everything, and do not create the topic.
-            retains: Whether the broker that was asked knows the configs of KIP-1269.
+            assignments: Brokers of each partition, the leader first; used instead of ``partitions``
+                and ``replication``.
+            validate_only: Make all checks, and do not create the topic.
+            retains: Whether the broker that got the request knows the configs of KIP-1269.
 
         Raises:
             RefusedError: With the code that CreateTopics answers.
@@ -173,20 +175,20 @@ class Topology:
         return topic
 
     def forget_topic(self, topic: Topic) -> None:
-        """Remove a topic; what its partitions hold is left to the caller."""
+        """Remove a topic; the caller answers the requests that wait for its partitions."""
         del self.topics[topic.name]
         del self.topics_by_id[topic.id]
 
     def add_partitions(
         self, topic: Topic, count: int, assignments: Mapping[int, list[int]] | None = None
     ) -> None:
-        """Let a topic have ``count`` partitions, as CreatePartitions would (KIP-195).
+        """Raise the number of a topic's partitions to ``count``, as CreatePartitions (KIP-195).
 
-        The new ones are placed like those of a new topic with the replication of the first
-        partition, unless ``assignments`` places all partitions.
+        New partitions are placed like those of a new topic, and have as many replicas as the first
+        partition, unless ``assignments`` says where all partitions are.
 
         Raises:
-            RefusedError: INVALID_PARTITIONS if it has as many already.
+            RefusedError: INVALID_PARTITIONS if the topic has ``count`` partitions or more already.
         """
         there = len(topic.partitions)
         if count <= there:
@@ -212,12 +214,12 @@ class Topology:
         self._reload_configs()
 
     def broker_config(self, broker: Broker | None, name: str) -> str:
-        """Return the value of a config on a broker; None: on one without configs of its own."""
+        """Return the value of a config on a broker; None: a broker that has no own configs."""
         own = broker.configs.get(name) if broker is not None else None
         return own or self.configs.get(name) or BROKER_CONFIGS[name].default
 
     def allocate_producer_id(self, broker: Broker) -> int:
-        """Return the next id of the broker's block of 1000; brokers get their blocks in turn."""
+        """Return the next producer id of the broker's block of 1000, or of its next block."""
         if not broker.pids:
             first = self._next_pid_block * _PID_BLOCK
             broker.pids = range(first, first + _PID_BLOCK)
@@ -227,14 +229,14 @@ class Topology:
         return taken
 
     def new_uuid(self) -> UUID:
-        """Return the next UUID that follows from the seed."""
+        """Return the next random UUID; the seed determines it."""
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def coordinator_of(self, key: str) -> Broker | None:
         """Return the running broker that coordinates this group or transactional id.
 
-        It is the one that the key was moved to, or else one chosen by the key; if that broker is
-        down, the next one that runs.
+        It is the broker that the key was moved to, or else one that a hash of the key chooses. If
+        that broker is stopped, it is the next one that runs; None if no broker runs.
         """
         count = len(self.brokers)
         wanted = self.coordinators.get(key, crc32(key.encode()) % count)
@@ -242,7 +244,7 @@ class Topology:
         return next((broker for broker in in_turn if broker.online), None)
 
     def coordinator_error(self, key: str, broker: Broker) -> ErrorCode:
-        """Return why a broker does not coordinate this key; `ErrorCode.none`: it does."""
+        """Return the error code of a broker that does not coordinate this key, else none."""
         fault = self.coordinator_faults.get(key)
         if fault is not None:
             return fault
@@ -250,7 +252,7 @@ class Topology:
         return ErrorCode.none if here else ErrorCode.not_coordinator
 
     def group_error(self, group_id: str, broker: Broker) -> ErrorCode:
-        """Return the same for a group, which must have a name."""
+        """Return `coordinator_error` for a group; INVALID_GROUP_ID if the group has no name."""
         return self.coordinator_error(group_id, broker) if group_id else ErrorCode.invalid_group_id
 
     @property
@@ -334,7 +336,7 @@ def _produce_version(
     wanted: int | Mapping[int, int], broker_id: int, sequence_range: int | None
 ) -> int:
     version = _per_broker(wanted, broker_id, FIRST_RETAINING_VERSION)
-    # A broker of KIP-758 does not know KIP-1269.
+    # A broker with KIP-758 does not know KIP-1269.
     return version if sequence_range is None else min(version, FIRST_RETAINING_VERSION - 1)
 
 
@@ -343,7 +345,7 @@ def _per_broker(values: int | Mapping[int, int], broker_id: int, default: int) -
 
 
 def _check_range(sequence_range: int) -> None:
-    # Not through `validate`, which refuses it: the range is fixed when the brokers are made.
+    # `validate` would refuse this config, because it cannot be changed after the start.
     try:
         RANGE_CONFIGS[SEQUENCE_RANGE].check(str(sequence_range))
     except ValueError as reason:

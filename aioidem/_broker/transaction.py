@@ -1,15 +1,15 @@
-"""One transactional id: which producer has it, and the state of its transaction.
+"""One transactional id: the producer that owns it, and the state of its transaction.
 
-Modelled on Kafka 4.3.1, for both protocols. In v1 (KIP-98) the epoch changes only with
-InitProducerId; in v2 (KIP-890) every end of a transaction raises it, so that a late request of one
-transaction cannot take part in the next.
+It is modelled on Kafka 4.3.1, for both transaction protocols. In v1 (KIP-98) only InitProducerId
+raises the epoch. In v2 (KIP-890) every end of a transaction raises it too, so that a late request
+of one transaction cannot become part of the next.
 
 Invariants
     The state changes only through `Transaction.step`, by the table below.
-    ``producer_id, epoch`` is what a producer may use now; an epoch above 32766 is never given out,
-    because fencing needs one more.
-    ``last_epoch`` is the epoch before the last one given to the *same* producer, so that it may
-    repeat its request; -1 after another producer was given one.
+    ``producer_id`` and ``epoch`` are what a producer may use now. An epoch above 32766 is never
+    given to a producer, because fencing the producer takes one more.
+    ``last_epoch`` is the epoch that the *same* producer had before the present one, so that it may
+    repeat its request. It is -1 if the present epoch was given to another producer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAST_EPOCH: Final = 32766
 """The highest epoch that a producer is given."""
 
 Target: TypeAlias = "Partition | str"
-"""A participant of a transaction: a partition, or (str) the offsets of a consumer group."""
+"""A participant of a transaction: a partition, or a consumer group (str) for its offsets."""
 
 
 class Identity(NamedTuple):
@@ -61,7 +61,7 @@ _NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 
 
 class Transaction:
-    """What the coordinator keeps of one transactional id. Times are in ms since the epoch."""
+    """The state of one transactional id at its coordinator; times are in ms since the epoch."""
 
     __slots__ = (
         "epoch",
@@ -82,17 +82,17 @@ class Transaction:
         self.name = name
         self.producer_id = producer_id
         self.previous_producer_id = -1
-        # The next id, once this one is out of epochs and its transaction has been decided.
+        # The next producer id, if this one has no further epoch and the transaction is decided.
         self.next_producer_id = -1
         self.epoch = -1
         self.last_epoch = -1
         self.timeout_ms = timeout_ms
         self.state = TransactionState.EMPTY
         self.started_ms = -1
-        # Whether the id can no longer be used: see `TransactionCoordinator`.
+        # Whether the transactional id can no longer be used: see `TransactionCoordinator._need_v2`.
         self.wedged = False
         self.targets: set[Target] = set()
-        # For each target that has its marker: leader epoch and offset at which it was written.
+        # Leader epoch and offset of the marker, for each target whose marker was written.
         self.marked: dict[Target, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -103,24 +103,24 @@ class Transaction:
 
     @property
     def identity(self) -> Identity:
-        """Return what its producer may use now."""
+        """Return the producer id and epoch that the producer may use now."""
         return Identity(self.producer_id, self.epoch)
 
     @property
     def following(self) -> Identity:
-        """Return what its producer may use once the transaction has ended."""
+        """Return the producer id and epoch that the producer may use after the transaction."""
         if self.next_producer_id >= 0:
             return Identity(self.next_producer_id, 0)
         return self.identity
 
     @property
     def ending(self) -> bool:
-        """Return whether it is decided and markers are missing."""
+        """Return whether the transaction is decided and some of its markers are missing."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def ongoing(self) -> bool:
-        """Return whether it has participants and is not decided."""
+        """Return whether the transaction has participants and is not decided."""
         return self.state is TransactionState.ONGOING
 
     @property
@@ -145,7 +145,7 @@ class Transaction:
         return claimed.producer_id == self.previous_producer_id and claimed.epoch >= LAST_EPOCH
 
     def renew(self, claimed: Identity | None) -> bool:
-        """Take the next epoch, or keep it if ``claimed`` repeats a request; False: it is fenced."""
+        """Raise the epoch, unless ``claimed`` repeats a request; return False if it is fenced."""
         if claimed is None:
             self.last_epoch = -1
         elif claimed.epoch == self.epoch or self.epoch < 0:
@@ -157,7 +157,7 @@ class Transaction:
         return True
 
     def rotate(self, producer_id: int, claimed: Identity | None) -> None:
-        """Go on under a new producer id, at epoch 0."""
+        """Replace the producer id by a new one, at epoch 0."""
         self.previous_producer_id = self.producer_id
         self.last_epoch = -1 if claimed is None else self.epoch
         self.producer_id, self.epoch = producer_id, 0
@@ -175,14 +175,14 @@ class Transaction:
         self.started_ms = -1
 
     def prepare(self, *, commit: bool, raise_epoch: bool) -> None:
-        """Decide the transaction; its markers carry the epoch that it has from now on."""
+        """Decide the transaction; its markers have the epoch that is valid after this call."""
         if raise_epoch:
             self.last_epoch = self.epoch
             self.epoch += 1
         self.step(TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
 
     def complete(self) -> None:
-        """End the transaction: all its markers are written."""
+        """End the transaction, because all its markers are written."""
         committed = self.state is TransactionState.PREPARE_COMMIT
         self.step(
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT

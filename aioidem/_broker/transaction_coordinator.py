@@ -1,23 +1,23 @@
 """The transaction coordinator: who may use a transactional id, and how its transactions end.
 
-Kafka keeps this in ``__transaction_state``. Here it is kept for the whole cluster, and a
-coordinator that stops or moves loses nothing. `Topology.coordinator_of` says which broker
-answers for an id; the API handlers refuse requests to other brokers.
+Kafka keeps this state in ``__transaction_state``. Here it belongs to the whole cluster, so nothing
+is lost when a coordinator stops or moves. `Topology.coordinator_of` says which broker coordinates a
+transactional id; the API handlers refuse requests that are sent to other brokers.
 
-An EndTxn is answered once the outcome is decided, before the markers are written, as Kafka does.
-Until the last marker is committed the id answers CONCURRENT_TRANSACTIONS. Here that takes no time,
-unless a partition has no leader or commits nothing, or `hold_markers` or ``marker_delay`` (seconds)
-delay it.
+As in Kafka, EndTxn is answered when the outcome is decided, before the markers are written. Until
+the last marker is committed, requests for the transactional id are answered
+CONCURRENT_TRANSACTIONS. Markers are committed at once, unless a partition has no leader or commits
+nothing, or `hold_markers` or ``marker_delay`` (seconds) delays them.
 
 Invariants
-    A marker is written once per target and leader epoch, and again only if its leader was lost
-    before the marker was committed.
+    A marker is written once per target and leader epoch: again only if the leader was lost before
+    the marker was committed.
     Transactions time out at multiples of
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. The check is not cancelled when
-    a transaction ends: it then finds nothing to do, and no further check is scheduled.
+    a transaction ends: it then finds nothing to do, and schedules no further check.
 
 Rejected
-    An internal topic for the state: only a client that reads it could tell.
+    An internal topic for the state: only a client that reads that topic would notice a difference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TransactionCoordinator:
     """The transaction coordinator of the whole cluster.
 
     Args:
-        topology: Brokers, producer ids, configs, and who coordinates an id.
+        topology: Brokers, producer ids and configs, and which broker coordinates an id.
         schedule: Time.
         groups: The groups whose offsets take part in transactions.
         appended: Called with each partition that a marker was appended to.
@@ -122,7 +122,9 @@ class TransactionCoordinator:
     def init(
         self, broker: Broker, name: str, timeout_ms: int, claimed: Identity | None
     ) -> Identity:
-        """Serve InitProducerId: fence the id's producer, abort its transaction, return an epoch.
+        """Serve InitProducerId: fence the id's producer, and return the identity of the next one.
+
+        An open transaction of the fenced producer is aborted.
 
         Raises:
             RefusedError: PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while a transaction of the id
@@ -150,9 +152,10 @@ class TransactionCoordinator:
     def add(
         self, name: str, identity: Identity, targets: set[Target], *, implicit: bool = False
     ) -> None:
-        """Add participants: by AddPartitionsToTxn, AddOffsetsToTxn, or (v2) a first write.
+        """Add participants to the transaction of a transactional id.
 
-        ``implicit``: by a first write.
+        A client does it by AddPartitionsToTxn or AddOffsetsToTxn, or with transactions v2 by the
+        first write (``implicit``).
 
         Raises:
             RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_REQUEST or
@@ -174,7 +177,7 @@ class TransactionCoordinator:
         """Check that a target takes part in the transaction (KIP-890, first part).
 
         Raises:
-            RefusedError: As `add`, and TRANSACTION_ABORTABLE if the target does not take part.
+            RefusedError: As by `add`; TRANSACTION_ABORTABLE if the target does not take part.
         """
         transaction = self._of(name, identity)
         if transaction.ending:
@@ -185,9 +188,9 @@ class TransactionCoordinator:
     def end(
         self, broker: Broker, name: str, identity: Identity, *, commit: bool, raises: bool
     ) -> Identity:
-        """Serve EndTxn: decide, write the markers, and return what the producer may use next.
+        """Serve EndTxn: decide the transaction, and return the producer's next identity.
 
-        ``raises``: whether the end raises the epoch, as in v2.
+        ``raises`` says whether the end raises the epoch, as with transactions v2.
 
         Raises:
             RefusedError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS or
@@ -214,7 +217,7 @@ class TransactionCoordinator:
     # -- time and faults ---------------------------------------------------------------------------
 
     def hold_markers(self) -> None:
-        """Write no markers: transactions stay decided and do not end."""
+        """Stop writing markers, so that decided transactions do not end."""
         self._held = True
 
     def release_markers(self) -> None:
@@ -224,11 +227,11 @@ class TransactionCoordinator:
 
     @property
     def waits_for_partitions(self) -> bool:
-        """Return whether a marker is missing in a partition."""
+        """Return whether a decided transaction still lacks a marker."""
         return bool(self._ending)
 
     def write_markers(self) -> None:
-        """Write the markers that can be written, and end transactions that have all of theirs."""
+        """Write the markers that can be written, and end the transactions that have all markers."""
         if self._held:
             return
         for transaction in list(self._ending.values()):
@@ -247,10 +250,10 @@ class TransactionCoordinator:
         return transaction
 
     def _need_v2(self, transaction: Transaction) -> None:
-        """Check that the cluster speaks transactions v2, as the client does.
+        """Check that the cluster is at transactions v2, because the client's request is.
 
-        If not, the transactional id becomes unusable. Kafka 4.3.1 does the same, and the author of
-        such a client shall notice it here.
+        If the cluster is not, the transactional id becomes unusable. Kafka 4.3.1 behaves so, and a
+        test of such a client must fail in the same way.
 
         Raises:
             RefusedError: UNSUPPORTED_VERSION.
@@ -268,7 +271,7 @@ class TransactionCoordinator:
         return transaction
 
     def _fence(self, broker: Broker, transaction: Transaction) -> None:
-        """Abort an ongoing transaction, under an epoch that its producer does not have."""
+        """Abort an ongoing transaction, and raise the epoch so that its producer is fenced."""
         raises = self.version >= _FIRST_RAISING
         if not raises:
             transaction.epoch += 1
@@ -341,7 +344,7 @@ class TransactionCoordinator:
 
     def _check(self, due: float) -> Callable[[float], None]:
         def check(_now: float) -> None:
-            # If an earlier check has replaced this one, it has also scheduled the next.
+            # If an earlier check was scheduled instead of this one, it has scheduled the next.
             if self._next_check == due:
                 self._next_check = None
                 self._abort_timed_out()
@@ -364,14 +367,14 @@ class TransactionCoordinator:
 def next_look(now: float, left: float, interval: float) -> float:
     """Return the first multiple of ``interval`` after ``left`` more seconds.
 
-    A multiple that is reached counts as past, however the quotient is rounded: on a virtual clock
-    the check would otherwise be repeated at the same time for ever.
+    A multiple that equals the present time, up to rounding, is not returned: on a virtual clock the
+    check would otherwise be repeated at the same time for ever.
     """
     return (int((now + left) / interval + _ROUNDING) + 1) * interval
 
 
 def _asks_again(transaction: Transaction, identity: Identity) -> bool:
-    """Return whether a producer of v2 repeats EndTxn because it got no answer."""
+    """Return whether a producer with transactions v2 repeats EndTxn, having got no answer."""
     if identity.producer_id == transaction.producer_id:
         return transaction.epoch == identity.epoch + 1
     return (
@@ -383,14 +386,17 @@ def _may_end(transaction: Transaction, identity: Identity, *, raises: bool, agai
     """Return whether a producer with this epoch may end the transaction."""
     if not raises or not (again or transaction.ending):
         return identity == transaction.identity
-    # In v2 the decision raises the epoch: after it, only a repeated request has the old one.
+    # With transactions v2 the decision raises the epoch; only a repeated request has the old one.
     return again and (transaction.ending or transaction.state in _ENDED)
 
 
 def _may_abort_nothing(
     transaction: Transaction, *, commit: bool, raises: bool, again: bool
 ) -> bool:
-    """Return whether an abort without participants is carried out, or was already (False)."""
+    """Return whether to carry out an abort of a transaction without participants.
+
+    False means that it was carried out before, and that this request repeats it.
+    """
     ended_alike = _ENDED.get(transaction.state) is commit
     if ended_alike and (again or not raises):
         return False

@@ -1,8 +1,8 @@
-"""Transactions as one replica's log shows them: open and aborted ones, and the stable offset.
+"""The transactions in one replica's log: open and aborted ones, and the last stable offset.
 
 Invariants
-    Everything here follows from the log: replaying it gives the same index.
-    ``_open`` is in order of first offsets, because a log grows at one end.
+    The index follows from the log: replaying the log gives the same index.
+    ``_open`` is in the order of first offsets, because a log grows only at its end.
     The last stable offset never passes the first record of a transaction whose marker is not
     committed: a change of leader may still lose the marker.
 """
@@ -32,7 +32,7 @@ class TransactionIndex:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
-        # First offset and marker's offset of transactions whose marker may not be committed yet.
+        # First offset and marker's offset of each transaction whose marker may be uncommitted.
         self._ended: list[tuple[int, int]] = []
         self._aborted: list[AbortedTransaction] = []
 
@@ -46,7 +46,7 @@ class TransactionIndex:
         self._aborted.clear()
 
     def first_offset(self, producer_id: int) -> int | None:
-        """Return where a producer's open transaction begins; None if it has none here."""
+        """Return the first offset of a producer's open transaction; None if it has none here."""
         return self._open.get(producer_id)
 
     def appended(self, batch: StoredBatch) -> None:
@@ -58,7 +58,7 @@ class TransactionIndex:
             self._open.setdefault(header.producer_id, batch.base_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the first offset that a reader of committed transactions may not have yet."""
+        """Return the first offset that a reader of committed transactions may not read yet."""
         self._ended = [each for each in self._ended if each[1] >= high_watermark]
         undecided = [first for first, _ in self._ended]
         return min([*undecided, *list(self._open.values())[:1], high_watermark])
@@ -70,7 +70,7 @@ class TransactionIndex:
     def _end(self, marker: StoredBatch) -> None:
         producer_id = marker.header.producer_id
         first = self._open.pop(producer_id, None)
-        # A marker of a transaction that wrote nothing here changes nothing.
+        # The transaction of this marker wrote nothing here, so the index stays as it is.
         if first is None:
             return
         self._ended.append((first, marker.base_offset))

@@ -1,9 +1,9 @@
-"""What the first write of a transaction asks of the coordinator (KIP-890).
+"""The check of a transaction's first write in a partition or group (KIP-890).
 
 If a producer has no open transaction in a partition (or group), the partition's leader (or the
-group's coordinator) asks the transaction coordinator before it appends. By the version of the
-request it adds the partition to the transaction, or only checks that the client has done so. A
-client that is too old for an error code is sent another one.
+group's coordinator) asks the transaction coordinator before it appends. Depending on the version of
+the request, the partition is added to the transaction, or the client must have added it before. A
+client that is too old to know an error code is sent another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COORDINATOR_AWAY: Final = frozenset(
 
 
 class Support(Enum):
-    """How much a client knows of KIP-890: nothing, TRANSACTION_ABORTABLE, or all of it."""
+    """How much of KIP-890 a client knows: nothing, TRANSACTION_ABORTABLE, or everything."""
 
     NONE = 0
     ABORTABLE = 1
@@ -40,7 +40,7 @@ class Support(Enum):
     def of(cls, version: int, first_abortable: int) -> Support:
         """Return the support of a client by the version of its request.
 
-        The version after the first one with TRANSACTION_ABORTABLE lets the broker add participants.
+        From the version after ``first_abortable`` on the broker adds participants by itself.
         """
         if version > first_abortable:
             return cls.IMPLICIT
@@ -50,7 +50,7 @@ class Support(Enum):
 def admit(
     cluster: Cluster, name: str, identity: Identity, target: Target, support: Support
 ) -> None:
-    """Let a target take part in a transaction, or check that it does.
+    """Add a target to a transaction, or check that it takes part, as `Support` requires.
 
     Raises:
         RefusedError: With a code that the client knows.
@@ -83,6 +83,7 @@ def _told(code: ErrorCode, support: Support) -> ErrorCode:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and support is Support.NONE:
         return ErrorCode.invalid_txn_state
-    # Clients retry this code, without a refresh of metadata; old ones would not retry the others.
+    # Clients retry NOT_ENOUGH_REPLICAS without refreshing their metadata. Old clients would not
+    # retry the codes that it stands for.
     busy = code is ErrorCode.concurrent_transactions and support is not Support.IMPLICIT
     return ErrorCode.not_enough_replicas if busy or code in _COORDINATOR_AWAY else code

@@ -1,9 +1,9 @@
-"""What became of the batches of a Produce request, for the broker's count of spans (`spans`).
+"""What an answer to Produce proves about each batch, for the broker's count of spans (`spans`).
 
-A refusal is definite only if its code precedes the append and the answer has no base offset:
-NOT_LEADER_OR_FOLLOWER, for example, is sent before an append and, from purgatory, after one. This
-table is written from the broker's side, apart from the client's table, so that a mistake in one of
-them shows.
+A refusal proves that a batch is not stored only if its code is sent before the append and the
+answer has no base offset. NOT_LEADER_OR_FOLLOWER, for example, is sent before an append, and also
+after one to a request that waited in purgatory. The table below is written from the broker's side
+and shares nothing with the client's, so that tests notice a mistake in one of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def note_read(items: Iterable[ProduceItem]) -> None:
 
 
 def note_response(items: Sequence[ProduceItem], response: Entity) -> None:
-    """Note what a response, which was written to the client, says of each batch."""
+    """Note what a response that was sent to the client proves about each batch."""
     for item, verdict in _verdicts(items, response):
         _note(item, verdict)
 

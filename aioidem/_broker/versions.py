@@ -1,8 +1,8 @@
 """Which APIs the brokers serve, and in which versions.
 
 The versions are those of Kafka 4.3.1 for which kio has a schema; the highest Produce version is set
-per broker. Produce is announced from version 0 on, as real brokers do because librdkafka looks for
-it (KAFKA-18659), though only versions 3 and up are served.
+per broker. ApiVersions lists Produce from version 0 on, although only versions 3 and up are served:
+Kafka does so because librdkafka requires it (KAFKA-18659).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The cluster on a virtual clock, with clients that speak real bytes: no sockets, no waiting.
+"""The cluster on a virtual clock, with clients that send and receive bytes, without sockets.
 
 `VirtualCluster` owns a `ClusterState` and the time; `VirtualClient` is one connection. Every
-request is encoded by the schemas and decoded as the server does it, and every answer the other way
-round, so a test runs the code that a socket would run. A timeout of a minute costs microseconds,
-and the same calls give the same answers.
+request is encoded by kio's schemas and decoded as `ClusterServer` does it, and every answer the
+other way round, so a test runs the same code as with a socket. Waiting for a timeout of a minute
+takes microseconds, and the same calls give the same answers.
 
 Rejected
-    Driving `ClusterState` with entities alone: an answer that cannot be encoded in the requested
-    version would go unnoticed.
+    Passing entities to `ClusterState` without encoding them: a test would not notice an answer that
+    cannot be encoded in the requested version.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class VirtualCluster:
         return VirtualClient(self, broker_id)
 
     def run_until(self, now: float) -> list[Delivery]:
-        """Let time pass until ``now`` (seconds), and return what was delivered meanwhile."""
+        """Advance the clock to ``now`` (seconds), and return what was delivered meanwhile."""
         self.now = max(self.now, now)
         delivered = self.state.advance(self.now, self.wall_ms)
         self.deliveries += delivered
@@ -121,7 +121,7 @@ class VirtualCluster:
         return delivered
 
     def settle(self) -> list[Delivery]:
-        """Carry out what is due now, without letting time pass."""
+        """Carry out the events that are due now, without advancing the clock."""
         return self.run_until(self.now)
 
     def answer(self, connection_id: int, correlation_id: int) -> Entity | None:
@@ -170,7 +170,7 @@ class VirtualClient:
         return self._cluster.answer(self.connection.id, correlation_id)
 
     def wait(self, correlation_id: int) -> Entity:
-        """Let time pass until a request is answered, and return the answer.
+        """Advance the clock until a request is answered, and return the answer.
 
         Raises:
             KafkaTimeoutError: Nothing is scheduled any more, so there will be no answer.
