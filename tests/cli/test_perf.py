@@ -189,6 +189,7 @@ async def test_a_run_reports_the_producer_s_window_span_and_round_trip() -> None
 
 @pytest.mark.anyio
 async def test_the_broker_s_own_count_of_the_span_is_preferred() -> None:
+    """A run reports the broker's count of the span if there is one."""
     target = Target("h:1", ("t",), rtt_ms=150.0, max_span=lambda topic: {"t": 20}[topic])
     result = await one_run(Obedient(), target=target)
     assert (result.max_span, result.rtt_ms) == (20, 150.0)
@@ -213,6 +214,7 @@ async def test_a_failing_step_is_a_row_that_failed_and_closes_within_bounds(step
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", ["begin_transaction", "commit_transaction"])
 async def test_a_failing_transaction_is_a_row_that_failed(step: str) -> None:
+    """If a transaction fails, the row of its run says so."""
     result = await one_run(Obedient(fail=step), transactional_id="x")
     assert not result.complete
     assert result.failure == f"KafkaConnectionError: {step} failed"
@@ -234,6 +236,7 @@ async def test_a_signal_ends_a_step_that_hangs_and_keeps_the_row(step: str) -> N
 
 @pytest.mark.anyio
 async def test_a_second_signal_ends_a_close_that_hangs() -> None:
+    """A second signal ends a run whose `close` hangs."""
     producer, interrupt = Obedient(hang="close"), Interrupt()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_deliver_when_waiting, interrupt, 2)
@@ -404,6 +407,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
     tmp_path: Path, number: int, status: int
 ) -> None:
+    """After a signal, the command ends early, with the rows measured until then."""
     path = tmp_path / "out.json"
     words = "perf --duration 60 --in-flight 1,5 --rtt 100 --producer-props late.sealing=false"
     with start(*words.split(), "--json", str(path)) as process:

@@ -52,6 +52,7 @@ def endless(_data: bytes) -> None:
 
 
 def test_too_much_time_is_a_failure() -> None:
+    """An input that takes more processor time than its budget is a failure."""
     judged = judge(slow, SMALL)
     wrong = judged(b"")
     assert wrong == "took more than 0.005 s and 0 us a byte of processor time"
@@ -60,6 +61,7 @@ def test_too_much_time_is_a_failure() -> None:
 
 
 def test_a_longer_input_may_take_more_time() -> None:
+    """The budget of processor time grows with the input's length."""
     judged = judge(slow, Budget(seconds=0.002, seconds_per_byte=0.01))
     assert judged(b"") is not None
     assert judged(b"x" * 100) is None
@@ -67,6 +69,7 @@ def test_a_longer_input_may_take_more_time() -> None:
 
 
 def test_an_input_that_never_ends_is_stopped_and_is_a_failure() -> None:
+    """An input that never ends is stopped after 20 times its budget, and is a failure."""
     assert judge(endless, SMALL)(b"") == "did not end in 20 times its processor time"
 
 
@@ -95,6 +98,7 @@ def test_too_much_memory_is_a_failure_though_it_was_not_to_be_traced() -> None:
 
 
 def test_too_much_memory_is_a_failure_where_it_is_traced() -> None:
+    """A traced input that takes more memory than its budget is a failure."""
     wrong = "took more than 1024 KiB and 0 bytes a byte of memory"
     strict = Budget(seconds=1, memory=MIB, memory_per_byte=0)
     assert judge(greedy, strict)(b"", trace=True) == wrong
@@ -124,6 +128,8 @@ def test_memory_is_traced_to_the_byte() -> None:
 
 
 def test_the_costliest_input_is_one_that_was_accepted() -> None:
+    """The costliest input that is kept is one that was accepted."""
+
     def run(data: bytes) -> None:
         if data == b"refused":
             burn(0.004)
@@ -140,6 +146,8 @@ def test_the_costliest_input_is_one_that_was_accepted() -> None:
 def test_a_run_tells_what_exceeded_its_budget_and_what_cost_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The status of a run names the inputs over their budget, and the costliest input."""
+
     def run(data: bytes) -> None:
         burn(0.02 if b"b" in data else 0.0005)
 

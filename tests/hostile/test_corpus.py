@@ -27,6 +27,7 @@ MUTATIONS = {"connection": 20, "producer": 4, "token": 60, "files": 60}
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_is_taken(name: str) -> None:
+    """Each kept input of a target is judged as correct."""
     judge = Judge(TARGETS[name])
     pool = seeds(TARGETS[name])
     # Each seed of a conversation is one operation at one place; the corpus has the important ones.
@@ -39,6 +40,7 @@ def test_the_corpus_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutations_of_the_corpus_are_taken(name: str) -> None:
+    """A few hundred random mutations of a target's inputs are judged as correct."""
     seed = secrets.randbelow(2**32)
     chance = random.Random(seed)
     judge = Judge(TARGETS[name])
@@ -51,6 +53,7 @@ def test_mutations_of_the_corpus_are_taken(name: str) -> None:
 
 
 def test_every_corpus_has_a_target() -> None:
+    """Each file of the corpus belongs to a target, and the targets' shares add up to 1."""
     assert {path.stem for path in CORPUS.glob("*.txt")} <= set(TARGETS)
     assert sum(target.share for target in TARGETS.values()) == pytest.approx(1.0)
 
@@ -70,6 +73,7 @@ def _raises(kind: type[Exception]) -> Target:
 def test_an_error_that_gets_out_is_a_failure_and_its_input_is_made_smaller(
     kind: type[Exception],
 ) -> None:
+    """An undocumented exception is a failure, and its input can be shortened."""
     judge = Judge(_raises(kind))
     assert judge(b"fine") is None
     wrong = judge(b"a" * 50 + b"x" + b"b" * 50)
@@ -81,6 +85,7 @@ def test_an_error_that_gets_out_is_a_failure_and_its_input_is_made_smaller(
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 10_000])
 def test_text_that_is_not_fit_for_a_log_is_a_failure(text: str) -> None:
+    """An error whose text is not safe for a log is a failure."""
     from .parsers import declared
 
     def run(_data: bytes) -> None:
@@ -93,6 +98,7 @@ def test_text_that_is_not_fit_for_a_log_is_a_failure(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_command_runs_prints_its_figures_and_replays(tmp_path: Path) -> None:
+    """`python -m tests.hostile.fuzz` prints its figures, and `--replay` runs one input."""
     command = [sys.executable, "-m", "tests.hostile.fuzz"]
     ran = subprocess.run(
         [*command, "--inputs", "300", "--seed", "1", "--target", "frames"],

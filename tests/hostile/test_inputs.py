@@ -194,6 +194,7 @@ def test_an_answer_longer_than_its_request_can_need_is_not_waited_for() -> None:
     ],
 )
 def test_an_address_that_cannot_be_one_is_left_out(node_id: int, host: str, port: int) -> None:
+    """A broker with an impossible address in Metadata is ignored, and the others are kept."""
     schema: Any = response_type(ApiKey.METADATA, 12)
     module = __import__(schema.__module__, fromlist=["MetadataResponseBroker"])
     brokers = tuple(
@@ -221,6 +222,7 @@ class OtherCluster(Rig):
 
 
 def test_another_cluster_id_is_reported_once() -> None:
+    """A changed cluster ID is reported once, in printable text."""
     rig = OtherCluster()
     rig.start()
     rig.send()
@@ -270,6 +272,7 @@ def test_a_new_leaders_address_is_taken_of_leaders_only() -> None:
 
 
 def test_what_a_scram_server_says_is_escaped_and_cut() -> None:
+    """The error text of a SCRAM server is escaped and shortened."""
     client = Scram("SCRAM-SHA-256", "user", Secret("pencil"), "abc")
     client.first()
     client.next(b"r=abcdef,s=" + b"A" * 16 + b",i=4096")

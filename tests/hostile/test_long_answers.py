@@ -90,6 +90,8 @@ def run(main: Callable[[Producer, Kept], Awaitable[None]]) -> None:
 
 
 def test_long_answers_are_read_in_a_thread_and_short_ones_are_not(reading: Reading) -> None:
+    """Long answers are decoded in a thread, and short ones in the event loop."""
+
     async def main(producer: Producer, _kept: Kept) -> None:
         await producer.send("few", b"1", partition=0)
         assert await producer.partitions_for("many") == set(range(MANY))
@@ -120,6 +122,8 @@ def test_other_connections_go_on_while_one_is_read(reading: Reading) -> None:
 
 
 def test_closing_does_not_wait_for_what_is_being_read(reading: Reading) -> None:
+    """`close` does not wait for an answer that is being decoded."""
+
     async def main(producer: Producer, _kept: Kept) -> None:
         await producer.send("few", b"1", partition=0)
         reading.go_on.clear()
@@ -137,6 +141,8 @@ def test_closing_does_not_wait_for_what_is_being_read(reading: Reading) -> None:
 
 
 def test_a_connection_that_is_lost_meanwhile_loses_nothing(reading: Reading) -> None:
+    """An answer is used even if its connection breaks while it is decoded."""
+
     async def main(producer: Producer, kept: Kept) -> None:
         await producer.send("few", b"1", partition=0)
         reading.go_on.clear()

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_diagrams_are_drawn_from_the_tables() -> None:
+    """DESIGN.md's state diagrams are what docs/draw_states.py draws from the engine's tables."""
     drawn = subprocess.run(
         [sys.executable, "docs/draw_states.py", "--check"],
         cwd=ROOT,
@@ -21,6 +22,7 @@ def test_the_diagrams_are_drawn_from_the_tables() -> None:
 
 
 def test_the_file_map_names_what_exists() -> None:
+    """Each path in DESIGN.md's file map exists."""
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
     table = text[text.index("## File map") : text.index("## When can a batch fail")]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

@@ -17,6 +17,7 @@ DEMO = "perf --rtt 1 --retain 20 --in-flight 1,5 --num-records 20 --record-size 
 
 
 def test_the_command_line_runs_on_hostile_ground(tmp_path: Path) -> None:
+    """`aioidem perf` runs although other programs have set wrong environment variables."""
     done = subprocess.run(
         [*AIOIDEM, *DEMO.split()],
         env=hostile(tmp_path),
@@ -32,6 +33,7 @@ def test_the_command_line_runs_on_hostile_ground(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) -> None:
+    """Tests that read the environment pass with other programs' wrong variables in it."""
     files = [
         "tests/load/test_render.py",
         "tests/jars/test_jars.py",
@@ -57,6 +59,7 @@ def test_tests_that_read_the_environment_pass_on_hostile_ground(tmp_path: Path) 
     "name", ["PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE", "PYTHONPATH", "PIP_TARGET"]
 )
 def test_make_takes_away_what_is_meant_for_other_pythons(name: str, tmp_path: Path) -> None:
+    """The Makefile removes variables that would change how its Python runs or installs."""
     folder = tmp_path / "a b"
     folder.mkdir()
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -76,4 +79,5 @@ def test_make_takes_away_what_is_meant_for_other_pythons(name: str, tmp_path: Pa
 
 
 def test_what_is_foreign_is_not_seen_by_tests() -> None:
+    """conftest.py has removed other programs' variables from the environment of the tests."""
     assert not [name for name in os.environ if foreign(name)]

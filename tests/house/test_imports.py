@@ -24,6 +24,7 @@ def test_import_contracts_hold() -> None:
 
 
 def test_importing_the_package_loads_no_optional_dependency() -> None:
+    """Importing aioidem loads no optional dependency."""
     optional = [
         *("cramjam", "hdrh", "pyspark", "rich", "trio", "typer", "uvloop"),
         *("aiokafka", "confluent_kafka", "kafka"),

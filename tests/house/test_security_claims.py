@@ -12,6 +12,7 @@ NAMED = re.compile(r"`([a-z_/]+\.py)::(test_\w+)`")
 
 
 def test_each_claim_names_code_and_a_test_that_exist() -> None:
+    """Each claim of SECURITY.md names a source file and a test that exist."""
     text = (ROOT / "SECURITY.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ") and "::" in line]
     assert len(rows) > 15

@@ -170,6 +170,7 @@ def _name(value: object) -> str:
 def test_every_file_keeps(
     rule: Callable[[str], Iterable[str]], files: list[Path], _planted: str
 ) -> None:
+    """No file violates the rule."""
     wrong = [
         f"{path.relative_to(ROOT)}: {complaint}"
         for path in files
@@ -182,10 +183,12 @@ def test_every_file_keeps(
 def test_a_planted_violation_is_found_by(
     rule: Callable[[str], Iterable[str]], _files: list[Path], planted: str
 ) -> None:
+    """The rule finds a violation that was written for it."""
     assert list(rule(planted))
 
 
 def test_no_committed_file_has_a_path_or_a_host_of_one_machine() -> None:
+    """No committed file contains a path or a host that exists on one machine only."""
     wrong: list[str] = []
     for path in _committed():
         try:
@@ -200,15 +203,18 @@ def test_no_committed_file_has_a_path_or_a_host_of_one_machine() -> None:
     "planted", [f"see {'/'}home/me", f"https://{_HOSTS[1]}/", f"at {'/'}work/x"]
 )
 def test_a_planted_path_or_host_is_found(planted: str) -> None:
+    """The rule finds a path and a host that exist on one machine only."""
     assert list(machine_traces(planted))
 
 
 @pytest.mark.parametrize("harmless", ["a /homely thing", "https://kafka.apache.org/", "net/work/x"])
 def test_what_only_looks_like_a_path_is_not_taken_for_one(harmless: str) -> None:
+    """The rule permits texts that only resemble such a path."""
     assert not list(machine_traces(harmless))
 
 
 def test_every_name_in_every_all_exists() -> None:
+    """Each name in a module's `__all__` exists and is listed once."""
     for module in pkgutil.walk_packages(aioidem.__path__, "aioidem."):
         if module.name.endswith("__main__"):  # runs the command line when imported
             continue

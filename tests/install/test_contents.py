@@ -33,6 +33,7 @@ def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sdist_is_the_whole_project(tree: Path, unpacked: Path) -> None:
+    """The sdist contains every file of the project."""
     shipped = {name for name in files(unpacked) if not name.startswith("aioidem.egg-info/")}
     assert shipped - _MADE_BY_SETUPTOOLS == files(tree) - _NOT_SHIPPED
 
@@ -53,6 +54,7 @@ def test_the_projects_tests_run_from_the_sdist(unpacked: Path, tmp_path: Path) -
 def test_the_wheel_is_the_same_from_the_tree_and_from_the_sdist(
     built: Built, tmp_path: Path
 ) -> None:
+    """The wheel built from the sdist has the same files as the wheel built from the tree."""
     done = uv(
         "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(built.sdist), cwd=tmp_path
     )
@@ -65,6 +67,7 @@ def test_the_wheel_is_the_same_from_the_tree_and_from_the_sdist(
 
 
 def test_the_wheel_has_the_package_and_nothing_else(tree: Path, built: Built) -> None:
+    """The wheel contains the files of the package, and no others."""
     with zipfile.ZipFile(built.wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == {f"aioidem/{name}" for name in files(tree / "aioidem")}

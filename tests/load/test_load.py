@@ -206,6 +206,7 @@ async def test_a_duration_ends_also_while_there_is_no_room() -> None:
 
 
 async def test_transactions_are_committed_when_they_are_old_enough_and_at_the_end() -> None:
+    """A transaction is committed after the given duration, and at the end of the run."""
     producer = FakeProducer(FakeClock())
     result, failure = await loaded(producer, workload(num_records=5000, transaction_duration=1.0))
     assert failure is None
@@ -239,6 +240,7 @@ async def test_a_commit_that_fails_ends_the_run() -> None:
 
 
 async def test_the_values_are_sent_in_turn() -> None:
+    """The values of the payload are sent one after the other, again and again."""
     producer = FakeProducer(FakeClock())
     await loaded(producer, workload(num_records=5, values=(b"a", b"b")))
     assert producer.sent == [b"a", b"b", b"a", b"b", b"a"]
@@ -306,6 +308,7 @@ async def test_waiting_long_for_room_while_nothing_moves_ends_the_run() -> None:
 async def test_a_failing_client_ends_the_run_and_keeps_what_was_measured(
     error: KafkaError,
 ) -> None:
+    """If the producer fails, the run ends, and keeps what was measured."""
     producer = FakeProducer(FakeClock(), room=10, fail_at={40: error})
     result, failure = await loaded(producer, workload(num_records=100))
     assert failure is error
@@ -334,6 +337,7 @@ async def test_outcomes_other_than_acknowledged_are_counted_and_the_first_reason
 
 
 async def test_records_cut_off_by_a_cancellation_are_unknown() -> None:
+    """Records without an outcome when the run is cancelled count as unknown."""
     producer = FakeProducer(FakeClock(), room=7, stuck=True)
     tally = Tally(producer.clock.now)
     with anyio.CancelScope() as scope:

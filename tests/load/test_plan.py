@@ -41,6 +41,7 @@ def refused(**flags: Any) -> str:
 
 
 def test_several_values_after_one_flag_are_the_flag_repeated() -> None:
+    """`--producer-props a b` means the same as `--producer-props a --producer-props b`."""
     words = ["perf", "--producer-props", "a=1", "b=2", "--topic", "t"]
     expected = ["perf", "--producer-props", "a=1", "--producer-props", "b=2", "--topic", "t"]
     assert spread_values(words) == expected
@@ -52,18 +53,22 @@ def test_a_repeated_flag_stays_as_it_is() -> None:
 
 
 def test_a_flag_without_values_is_left_for_the_parser_to_refuse() -> None:
+    """`--producer-props` without values is left unchanged, so that the parser refuses it."""
     words = ["--producer-props", "--topic", "t"]
     assert spread_values(words) == words
     assert spread_values(["--producer-props"]) == ["--producer-props"]
 
 
 def test_nothing_is_spread_after_the_end_of_options() -> None:
+    """Words after `--` are left unchanged."""
     words = ["--", "--producer-props", "a=1", "b=2"]
     assert spread_values(words) == words
 
 
 @given(st.lists(st.sampled_from(["--producer-props", "a=1", "b", "--x", "-1", "--", "--x=--y"])))
 def test_spreading_loses_and_invents_no_other_word(words: list[str]) -> None:
+    """Repeating `--producer-props` neither removes nor adds any other word."""
+
     def others(line: list[str]) -> list[str]:
         return [word for word in line if word != "--producer-props"]
 
@@ -87,6 +92,7 @@ def test_in_flight_round_trips(runs: list[int]) -> None:
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{1,10}(,[0-9]{1,3}){0,3}", fullmatch=True))
 def test_in_flight_is_numbers_in_range_or_a_usage_error(text: str) -> None:
+    """Any text for `--in-flight` is a list of numbers in range, or raises UsageError."""
     numbers = [word.strip() for word in text.split(",")]
     if all(re.fullmatch(r"0*[1-9][0-9]{0,5}", word) and len(word) <= 9 for word in numbers):
         assert parse_in_flight(text) == tuple(map(int, numbers))
@@ -99,6 +105,7 @@ def test_in_flight_is_numbers_in_range_or_a_usage_error(text: str) -> None:
     "text", ["", ",", "1,", "1,,5", "0", "-1", "1.5", "x", "1 5", "9" * 5000, "٣", "1_0", "+1"]
 )
 def test_a_malformed_in_flight_list_is_refused_by_name_and_shortly(text: str) -> None:
+    """The error about a malformed `--in-flight` names the flag, and is short."""
     with pytest.raises(UsageError, match="--in-flight") as caught:
         parse_in_flight(text)
     assert len(str(caught.value)) < 6000
@@ -106,6 +113,7 @@ def test_a_malformed_in_flight_list_is_refused_by_name_and_shortly(text: str) ->
 
 
 def test_too_many_runs_are_refused() -> None:
+    """More than 64 runs are refused."""
     with pytest.raises(UsageError, match="65 runs, at most 64"):
         parse_in_flight(",".join(["1"] * 65))
 
@@ -121,6 +129,7 @@ def test_a_property_is_name_and_value(item: str) -> None:
 
 
 def test_a_property_given_two_values_is_refused_and_twice_the_same_is_not() -> None:
+    """A property may be given twice only with the same value."""
     with pytest.raises(UsageError, match=r"batch\.size was given twice, with two values"):
         parse_properties(["batch.size=1", "batch.size=2"])
     assert parse_properties(["a=1", "a=1"]) == {"a": "1"}
@@ -130,6 +139,7 @@ def test_a_property_given_two_values_is_refused_and_twice_the_same_is_not() -> N
 
 
 def test_without_flags_it_is_a_short_run_on_the_embedded_cluster() -> None:
+    """Without flags, `aioidem perf` plans one short run on the embedded cluster."""
     plan = plan_perf()
     assert plan.bootstrap is None
     assert plan.topic == "perf"
@@ -142,6 +152,7 @@ def test_without_flags_it_is_a_short_run_on_the_embedded_cluster() -> None:
 
 
 def test_the_demo_of_the_readme_is_a_plan() -> None:
+    """The flags of README's demo make a valid plan."""
     plan = plan_perf(
         rtt_ms=150,
         retain=20,
@@ -160,12 +171,14 @@ def test_the_demo_of_the_readme_is_a_plan() -> None:
 
 
 def test_java_s_spelling_of_the_servers_is_understood() -> None:
+    """The property bootstrap.servers selects the cluster, as in Java's tool."""
     plan = plan_perf(producer_props=["bootstrap.servers=h:1"], topic="t", num_records=5)
     assert plan.bootstrap == "h:1"
     assert plan.config(5, "h:1").bootstrap_servers == (("h", 1),)
 
 
 def test_java_s_spelling_of_in_flight_is_understood() -> None:
+    """Java's property for requests in flight is the same as `--in-flight` with one number."""
     name = "max.in.flight.requests.per.connection"
     assert plan_perf(producer_props=[f"{name}=7"]).in_flight == (7,)
     assert plan_perf(producer_props=[f"{name}=7"], in_flight="7").in_flight == (7,)
@@ -173,6 +186,7 @@ def test_java_s_spelling_of_in_flight_is_understood() -> None:
 
 
 def test_random_values_are_the_same_in_every_run_and_not_all_alike() -> None:
+    """Random values differ from one another, and are the same in every run."""
     first, second = plan_perf(record_size=100), plan_perf(record_size=100)
     assert first.values == second.values
     assert len(set(first.values)) > 1
@@ -180,6 +194,7 @@ def test_random_values_are_the_same_in_every_run_and_not_all_alike() -> None:
 
 
 def test_large_values_do_not_fill_the_memory() -> None:
+    """The random values of a plan take a few MiB of memory at most."""
     plan = plan_perf(
         record_size=900_000, producer_props=["max.request.size=1048576", "buffer.memory=33554432"]
     )
@@ -221,6 +236,7 @@ def test_large_values_do_not_fill_the_memory() -> None:
 def test_flags_that_contradict_each_other_are_named(
     flags: dict[str, Any], words: list[str]
 ) -> None:
+    """The error about contradicting flags names each of them."""
     message = refused(**flags)
     assert all(word in message for word in words), message
 
@@ -267,6 +283,7 @@ def test_a_value_out_of_range_is_refused_with_its_flag(flags: dict[str, Any], fl
 
 
 def test_a_record_no_request_can_carry_is_refused() -> None:
+    """A record larger than a request or the buffer is refused, naming the option."""
     assert "max.request.size" in refused(record_size=2_000_000)
     assert "buffer.memory" in refused(
         record_size=50_000, producer_props=["buffer.memory=40000", "batch.size=100"]
@@ -277,6 +294,7 @@ def test_a_record_no_request_can_carry_is_refused() -> None:
 
 
 def test_a_payload_file_is_split_and_its_empty_lines_left_out(tmp_path: Path) -> None:
+    """A payload file is split at its delimiter, and empty parts are left out."""
     path = tmp_path / "payload"
     path.write_bytes(b"one\n\ntwo\n\xff\n")
     assert read_payloads(path) == (b"one", b"two", b"\xff")
@@ -329,6 +347,7 @@ def test_a_payload_file_is_read_up_to_its_limit(
 
 
 def test_a_plan_that_is_shown_shows_no_payload(tmp_path: Path) -> None:
+    """The repr of a plan does not contain the payload."""
     path = tmp_path / "payload"
     path.write_bytes(b"canary\n")
     assert "canary" not in repr(plan_perf(payload_file=path))
@@ -366,6 +385,7 @@ def test_an_empty_delimiter_is_refused(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_refused_before_the_run(
     tmp_path: Path, flag: str
 ) -> None:
+    """An output file that cannot be written is refused before the run starts."""
     assert "is a directory" in refused(**{flag: tmp_path})
     assert "is not a directory" in refused(**{flag: tmp_path / "none" / "file"})
 
@@ -389,6 +409,7 @@ def sealed(**flags: Any) -> PerfPlan:
 def test_a_timed_sealed_run_queues_two_windows(
     in_flight: int, record_size: int, partitions: int
 ) -> None:
+    """With a duration and early sealing, the buffer holds two windows of batches."""
     plan = sealed(record_size=record_size, partitions=partitions, duration=1.0)
     config = plan.config(in_flight, "h:1")
     record = NewRecord(plan.values[0])
@@ -412,6 +433,7 @@ class NewRecord:
 
 
 def test_two_windows_of_the_demo_are_whole_batches_of_16_records() -> None:
+    """In README's demo, the buffer holds two windows of batches with 16 records each."""
     plan = sealed(record_size=1000, duration=3.0)
     bound = record_size_bound(None, plan.values[0], ())
     for in_flight in (1, 5, 20):
@@ -419,6 +441,7 @@ def test_two_windows_of_the_demo_are_whole_batches_of_16_records() -> None:
 
 
 def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
+    """The buffer is the given one, or Kafka's default with a count of records or late sealing."""
     given_size = sealed(duration=1.0, producer_props=["buffer.memory=5000000"])
     assert given_size.config(1, "h:1").buffer_memory == 5_000_000
     assert sealed(num_records=10).config(1, "h:1").buffer_memory == 32 << 20
@@ -441,6 +464,7 @@ def test_the_buffer_is_kafka_s_when_given_counted_or_sealed_late() -> None:
 def test_an_id_or_a_duration_means_transactions(
     flags: dict[str, Any], transactional_id: str, duration: float
 ) -> None:
+    """A transactional ID or a transaction duration makes a transactional load."""
     plan = plan_perf(**flags)
     assert plan.transaction_duration == duration
     config = plan.config(5, "h:1")
@@ -449,6 +473,7 @@ def test_an_id_or_a_duration_means_transactions(
 
 
 def test_neither_means_none() -> None:
+    """Without a transactional ID and a transaction duration, the load is not transactional."""
     plan = plan_perf()
     assert plan.transaction_duration is None
     assert plan.config(5, "h:1").transactional_id is None

@@ -53,15 +53,18 @@ def test_a_progress_line_says_rate_and_latency_and_failures_only_when_there_are_
 
 
 def test_a_summary_line_says_how_many_of_how_many() -> None:
+    """The summary of a run says how many of its records were acknowledged."""
     assert render.summary_line("x", row(lost=1)).startswith("x: 15 of 16 records acknowledged in ")
     assert "steady" not in render.summary_line("x", row(batches=1))
 
 
 def test_a_complete_run_has_no_failures_to_tell() -> None:
+    """A complete run has no line about failures."""
     assert render.failures("x", row()) == []
 
 
 def test_an_incomplete_run_tells_counts_and_the_first_reason_in_one_line() -> None:
+    """An incomplete run has one line with the counts of failures and the first reason."""
     [line] = render.failures("x", row(lost=2))
     assert line == (
         "x: 15 of 17 acknowledged, 2 not written, 0 unknown: DeliveryTimeoutError: too [late]"
@@ -100,6 +103,7 @@ def test_the_table_fits_a_terminal_of_80_columns() -> None:
 
 
 def test_columns_that_say_nothing_are_left_out() -> None:
+    """The table leaves out columns that have no information."""
     headings = [name for name, _ in render.results_columns([row()])]
     assert "client" not in headings
     assert "unknown" not in headings
@@ -110,6 +114,7 @@ def test_columns_that_say_nothing_are_left_out() -> None:
 
 
 def test_what_is_not_known_is_a_dash() -> None:
+    """The table shows an unknown figure as a dash."""
     empty = Tally(0.0).result(RunLabel(client="c", version="0", in_flight=1, record_size=1))
     cells = {name: cells[0] for name, cells in render.results_columns([empty])}
     for name in ("window", "max span", "steady/s", "p50 ms", "p99 ms", "speed-up"):
@@ -128,6 +133,7 @@ def test_the_json_file_is_a_list_of_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_whole_and_readable_as_any_other(tmp_path: Path) -> None:
+    """An output file is replaced at once, with the usual permissions."""
     path = tmp_path / "out.json"
     path.write_text("old" * 1000)
     render.write_whole(path, "new")
@@ -138,6 +144,7 @@ def test_a_file_is_replaced_whole_and_readable_as_any_other(tmp_path: Path) -> N
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    """A failed write keeps the old file, and leaves no temporary file."""
     path = tmp_path / "out.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
@@ -147,6 +154,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_device_can_be_written_to() -> None:
+    """An output may be a device such as /dev/null, which is not replaced."""
     render.write_whole(Path("/dev/null"), "text")
     assert not Path("/dev/null").is_file()
 
@@ -194,6 +202,7 @@ def play(screen: Screen) -> None:
 
 
 def test_a_pipe_gets_plain_lines() -> None:
+    """Output into a pipe is plain lines."""
     out, errors = StringIO(), StringIO()
     play(PlainScreen(Console(file=out, width=20), Console(file=errors, width=20)))
     lines = out.getvalue().splitlines()
@@ -206,6 +215,7 @@ def test_a_pipe_gets_plain_lines() -> None:
 
 
 def test_a_terminal_gets_a_bar_for_each_run_and_the_table() -> None:
+    """A terminal shows a progress bar for each run, and then the table."""
     out, errors = StringIO(), StringIO()
     play(
         LiveScreen(
@@ -223,6 +233,7 @@ def test_a_terminal_gets_a_bar_for_each_run_and_the_table() -> None:
 
 
 def test_a_run_that_ends_without_progress_still_ends_on_a_terminal() -> None:
+    """A run without any progress ends normally on a terminal."""
     out = StringIO()
     console = Console(file=out, width=120, force_terminal=True)
     with LiveScreen(console, console) as screen:
@@ -235,6 +246,7 @@ def test_a_run_that_ends_without_progress_still_ends_on_a_terminal() -> None:
 def test_the_screen_is_chosen_by_where_the_output_goes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Output to a terminal has progress bars, other output does not."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(choose_screen(), PlainScreen)

@@ -29,6 +29,7 @@ def row(in_flight: int, client: str = "aioidem") -> RunResult:
 
 
 def test_the_page_holds_every_run_and_needs_no_network() -> None:
+    """The report shows every run, and loads nothing from the network."""
     from aioidem._load.report import report_html
 
     page = report_html([row(1), row(5), row(20)])
@@ -40,6 +41,7 @@ def test_the_page_holds_every_run_and_needs_no_network() -> None:
 
 
 def test_what_others_named_is_escaped() -> None:
+    """Text in the report is escaped as HTML."""
     from aioidem._load.report import report_html
 
     page = report_html([row(1), row(1, client="<script>alert(1)</script>")])
@@ -47,6 +49,7 @@ def test_what_others_named_is_escaped() -> None:
 
 
 def test_runs_that_say_nothing_can_be_drawn() -> None:
+    """Runs without any figure, or no run at all, make a valid report."""
     from aioidem._load.report import report_html
 
     empty = Tally(0.0).result(RunLabel(client="c", version="0", in_flight=1, record_size=1))
@@ -55,6 +58,7 @@ def test_runs_that_say_nothing_can_be_drawn() -> None:
 
 
 def test_no_two_rows_have_the_same_name() -> None:
+    """Runs with the same settings have different names in the report."""
     from aioidem._load.report import run_names
 
     assert run_names([row(5), row(5), row(5), row(1)]) == [

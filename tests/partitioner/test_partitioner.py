@@ -47,6 +47,7 @@ def test_a_key_goes_where_aiokafka_sends_it(key: bytes, partitions: list[int]) -
 def test_a_key_does_not_move_when_partitions_are_unavailable(
     key: bytes, partitions: list[int], data: st.DataObject
 ) -> None:
+    """A key's partition does not depend on which partitions are available."""
     available = data.draw(st.lists(st.sampled_from(partitions), unique=True))
     partitioner: Partitioner = DefaultPartitioner()
     assert partitioner(key, partitions, available) == partitioner(key, partitions, partitions)
@@ -61,10 +62,12 @@ def test_without_a_key_only_available_partitions_are_chosen_if_there_are_any(
 
 
 def test_without_a_key_every_available_partition_gets_its_turn() -> None:
+    """Records without a key reach every available partition."""
     random.seed(1)
     chosen = {DefaultPartitioner()(None, range(10), [2, 4, 8]) for _ in range(200)}
     assert chosen == {2, 4, 8}
 
 
 def test_an_empty_key_is_a_key() -> None:
+    """An empty key is a key, and always selects the same partition."""
     assert len({DefaultPartitioner()(b"", range(1000), range(1000)) for _ in range(20)}) == 1

@@ -88,6 +88,7 @@ async def _pass(seconds: float) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_the_right_credentials_are_let_in(mechanism: str, secure: bool) -> None:
+    """With the right credentials, a producer authenticates by each mechanism and sends records."""
     tls = CA.server("127.0.0.1") if secure else None
     options = dict(credentials(mechanism))
     if secure:
@@ -105,6 +106,7 @@ async def test_the_right_credentials_are_let_in(mechanism: str, secure: bool) ->
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @bounded(30)
 async def test_the_wrong_credentials_are_kept_out_at_once(mechanism: str) -> None:
+    """With wrong credentials, `start` fails at once, with an error that is not retriable."""
     async with brokers(*MECHANISMS) as cluster:
         producer = of(cluster, **credentials(mechanism, right=False))
         with pytest.raises(SaslAuthenticationFailed, match="the broker refused to") as caught:
@@ -134,6 +136,7 @@ async def test_no_other_mechanism_is_ever_tried(mechanism: str) -> None:
 
 @bounded(30)
 async def test_sasl_to_a_listener_without_is_named() -> None:
+    """SASL to a listener without SASL fails, and the error says so."""
     async with EmbeddedCluster() as cluster:
         with pytest.raises(IllegalSaslStateError, match="this listener does not use SASL"):
             await of(cluster, **password("SCRAM-SHA-256")).start()
@@ -141,6 +144,7 @@ async def test_sasl_to_a_listener_without_is_named() -> None:
 
 @bounded(30)
 async def test_no_sasl_to_a_listener_with_is_hinted_at() -> None:
+    """Without SASL, the error about a listener that requires it suggests SASL."""
     async with brokers("PLAIN") as cluster:
         with pytest.raises(KafkaConnectionError, match="the listener may want SASL"):
             await of(cluster).start()
@@ -149,6 +153,7 @@ async def test_no_sasl_to_a_listener_with_is_hinted_at() -> None:
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
 @bounded(30)
 async def test_a_broker_that_stays_silent_has_the_setup_timeout(mechanism: str) -> None:
+    """A broker that never answers the exchange fails `start` after connection_setup_timeout."""
     async with brokers(mechanism) as cluster:
         cluster.intercept(lambda seen: Drop(silent=True) if seen.api_key == AUTHENTICATE else None)
         producer = of(cluster, **password(mechanism), connection_setup_timeout=0.5)
@@ -237,6 +242,7 @@ async def test_what_the_broker_says_is_escaped_and_cut() -> None:
 @pytest.mark.parametrize("waits", [False, True])
 @bounded(30)
 async def test_credentials_may_come_from_a_callable(hidden: bool, waits: bool) -> None:
+    """A callable, async or not, may provide the credentials."""
     pair: tuple[str, Any] = "bob", (Secret("bob-secret") if hidden else "bob-secret")
 
     async def asynchronous() -> tuple[str, Any]:
@@ -256,6 +262,7 @@ async def test_credentials_may_come_from_a_callable(hidden: bool, waits: bool) -
 async def test_a_callable_that_returns_something_else_is_an_authentication_failure(
     answer: object,
 ) -> None:
+    """A callable that returns no name and password fails the authentication."""
     async with brokers("PLAIN") as cluster:
         producer = of(cluster, **sasl("PLAIN", sasl_credentials=lambda: answer))
         with pytest.raises(AuthenticationFailedError, match="did not return"):
@@ -264,6 +271,8 @@ async def test_a_callable_that_returns_something_else_is_an_authentication_failu
 
 @bounded(30)
 async def test_a_callable_that_raises_is_an_authentication_failure_with_its_cause() -> None:
+    """A callable that raises fails the authentication; its exception is the cause."""
+
     def fail() -> object:
         raise LookupError("the vault is sealed")
 
@@ -277,6 +286,8 @@ async def test_a_callable_that_raises_is_an_authentication_failure_with_its_caus
 
 @bounded(30)
 async def test_a_provider_of_aiokafkas_kind_gives_token_and_extensions() -> None:
+    """A token provider with aiokafka's methods provides the token and its extensions."""
+
     class Provider:
         async def token(self) -> str:
             return token(time.time() + 60)
@@ -300,6 +311,7 @@ async def test_a_provider_of_aiokafkas_kind_gives_token_and_extensions() -> None
 
 @bounded(30)
 async def test_a_changed_password_is_used_from_the_next_connection_on() -> None:
+    """Changed credentials are used from the next connection on."""
     users = {"alice": "old"}
     security = BrokerSecurity(mechanisms=("SCRAM-SHA-256",), users=users)
     async with EmbeddedCluster(security=security) as cluster:
@@ -315,6 +327,7 @@ async def test_a_changed_password_is_used_from_the_next_connection_on() -> None:
 
 @bounded(30)
 async def test_credentials_cannot_be_set_where_none_are_used() -> None:
+    """`set_sasl_credentials` raises ConfigError if the producer uses no name and password."""
     async with EmbeddedCluster() as cluster, of(cluster) as producer:
         with pytest.raises(ConfigError, match="uses no SASL"):
             producer.set_sasl_credentials("a", "b")
@@ -437,6 +450,7 @@ async def test_a_session_is_renewed_with_the_pipeline_full_and_nothing_is_lost(
 @VIRTUAL
 @bounded(600)
 async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record() -> None:
+    """A session that ended while the connection was idle is renewed before the next record."""
     async with brokers("PLAIN", max_session=5.0, transport="memory") as cluster:
         exchanges = Exchanges(cluster)
         async with of(cluster, **password("PLAIN"), connections_max_idle=None) as producer:
@@ -453,6 +467,7 @@ async def test_a_session_that_ended_while_idle_is_renewed_before_the_next_record
 @bounded(600)
 async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
     # As in Kafka, authenticating again within a second of the last time is an error.
+    """Renewals are more than a second apart, because brokers refuse earlier ones."""
     async with brokers("PLAIN", max_session=0.5, transport="memory", rtt=0.01) as cluster:
         exchanges = Exchanges(cluster)
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
@@ -466,6 +481,7 @@ async def test_a_broker_wants_a_second_between_renewals_and_gets_it() -> None:
 @VIRTUAL
 @bounded(600)
 async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_doubt() -> None:
+    """If a broker refuses a renewal, the next record fails and is NOT_WRITTEN."""
     users = dict(USERS)
     security = BrokerSecurity(mechanisms=("PLAIN",), users=users, max_session=5.0)
     async with EmbeddedCluster(security=security, transport="memory", rtt=0.1) as cluster:
@@ -484,6 +500,7 @@ async def test_a_renewal_that_is_refused_ends_the_connection_and_nothing_is_in_d
 @bounded(600)
 async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> None:
     # Kafka refuses a renewal that changes the principal: "Cannot change principals".
+    """A new user name gets a new connection, and each record is written once and in order."""
     async with brokers("PLAIN", max_session=5.0, transport="memory", rtt=0.1) as cluster:
         async with of(cluster, **password("PLAIN"), batch_size=1, late_sealing=False) as producer:
             deliveries = [producer.send_nowait("t", b"%d" % n, partition=0) for n in range(500)]
@@ -500,6 +517,7 @@ async def test_a_new_user_name_gets_a_new_connection_and_nothing_is_lost() -> No
 @VIRTUAL
 @bounded(600)
 async def test_a_renewal_the_broker_does_not_answer_ends_the_connection_in_time() -> None:
+    """A renewal that a broker does not answer ends the connection after a timeout."""
     renewals = 0
 
     def swallow(seen: RequestSeen) -> Action | None:

@@ -24,6 +24,8 @@ PRODUCE, INIT_PRODUCER_ID = 0, 22
 
 @bounded(20)
 async def test_a_topic_that_may_not_be_written_is_named_with_its_partition() -> None:
+    """A record to a topic without WRITE fails as NOT_WRITTEN and names topic and partition."""
+
     def refuse(seen: RequestSeen) -> Action | None:
         denied = seen.api_key == PRODUCE and seen.batches[0].topic == "private"
         return Refuse(ErrorCode.topic_authorization_failed) if denied else None
@@ -51,6 +53,8 @@ async def test_a_topic_that_may_not_be_written_is_named_with_its_partition() -> 
 async def test_a_producer_id_that_is_refused_says_which_right_is_missing(
     code: ErrorCode, kind: type[Exception], named: str
 ) -> None:
+    """The error of a refused producer ID names the missing permission."""
+
     def refuse(seen: RequestSeen) -> Action | None:
         if seen.api_key != INIT_PRODUCER_ID:
             return None

@@ -254,6 +254,7 @@ async def test_a_connection_that_breaks_while_the_secret_is_written_does_not_kee
 @pytest.mark.parametrize("right", [True, False])
 @bounded(30)
 async def test_the_client_secret_of_an_openid_client_is_not_said(right: bool) -> None:
+    """No output contains the client secret of an OpenID client."""
     ear = Ear()
     given = {"access_token": unsigned(time.time() + 60), "expires_in": 60}
     answer = gives(given) if right else gives({"error": "invalid_client"}, 401)
@@ -371,6 +372,7 @@ async def test_a_kerberos_ticket_is_not_said(
 )
 @bounded(30)
 async def test_credentials_that_cannot_be_used_are_not_said(options: Mapping[str, Any]) -> None:
+    """No output contains credentials that a mechanism cannot use."""
     ear = Ear()
     with ear.listening():
         async with EmbeddedCluster(security=BrokerSecurity(mechanisms=MECHANISMS)) as cluster:
@@ -457,6 +459,7 @@ def frames_of(error: BaseException) -> Iterator[tuple[str, Mapping[str, object]]
 @pytest.mark.parametrize("family", sorted({name.split()[0] for name, _ in entrances()}))
 @pytest.mark.filterwarnings("ignore:AIOKafkaProducer. the argument:DeprecationWarning")
 def test_no_frame_of_a_refused_option_holds_a_password(family: str) -> None:
+    """The traceback of a refused option has no frame with a password among its variables."""
     for name, enter in entrances():
         if name.split()[0] == family:
             no_frame_holds_a_password(name, enter)
@@ -493,6 +496,7 @@ def test_what_kerberos_says_is_not_chained() -> None:
 
 
 def test_a_secret_cannot_be_copied_out() -> None:
+    """A secret cannot be pickled or made into JSON, and copies do not show it."""
     secret = Secret(CANARY)
     for take in (secret.__getstate__, lambda: pickle.dumps(secret), lambda: json.dumps(secret)):
         with pytest.raises(TypeError):
@@ -504,6 +508,7 @@ def test_a_secret_cannot_be_copied_out() -> None:
 
 
 def test_what_makes_mechanisms_can_be_printed() -> None:
+    """The repr of a factory of mechanisms does not contain the secret."""
     ear = Ear()
     for mechanism in MECHANISMS:
         made = sasl_client(ProducerConfig.build("h", **options_for(mechanism, right=True)))

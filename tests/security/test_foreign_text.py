@@ -40,10 +40,12 @@ def check(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["plain", "caf\u00e9 \u4e2d", ""])
 def test_plain_text_stays_a_plain_string(text: str) -> None:
+    """Harmless text from a broker stays a plain `str`."""
     assert type(foreign_text(text)) is str
 
 
 def test_hostile_text_is_shown_escaped_and_cut_and_compares_as_it_is() -> None:
+    """Hostile text is shown escaped and shortened, but compares as the original."""
     text = foreign_text(HOSTILE)
     assert type(text) is ForeignText
     assert text == HOSTILE
@@ -112,6 +114,7 @@ def texts_in(value: Any) -> Iterator[str]:
 def test_every_string_of_every_answer_is_made_harmless_where_it_is_read(
     api_key: int, version: int, path: tuple[str, ...]
 ) -> None:
+    """Decoding makes every string field of every answer safe to show."""
     schema: Any = response_type(api_key, version)
     text = HOSTILE[:30_000]
     frame = encode_response(spoilt(filled(schema), path), correlation_id=1)

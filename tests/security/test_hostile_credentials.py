@@ -78,6 +78,7 @@ UNUSABLE = {
 async def test_credentials_that_fail_are_an_authentication_that_failed(
     options: Mapping[str, Any],
 ) -> None:
+    """Credentials that raise while a message is made cause AuthenticationFailedError only."""
     ear = Ear()
     config = ProducerConfig.build("h", **options)
     with ear.listening():
@@ -109,6 +110,7 @@ OPENID = {
     ids=["password", "client secret", "URL without a host", "port of a URL"],
 )
 def test_what_can_never_be_sent_is_refused_as_an_option(options: Mapping[str, Any]) -> None:
+    """Credentials that no message can contain are refused when the configuration is made."""
     ear = Ear()
     with pytest.raises(ConfigError) as caught:
         ProducerConfig.build("h", **options)

@@ -38,18 +38,21 @@ THEIRS = OURS + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 
 
 def test_plain_says_name_and_password() -> None:
+    """PLAIN sends name and password in one message (RFC 4616)."""
     plain = Plain("ali,ce", Secret("pé=ss"))
     assert plain.first() == b"\0ali,ce\0" + "pé=ss".encode()
     assert plain.next(b"") is None
 
 
 def test_plain_takes_no_question() -> None:
+    """PLAIN refuses a challenge."""
     with pytest.raises(AuthenticationFailedError, match="another challenge"):
         Plain("alice", Secret("x")).next(b"more?")
 
 
 @pytest.mark.parametrize(("name", "word"), [("", "x"), ("a", ""), ("a\0b", "x"), ("a", "canary\0")])
 def test_what_plain_cannot_carry_is_refused(name: str, word: str) -> None:
+    """PLAIN refuses names and passwords that its message cannot contain."""
     with pytest.raises(AuthenticationFailedError) as caught:
         Plain(name, Secret(word))
     assert "canary" not in str(caught.value)
@@ -65,6 +68,7 @@ def _scram(hash_name: str = "SCRAM-SHA-256", word: str = "pencil") -> Scram:
 
 
 def test_scram_sha_256_is_that_of_rfc_7677() -> None:
+    """SCRAM-SHA-256 produces the messages of RFC 7677's example."""
     scram = Scram("SCRAM-SHA-256", "user", Secret("pencil"), nonce=OURS)
     assert scram.first() == f"n,,n=user,r={OURS}".encode()
     final = scram.next(f"r={THEIRS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
@@ -77,6 +81,7 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
 @pytest.mark.parametrize("iterations", [4096, 10_000])
 @pytest.mark.parametrize("name", ["alice", "a,l=ice", "al ice"])
 def test_scram_and_a_server_believe_one_another(hash_name: str, iterations: int, name: str) -> None:
+    """SCRAM and scramp's server authenticate one another."""
     mechanism = ScramMechanism(hash_name)
     keys = mechanism.make_auth_info("pencil", iteration_count=iterations)
     server = mechanism.make_server({name: keys}.get)
@@ -199,6 +204,7 @@ def test_scram_goes_on_after_nothing() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_from_a_scram_server_are_refused_or_answered(data: bytes) -> None:
+    """SCRAM refuses random bytes in the place of the server's first message."""
     with pytest.raises(AuthenticationFailedError):
         _scram().next(data)
 
@@ -209,6 +215,7 @@ def test_any_bytes_from_a_scram_server_are_refused_or_answered(data: bytes) -> N
 def test_any_attributes_from_a_scram_server_are_refused_or_answered(
     attributes: list[tuple[str, str]],
 ) -> None:
+    """SCRAM refuses random attributes in the place of the server's first message."""
     message = ",".join(f"{name}={value}" for name, value in attributes)
     with pytest.raises(AuthenticationFailedError):
         _scram().next(message.encode())
@@ -216,6 +223,7 @@ def test_any_attributes_from_a_scram_server_are_refused_or_answered(
 
 @pytest.mark.parametrize("word", ["", "pass\u00a0word", "ﬁsh", "a\u0007b", "\u0627a"])
 def test_a_password_kafka_would_hash_differently_is_refused_by_name(word: str) -> None:
+    """SCRAM refuses a password that Kafka would normalise differently."""
     with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256: ") as caught:
         Scram("SCRAM-SHA-256", "user", Secret(word))
     assert caught.value.__cause__ is caught.value.__context__ is None
@@ -225,6 +233,7 @@ def test_a_password_kafka_would_hash_differently_is_refused_by_name(word: str) -
 
 
 def test_oauthbearer_says_token_and_extensions() -> None:
+    """OAUTHBEARER sends the token and its extensions in one message (RFC 7628)."""
     bearer = OAuthBearer(Secret("a.b-c~+/=="), {"logicalCluster": "lkc 1", "pool": "x=y"})
     assert bearer.first() == (
         b"n,,\x01auth=Bearer a.b-c~+/==\x01logicalCluster=lkc 1\x01pool=x=y\x01\x01"
@@ -234,6 +243,7 @@ def test_oauthbearer_says_token_and_extensions() -> None:
 
 
 def test_oauthbearer_answers_a_refusal_so_that_the_broker_says_it_with_a_code() -> None:
+    """OAUTHBEARER answers a refusal with one byte, so that the broker sends its error code."""
     bearer = OAuthBearer(Secret("t"))
     assert bearer.next(b'{"status":"invalid_token"}') == b"\x01"
     for challenge in (b"", b"again"):
@@ -255,6 +265,7 @@ def test_oauthbearer_answers_a_refusal_so_that_the_broker_says_it_with_a_code() 
     ],
 )
 def test_what_could_forge_a_field_is_refused(token: str, extensions: dict[str, str]) -> None:
+    """OAUTHBEARER refuses tokens and extensions that could forge another field."""
     with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER: ") as caught:
         OAuthBearer(Secret(token), extensions)
     assert "canary" not in str(caught.value)
@@ -288,11 +299,13 @@ _VECTOR = {
 def test_the_signature_we_check_with_is_that_of_known_messages(
     more: dict[str, str], expected: str
 ) -> None:
+    """The tests' own AWS signature is right for known messages."""
     assert signature({**_VECTOR, **more}, "X" * 40) == expected
 
 
 @pytest.mark.parametrize("session_token", [None, "to/ken+with=signs"])
 def test_what_botocore_signs_is_right_and_whole(session_token: str | None) -> None:
+    """AWS_MSK_IAM's message has every field, and botocore's signature is right."""
     session = AwsSession("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", session_token)
     host = "b-1.x.abc.c2.kafka.eu-north-1.amazonaws.com"
     message = AwsMskIam(host, session=session, user_agent="me").first()
@@ -321,10 +334,13 @@ def test_what_botocore_signs_is_right_and_whole(session_token: str | None) -> No
     ],
 )
 def test_the_region_is_in_the_brokers_name(host: str, region: str | None) -> None:
+    """AWS_MSK_IAM takes the region from the broker's host name."""
     assert region_of(host) == region
 
 
 def test_aws_without_credentials_fails_by_name() -> None:
+    """AWS_MSK_IAM fails with a clear error if botocore finds no credentials."""
+
     class Empty(AwsSession):
         def get_credentials(self) -> Any:
             return None
@@ -334,6 +350,7 @@ def test_aws_without_credentials_fails_by_name() -> None:
 
 
 def test_aws_wants_to_be_confirmed() -> None:
+    """AWS_MSK_IAM is complete only after the broker's confirmation."""
     iam = AwsMskIam("h", session=AwsSession("a", "b"), user_agent="me")
     with pytest.raises(AuthenticationFailedError, match="did not confirm"):
         iam.next(b"")
@@ -366,6 +383,7 @@ class Context:
 
 
 def test_gssapi_shakes_hands_and_chooses_no_layer() -> None:
+    """GSSAPI completes its exchange and chooses no security layer (RFC 4752)."""
     context = Context()
     gssapi = Gssapi(lambda: context)
     assert gssapi.first() == b"token"
@@ -396,6 +414,8 @@ def test_a_hostile_gssapi_server_is_refused(challenges: list[bytes]) -> None:
 
 
 def test_a_ticket_that_cannot_be_had_is_an_authentication_failure() -> None:
+    """If the Kerberos library has no ticket, GSSAPI fails the authentication."""
+
     def make() -> Context:
         raise RuntimeError("no ticket cache")
 
@@ -417,6 +437,7 @@ def test_a_ticket_that_cannot_be_had_is_an_authentication_failure() -> None:
     ],
 )
 def test_a_mechanism_can_be_printed(make: Callable[[], Mechanism]) -> None:
+    """The repr of a mechanism does not contain its secret."""
     mechanism = make()
     mechanism.first()
     assert "canary" not in repr(mechanism)

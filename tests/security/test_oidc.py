@@ -89,6 +89,7 @@ def client(url: str, **more: Any) -> ClientCredentials:
 
 @bounded(20)
 async def test_the_client_is_authenticated_and_the_scope_asked_for() -> None:
+    """The request for a token has the client's ID and secret, and the scope."""
     with provider(gives({"access_token": "t1", "expires_in": 60})) as (url, handler):
         assert (await client(url, scope="a b").token()).reveal() == "t1"
     [(headers, form)] = handler.asked
@@ -100,6 +101,7 @@ async def test_the_client_is_authenticated_and_the_scope_asked_for() -> None:
 
 @bounded(20)
 async def test_a_token_is_kept_until_a_fifth_of_its_life_is_left() -> None:
+    """A token is reused until a fifth of its lifetime is left."""
     now = 0.0
     with provider(gives({"access_token": "t", "expires_in": 100})) as (url, handler):
         credentials = client(url, clock=lambda: now)
@@ -124,6 +126,7 @@ async def test_a_token_of_a_very_short_life_is_not_asked_for_again_and_again(
 
 @bounded(20)
 async def test_those_who_wait_get_the_token_that_came_though_its_life_is_over() -> None:
+    """All callers that wait for a request get its token, even if the token expired meanwhile."""
     with provider(gives({"access_token": "t", "expires_in": 1})) as (url, handler):
         credentials = client(url, clock=lambda: 0.0 if not handler.asked else 5.0)
         async with anyio.create_task_group() as tasks:
@@ -161,6 +164,7 @@ async def test_others_run_while_an_answer_comes_in_very_small_pieces() -> None:
 async def test_what_the_http_client_logs_of_the_endpoint_is_not_the_endpoints_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The HTTP client's log has neither the endpoint's text nor the URL's query."""
     forged = b"HTTP/1.1 400 \x1b[2Jall is well\r\nContent-Length: 0\r\n\r\n"
     with (
         endpoint(forged) as url,
@@ -236,6 +240,7 @@ async def test_connections_that_need_a_token_at_once_share_one_request() -> None
 async def test_what_goes_wrong_is_typed_short_and_without_secrets(
     answer: Answer, kind: type[Exception], says: str
 ) -> None:
+    """Each wrong answer of an endpoint causes a typed, short error without secrets."""
     with provider(answer) as (url, _), pytest.raises(kind, match=says) as caught:
         await client(url).token()
     assert "canary" not in str(caught.value)
@@ -308,6 +313,7 @@ def endpoint(begin: bytes, then: bytes = b"") -> Iterator[str]:
 async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
     begin: bytes, then: bytes, kind: type[Exception], says: str
 ) -> None:
+    """One deadline bounds the whole answer, and no thread is left that waits for it."""
     with endpoint(begin, then) as url:
         credentials = client(url, timeout=0.3)
         ours = {thread for thread in threading.enumerate() if "Handler" not in thread.name}
@@ -325,6 +331,7 @@ async def test_one_deadline_bounds_the_whole_answer_and_no_thread_waits_for_it(
 
 @bounded(20)
 async def test_a_failure_is_told_to_all_who_wait_for_the_same_request() -> None:
+    """Each caller that waits for a failed request gets an error of its own."""
     told: list[KafkaConnectionError] = []
     with provider(gives(b"", 503)) as (url, handler):
         credentials = client(url)
@@ -343,6 +350,7 @@ async def test_a_failure_is_told_to_all_who_wait_for_the_same_request() -> None:
 
 @bounded(20)
 async def test_if_the_one_that_asks_is_cancelled_another_one_asks() -> None:
+    """If the caller that makes the request is cancelled, another waiting caller makes a new one."""
     arrived, held = threading.Event(), threading.Event()
 
     def hold_the_first(asked: Provider) -> None:
@@ -408,6 +416,7 @@ anyio.run(main)
 
 @bounded(40)
 async def test_a_process_ends_though_the_endpoint_drips_on() -> None:
+    """A process can end while an endpoint still sends its answer byte by byte."""
     security = BrokerSecurity(mechanisms=("OAUTHBEARER",))
     with endpoint(b"HTTP/1.1 200 OK\r\nX-Drip: ", b"x") as url:
         async with EmbeddedCluster(security=security) as cluster:

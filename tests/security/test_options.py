@@ -91,6 +91,7 @@ def _build(**options: Any) -> ProducerConfig:
     ],
 )
 def test_what_contradicts_itself_is_refused(options: Mapping[str, Any], complaint: str) -> None:
+    """Security options that contradict one another or are incomplete are refused."""
     with pytest.raises(ConfigError, match=complaint) as caught:
         _build(**options)
     assert "canary" not in str(caught.value)
@@ -113,16 +114,19 @@ def test_what_contradicts_itself_is_refused(options: Mapping[str, Any], complain
     ],
 )
 def test_what_is_whole_is_taken(options: Mapping[str, Any]) -> None:
+    """Complete and consistent security options are accepted."""
     _build(**options)
 
 
 @pytest.mark.skipif(not _KRB, reason="gssapi is installed")
 def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
+    """If the package gssapi is missing, the error names the extra that installs it."""
     with pytest.raises(ConfigError, match=r"needs the package gssapi: pip install 'aioidem\[gss"):
         _build(**sasl("GSSAPI"))
 
 
 def test_a_config_shows_no_secret_and_takes_none_along() -> None:
+    """A configuration with a password does not show it, and cannot be pickled."""
     config = _build(**_SCRAM)
     assert config.sasl_password == Secret("canary")
     assert "canary" not in repr(config)
@@ -139,6 +143,7 @@ def _properties(**more: str) -> ProducerConfig:
 
 
 def test_a_java_configuration_moves_over() -> None:
+    """Java's properties for SASL and TLS, with a login configuration, are read as in Java."""
     config = _properties(
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-512",
@@ -180,17 +185,20 @@ def test_client_credentials_may_be_in_the_login_configuration() -> None:
     ],
 )
 def test_a_login_configuration_that_cannot_be_read_is_not_quoted(text: str) -> None:
+    """A malformed login configuration is refused without being quoted."""
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config: expected") as caught:
         _properties(sasl_jaas_config=text)
     assert "canary" not in str(caught.value)
 
 
 def test_an_option_of_javas_that_is_not_known_here_is_named() -> None:
+    """An unknown option in a login configuration is refused by name."""
     with pytest.raises(ConfigError, match="serviceName; useKeyTab is not one of them"):
         _properties(sasl_jaas_config="Krb5LoginModule required serviceName=k useKeyTab=true;")
 
 
 def test_a_name_given_twice_is_refused() -> None:
+    """A user name in both a property and the login configuration is refused."""
     with pytest.raises(ConfigError, match="given twice"):
         _properties(
             security_protocol="SASL_SSL",
@@ -201,12 +209,14 @@ def test_a_name_given_twice_is_refused() -> None:
 
 
 def test_javas_key_stores_are_refused_by_name() -> None:
+    """Java's key stores (JKS) are refused, and the error names the supported type, PEM."""
     with pytest.raises(ConfigError, match=r"ssl\.truststore\.type='JKS': expected one of PEM"):
         _properties(security_protocol="SSL", ssl_truststore_type="JKS")
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
+    """Any text is read as a login configuration, or refused with JaasError."""
     try:
         read_jaas(text)
     except JaasError:
@@ -215,6 +225,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"), min_size=1))
 def test_any_name_and_password_survive_quoting(name: str, word: str) -> None:
+    """Any name and password are read unchanged from a quoted login configuration."""
+
     def quoted(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -108,6 +108,7 @@ PEM_OF_NOTHING = "-----BEGIN CERTIFICATE-----\nY2FuYXJ5\n-----END CERTIFICATE---
 
 @bounded(20)
 async def test_records_go_through_tls() -> None:
+    """A producer sends records over TLS."""
     security = BrokerSecurity(tls=CA.server("127.0.0.1"))
     async with EmbeddedCluster(security=security) as cluster:
         async with Producer(cluster.bootstrap_servers, **TRUST) as producer:
@@ -131,6 +132,7 @@ class Guarded(MemoryStream):
 @bounded(20)
 async def test_two_sends_at_once_wait_for_one_another() -> None:
     # TLS may have to send something of its own while a request is being written.
+    """Concurrent sends on one TLS stream wait for one another."""
     ours, theirs = stream_pair()
     ours.__class__ = Guarded
     stream = OneAtATime(ours)
@@ -224,6 +226,7 @@ async def test_tls_before_1_2_is_not_spoken() -> None:
 async def test_a_client_certificate_is_shown_where_one_is_asked_for(
     version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
+    """A producer presents its certificate to a broker that requires one, by TLS 1.2 and 1.3."""
     tls = CA.server("127.0.0.1", clients=True)
     tls.minimum_version = tls.maximum_version = version
     mine = CA.identity("me@example.org")
@@ -242,6 +245,7 @@ async def test_a_client_certificate_is_shown_where_one_is_asked_for(
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @bounded(20)
 async def test_a_client_without_the_right_certificate_is_told_so(version: ssl.TLSVersion) -> None:
+    """A missing or wrong client certificate fails `start` with an error that says so."""
     tls = CA.server("127.0.0.1", clients=True)
     tls.minimum_version = tls.maximum_version = version
     strange = Authority().identity("me@example.org")
@@ -259,6 +263,7 @@ async def test_a_client_without_the_right_certificate_is_told_so(version: ssl.TL
 
 @bounded(20)
 async def test_files_that_were_replaced_are_the_ones_used(tmp_path: Path) -> None:
+    """Each new connection reads the certificate files again."""
     file = tmp_path / "ca.pem"
     file.write_text(Authority().pem)
     only: Mapping[str, Any] = {
@@ -280,6 +285,7 @@ _STORES = ("ssl_truststore_location", "ssl_keystore_location")
 def test_a_store_that_is_missing_is_named_with_its_path_when_the_producer_is_made(
     option: str,
 ) -> None:
+    """Making a producer fails if a certificate file is missing, and names option and path."""
     for make in (Producer, AIOKafkaProducer):
         options: Mapping[str, Any] = {"security_protocol": "SSL", option: "/nowhere/it.pem"}
         with pytest.raises(ConfigError) as caught:
@@ -292,6 +298,7 @@ def test_a_store_that_is_missing_is_named_with_its_path_when_the_producer_is_mad
 def test_a_store_that_is_no_pem_is_named_with_its_path(
     option: str, content: str, tmp_path: Path
 ) -> None:
+    """A certificate file that is not PEM is refused by option and path, and is not quoted."""
     file = tmp_path / "store.pem"
     file.write_text(content)
     options: Mapping[str, Any] = {"security_protocol": "SSL", option: str(file)}
@@ -310,6 +317,7 @@ def test_a_store_that_may_not_be_read_is_named_with_its_path(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["canary", "canary\u00e9", "canary\0", "canary\ud800"])
 def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown(text: str) -> None:
+    """A text of authorities that is not PEM is refused by its option, and is not quoted."""
     named = "ssl_truststore_certificates cannot be loaded: expected PEM"
     with pytest.raises(ConfigError, match=named) as caught:
         Producer("h:1", security_protocol="SSL", ssl_truststore_certificates=text)
@@ -318,6 +326,7 @@ def test_a_text_of_authorities_that_is_no_pem_is_named_and_not_shown(text: str) 
 
 @bounded(20)
 async def test_a_text_of_a_key_that_is_no_pem_is_named_at_the_start_and_not_shown() -> None:
+    """A key given as text that is not PEM fails `start` by its option, and is not quoted."""
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
         producer = Producer(
             cluster.bootstrap_servers,
@@ -332,6 +341,7 @@ async def test_a_text_of_a_key_that_is_no_pem_is_named_at_the_start_and_not_show
 
 
 def test_a_key_that_is_another_certificates_is_told(tmp_path: Path) -> None:
+    """A key that does not belong to its certificate is refused."""
     mine, other = CA.identity("me@example.org"), CA.identity("other@example.org")
     file = tmp_path / "me.pem"
     file.write_text(f"{other.key}\n{mine.chain}")
@@ -343,6 +353,7 @@ def test_a_key_that_is_another_certificates_is_told(tmp_path: Path) -> None:
 
 @bounded(20)
 async def test_a_store_that_goes_while_the_producer_runs_is_named_too(tmp_path: Path) -> None:
+    """A certificate file that was removed after the producer was made fails `start` by its path."""
     file = tmp_path / "ca.pem"
     file.write_text(CA.pem)
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
@@ -356,6 +367,7 @@ async def test_a_store_that_goes_while_the_producer_runs_is_named_too(tmp_path: 
 
 @bounded(20)
 async def test_an_encrypted_key_needs_its_password_and_asks_no_terminal() -> None:
+    """An encrypted key without its password is refused; OpenSSL does not ask on the terminal."""
     from cryptography.hazmat.primitives.serialization import (
         BestAvailableEncryption,
         Encoding,
@@ -385,6 +397,7 @@ async def test_an_encrypted_key_needs_its_password_and_asks_no_terminal() -> Non
 
 @bounded(20)
 async def test_plaintext_to_a_tls_listener_is_named() -> None:
+    """Plaintext to a TLS listener fails with an error that says that the peer speaks TLS."""
     async with EmbeddedCluster(security=BrokerSecurity(tls=CA.server("127.0.0.1"))) as cluster:
         with pytest.raises(NotKafkaError, match="it speaks TLS"):
             await Producer(cluster.bootstrap_servers).start()
@@ -392,6 +405,7 @@ async def test_plaintext_to_a_tls_listener_is_named() -> None:
 
 @bounded(20)
 async def test_tls_to_a_plaintext_listener_is_named() -> None:
+    """TLS to a plaintext listener fails with an error that says so."""
     async with EmbeddedCluster() as cluster:
         with pytest.raises(NotKafkaError, match="does not speak TLS, but plaintext Kafka"):
             await Producer(cluster.bootstrap_servers, **TRUST).start()
@@ -402,6 +416,8 @@ async def test_tls_to_a_plaintext_listener_is_named() -> None:
 )
 @bounded(20)
 async def test_tls_to_a_stranger_is_named(answer: bytes) -> None:
+    """TLS to a server of another protocol fails with an error that says so."""
+
     async def handle(stream: SocketStream) -> None:
         await stream.receive()
         await stream.send(answer)
@@ -413,6 +429,8 @@ async def test_tls_to_a_stranger_is_named(answer: bytes) -> None:
 
 @bounded(20)
 async def test_a_peer_that_hangs_up_in_the_handshake_may_only_be_going_down() -> None:
+    """A peer that closes the connection in the TLS handshake causes a retriable error."""
+
     async def handle(stream: SocketStream) -> None:
         await stream.receive()
 
@@ -424,6 +442,8 @@ async def test_a_peer_that_hangs_up_in_the_handshake_may_only_be_going_down() ->
 
 @bounded(20)
 async def test_a_peer_that_stays_silent_in_the_handshake_has_the_setup_timeout() -> None:
+    """A peer that never answers the TLS handshake fails it after connection_setup_timeout."""
+
     async def handle(_: SocketStream) -> None:
         await anyio.sleep_forever()
 

@@ -170,6 +170,7 @@ async def test_who_has_a_ticket_is_let_in_and_renews_the_session(
 
 @bounded(60)
 async def test_who_has_no_key_gets_no_ticket(cluster: KafkaCluster, realm: Realm) -> None:
+    """A user without a valid key gets no ticket, and the producer fails to start."""
     keys = realm.keytab("dave")
     # The realm now has new keys for Dave, and the file has the old ones.
     realm.run("kadmin.local", "-r", realm.name, "-q", "cpw -randkey dave")

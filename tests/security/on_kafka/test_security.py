@@ -112,6 +112,7 @@ async def over_sasl(cluster: KafkaCluster, **options: Any) -> AsyncIterator[Prod
 @pytest.mark.parametrize("mechanism", PASSWORDS)
 @bounded(60)
 async def test_the_right_password_is_let_in(cluster: KafkaCluster, mechanism: str) -> None:
+    """Kafka accepts the right password by each mechanism."""
     topic = f"open-{mechanism}"
     await cluster.create_topic(topic)
     async with over_sasl(cluster, **password(mechanism)) as producer:
@@ -126,6 +127,7 @@ async def test_the_right_password_is_let_in(cluster: KafkaCluster, mechanism: st
 async def test_the_wrong_password_is_kept_out(
     cluster: KafkaCluster, mechanism: str, name: str, word: str
 ) -> None:
+    """Kafka refuses a wrong name or password, and `start` fails."""
     producer = Producer(
         cluster.secure_servers("SASL"), **password(mechanism, name, word), max_block=30
     )
@@ -135,6 +137,7 @@ async def test_the_wrong_password_is_kept_out(
 
 @bounded(60)
 async def test_a_token_is_let_in_until_it_expires(cluster: KafkaCluster) -> None:
+    """Kafka accepts a token that is valid, and refuses one that has expired."""
     await cluster.create_topic("open-token")
     async with over_sasl(cluster, **bearer(60)) as producer:
         history = History(producer, "open-token")
@@ -158,6 +161,7 @@ async def test_scram_needs_no_tls(cluster: KafkaCluster) -> None:
 async def test_a_mechanism_kafka_does_not_offer_is_named(
     cluster: KafkaCluster, mechanism: str
 ) -> None:
+    """The error about a mechanism that Kafka does not offer names those that it offers."""
     options = {
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": mechanism,
@@ -183,6 +187,7 @@ async def test_a_client_certificate_is_let_in(cluster: KafkaCluster) -> None:
 async def test_another_client_certificate_or_none_is_kept_out(
     cluster: KafkaCluster, other: str
 ) -> None:
+    """Kafka refuses a client without a certificate, or with one of another authority."""
     strange = Authority().identity("me@example.org")
     options = {**TRUST, "security_protocol": "SSL"}
     if other == "strange":
@@ -198,6 +203,7 @@ async def test_another_client_certificate_or_none_is_kept_out(
 async def test_a_broker_whose_certificate_names_another_host_is_not_trusted(
     cluster: KafkaCluster,
 ) -> None:
+    """A certificate for another host is refused, unless the check of the host is off."""
     by_address = cluster.secure_servers("SASL").replace("localhost", "127.0.0.1")
     with pytest.raises(SslAuthenticationError, match="certificate is not accepted"):
         await Producer(by_address, **password("PLAIN")).start()
@@ -208,6 +214,7 @@ async def test_a_broker_whose_certificate_names_another_host_is_not_trusted(
 
 @bounded(60)
 async def test_the_wrong_protocol_is_named_each_way(cluster: KafkaCluster) -> None:
+    """The error of a producer with the wrong security protocol names what the listener uses."""
     tls, sasl, bare = (
         cluster.secure_servers("TLS"),
         cluster.secure_servers("SASL"),
@@ -270,6 +277,7 @@ async def test_a_token_ends_the_session_and_the_next_one_goes_on(cluster: KafkaC
 async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
     cluster: KafkaCluster,
 ) -> None:
+    """If a provider has no more tokens, waiting records fail by their deadline."""
     await cluster.create_topic("open-dry")
     lifetimes = iter([2, 2])
 
@@ -294,6 +302,7 @@ async def test_a_provider_that_runs_dry_ends_what_waits_with_an_error_in_time(
 async def test_a_topic_that_may_not_be_written_is_named_and_the_others_go_on(
     cluster: KafkaCluster,
 ) -> None:
+    """A topic without the permission WRITE fails by name, and other topics go on."""
     for topic in ("shown-1", "secret-1", "open-1"):
         await cluster.create_topic(topic)
     async with over_sasl(cluster, **password("SCRAM-SHA-512")) as producer:
@@ -309,6 +318,7 @@ async def test_a_topic_that_may_not_be_written_is_named_and_the_others_go_on(
 
 @bounded(60)
 async def test_who_may_write_nothing_gets_no_producer_id(cluster: KafkaCluster) -> None:
+    """A user without any permission to write gets no producer ID, and the error says why."""
     for name in ("bob", "carol"):
         producer = Producer(
             cluster.secure_servers("SASL"), **password("SCRAM-SHA-512", name), max_block=30
@@ -374,6 +384,7 @@ async def test_doubt_is_resolved_without_the_right_to_ask_for_producers(
 
 @bounded(60)
 async def test_an_authentication_failure_is_one_type_to_catch(cluster: KafkaCluster) -> None:
+    """Every failed authentication, by SASL or TLS, is an AuthenticationFailedError."""
     tries: list[tuple[str, Mapping[str, Any]]] = [
         (cluster.secure_servers("SASL"), password("PLAIN", "alice", "wrong")),
         (cluster.secure_servers("SASL"), bearer(-60)),
