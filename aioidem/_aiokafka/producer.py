@@ -187,12 +187,12 @@ class AIOKafkaProducer:
 
     @property
     def _closed(self) -> bool:
-        # FastStream asks for it, under this name.
+        # FastStream reads this attribute, under this name.
         return self._stopped
 
     @property
     def client(self) -> ProducerClient:
-        """What the producer knows of the cluster, as `client.cluster`."""
+        """The producer's view of the cluster, under the names of aiokafka's client."""
         return self._client
 
     # -- life --------------------------------------------------------------------------------------
@@ -367,8 +367,8 @@ class AIOKafkaProducer:
         """Wait for metadata and room, queue a batch, and return its future.
 
         Args:
-            batch: A batch of `create_batch`. If it is closed, it is sent as one batch of exactly
-                its records. It takes no more records after this call.
+            batch: A batch of `create_batch`. A closed batch is sent as one batch of exactly its
+                records. After this call no more records can be added.
             topic: The topic's name.
             partition: The partition's number; None lets the partitioner decide, as for a record
                 without a key.
@@ -493,7 +493,8 @@ class AIOKafkaProducer:
     def transaction(self) -> TransactionContext:
         """Return a context manager that begins a transaction and ends it with the block.
 
-        It commits at the end of the block, and aborts if the block raises or the commit fails.
+        The transaction is committed at the end of the block, and aborted if the block raises or
+        the commit fails.
         """
         return TransactionContext(self)
 

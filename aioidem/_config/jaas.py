@@ -1,4 +1,4 @@
-"""Java's ``sasl.jaas.config``: one entry, as text, read into options by native names.
+"""Read Java's ``sasl.jaas.config``, a text with one entry, into options by native names.
 
 ``org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";``
 

@@ -1,7 +1,7 @@
 """Error classes that aiokafka has and aioidem never raises.
 
-They exist so that code which names them in an import or an ``except`` clause moves over from
-aiokafka by changing the import. Each says what is raised here instead.
+They exist so that code which names them in an import or an ``except`` clause can move from aiokafka
+to aioidem by changing the import. Each docstring says what aioidem raises instead.
 
 Rejected: subclassing aiokafka's exceptions when aiokafka is installed (the class tree would depend
 on what else is installed; `aioidem.integrations.aiokafka` translates instead).

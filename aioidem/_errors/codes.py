@@ -127,7 +127,7 @@ class BrokerResponseError(KafkaError):
     """A broker answered with an error code.
 
     Attributes:
-        errno: The code in the protocol. An instance's differs from its class's only for
+        errno: The code in the protocol. It differs from the class's ``errno`` only for
             `UnknownError`.
         message: The code's name in the protocol.
         description: The class's docstring.

@@ -217,7 +217,7 @@ class RecordIntake:
     async def wait_for_bytes(
         self, size: int, topic: str, partition: int | None, block_until: float | None = None
     ) -> float:
-        """Wait for room in the buffer, and take it.
+        """Wait until the buffer has room for a record, and reserve the room.
 
         Returns:
             The time at which the caller's `max_block` ends, on the event loop's clock.

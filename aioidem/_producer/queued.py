@@ -54,7 +54,7 @@ class QueuedDelivery(Delivery):
 
         Args:
             settlement: The outcome of several records of one partition.
-            index: This record's place among them.
+            index: The place of this delivery's record among them, from 0 on.
         """
         appended_at = settlement.log_append_time_ms
         offset = settlement.base_offset

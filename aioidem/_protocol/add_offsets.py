@@ -46,5 +46,5 @@ def add_offsets_request(version: int, who: TransactionalIdentity, group_id: str)
 
 
 def add_offsets_answer(response: Any) -> AddOffsetsAnswer:
-    """Read an answer of any version."""
+    """Convert a decoded answer, of any version, to plain data."""
     return AddOffsetsAnswer(int(response.error_code), throttle_ms(response.throttle_time))

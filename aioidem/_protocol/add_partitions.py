@@ -58,7 +58,7 @@ def add_partitions_request(
 
 
 def add_partitions_answer(response: Any) -> AddPartitionsAnswer:
-    """Read an answer of any version up to v3."""
+    """Convert a decoded answer, of any version up to v3, to plain data."""
     return AddPartitionsAnswer(
         {
             (str(topic.name), int(part.partition_index)): int(part.partition_error_code)

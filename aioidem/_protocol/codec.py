@@ -21,8 +21,8 @@ Invariants:
 - Values that a newer broker may legitimately send stay readable: an error code that kio does not
   list becomes a `RawErrorCode`, which is an int.
 
-Rejected: generating source code instead of closures. It is about twice as fast, but decoding a
-Produce answer takes 6 us as it is, and closures can be read and stepped through.
+Rejected: generating source code instead of closures. That is about twice as fast, but decoding a
+Produce answer takes only 6 us, and closures can be read and stepped through.
 """
 
 from __future__ import annotations
@@ -463,7 +463,7 @@ def _field(entity_type: type[Entity], field: dataclasses.Field[Any]) -> _Field:
     item, item_nullable = _without_none(typing.get_args(kind)[0]) if is_array else (kind, nullable)
     if entity_type.__name__ == "RequestHeader" and field.name == "client_id":
         # The client id has the old string format in every version of the header, so that any broker
-        # can read it.
+        # can read the header.
         return _value("string", flexible=False, nullable=True)
     if dataclasses.is_dataclass(item):
         reader = _struct(typing.cast("type[Entity]", item))

@@ -57,7 +57,7 @@ def end_txn_request(version: int, who: TransactionalIdentity, *, commit: bool) -
 
 
 def end_txn_answer(response: Any) -> EndTxnAnswer:
-    """Read an answer of any version."""
+    """Convert a decoded answer, of any version, to plain data."""
     return EndTxnAnswer(
         int(response.error_code),
         int(getattr(response, "producer_id", -1)),

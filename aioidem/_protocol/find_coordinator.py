@@ -63,7 +63,7 @@ def coordinator_request(version: int, key: str, kind: CoordinatorKey) -> Request
 
 
 def coordinator_answer(response: Any, key: str) -> CoordinatorAnswer:
-    """Read an answer of any version.
+    """Convert a decoded answer, of any version, to plain data.
 
     An answer without the key counts as UNKNOWN_SERVER_ERROR, and an answer with an address that no
     broker can have as COORDINATOR_NOT_AVAILABLE.

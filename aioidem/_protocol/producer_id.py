@@ -100,7 +100,7 @@ def _request(
 
 
 def producer_id_answer(response: Any) -> ProducerIdAnswer:
-    """Read an answer of any version."""
+    """Convert a decoded answer, of any version, to plain data."""
     return ProducerIdAnswer(
         int(response.error_code),
         int(response.producer_id),

@@ -80,7 +80,7 @@ def authenticate_answer(response: Any) -> SaslAnswer:
     """Read the answer to `authenticate_request`.
 
     Raises:
-        AuthenticationFailedError: The broker refused; it is a `SaslAuthenticationFailed` if the
+        AuthenticationFailedError: The broker refused, with `SaslAuthenticationFailed` if the
             credentials are wrong.
     """
     code = int(response.error_code)

@@ -1,8 +1,8 @@
 """DescribeConfigs of a topic, to learn whether the broker knows KIP-1269's topic config.
 
-A broker that does not know a config leaves it out of the answer. One that merely stores it, because
-somebody has set it, answers a null value. So a broker knows the config only if the answer has it
-with a value.
+A broker that does not know a config leaves it out of the answer. If an administrator has set a
+config that the broker does not know, the answer has its name with a null value. So a broker knows
+the config only if the answer has a value for it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class TopicConfig(NamedTuple):
     """What a topic's configs say about KIP-1269."""
 
     error_code: int
-    """The answer's error code; with any but NONE the rest says nothing."""
+    """The answer's error code; `names_window` is meaningful only with NONE."""
     names_window: bool
     """Whether the answer has `RETAIN_CONFIG` with a value."""
 
 
 def topic_config(response: Any) -> TopicConfig:
-    """Read the answer; one without a result counts as UNKNOWN_SERVER_ERROR."""
+    """Read an answer; without any result it counts as UNKNOWN_SERVER_ERROR."""
     codes = [int(result.error_code) for result in response.results]
     named = any(
         config.name == RETAIN_CONFIG and config.value is not None

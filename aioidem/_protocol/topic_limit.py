@@ -2,12 +2,12 @@
 
 `max.message.bytes` limits a batch as it is on the wire, with header and compression
 (MESSAGE_TOO_LARGE). `segment.bytes` limits what fits into one file of the log
-(RECORD_LIST_TOO_LARGE). The answer has the value in force, even if it is the broker's default. It
-needs DESCRIBE_CONFIGS on the topic; without it the limits stay unknown.
+(RECORD_LIST_TOO_LARGE). The answer has the values in force, even if they are the broker's defaults.
+The request needs the ACL DESCRIBE_CONFIGS on the topic; without it the limits stay unknown.
 
-Both also limit a batch as the broker stores it. If a topic's `compression.type` is another codec
-than the producer's, the broker compresses every batch again, and the resulting size of a compressed
-batch cannot be derived from its size on the wire.
+Both configs also limit a batch as the broker stores it. If a topic's `compression.type` is another
+codec than the producer's, the broker compresses every batch again, and the resulting size of a
+compressed batch cannot be derived from its size on the wire.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def txn_offset_commit_request(
 
 
 def txn_offset_commit_answer(response: Any) -> TxnOffsetCommitAnswer:
-    """Read an answer of any version."""
+    """Convert a decoded answer, of any version, to plain data."""
     return TxnOffsetCommitAnswer(
         {
             (str(topic.name), int(part.partition_index)): int(part.error_code)
