@@ -92,7 +92,7 @@ class RequestChannel:
 
     def end(self, connection: Connection) -> None:
         """Close a connection from the broker's side, and discard the requests not served yet."""
-        connection.doomed = True
+        connection.ended_by_broker = True
         _discard_queue(connection)
         due = connection.link.down.due(self._schedule.now, 0)
         self._schedule.push(due, self._deliver, Delivery(connection, due, close=True))
@@ -130,7 +130,7 @@ class RequestChannel:
 
     def _arrive(self, now: float, pending: Pending) -> None:
         connection = pending.connection
-        if connection.doomed:
+        if connection.ended_by_broker:
             note_unanswered(pending.items)
             return
         connection.inbox.append(pending)
@@ -139,7 +139,7 @@ class RequestChannel:
 
     def _serve_next(self, now: float, connection: Connection) -> None:
         connection.serving = False
-        if connection.doomed:
+        if connection.ended_by_broker:
             _discard_queue(connection)
         if not connection.inbox:
             self._forget_if_done(connection)
@@ -178,7 +178,7 @@ class RequestChannel:
                 reply.when_kept(lambda response: self._keep(pending, response))
 
     def _keep(self, pending: Pending, response: Entity) -> None:
-        if not pending.connection.doomed:
+        if not pending.connection.ended_by_broker:
             self._answer(self._schedule.now, pending, response)
 
     # -- interception -----------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class RequestChannel:
                     self._serve(now, pending)
                     return
                 if silent:
-                    connection.doomed = True
+                    connection.ended_by_broker = True
                 self._answer_nothing(now, pending)
             case CloseConnection(processed):
                 if processed:
@@ -227,7 +227,7 @@ class RequestChannel:
 
     def _resume(self, now: float, held: tuple[Pending, Action | None]) -> None:
         pending, action = held
-        if pending.connection.doomed:
+        if pending.connection.ended_by_broker:
             note_unanswered(pending.items)
         elif action is None:
             self._serve(now, pending)

@@ -162,13 +162,13 @@ class Connection:
         serving: Whether a request is being served.
         closed: Whether the client has closed the connection.
         silent: Whether the broker sends nothing more on the connection.
-        doomed: Whether the broker has closed the connection, so that nothing more is served.
+        ended_by_broker: Whether the broker has closed it, so that nothing more is served.
     """
 
     __slots__ = (
         "broker_id",
         "closed",
-        "doomed",
+        "ended_by_broker",
         "id",
         "inbox",
         "link",
@@ -188,7 +188,7 @@ class Connection:
         self.serving = False
         self.closed = False
         self.silent = False
-        self.doomed = False
+        self.ended_by_broker = False
 
     def __repr__(self) -> str:
         return f"<Connection {self.id} broker={self.broker_id} queued={len(self.inbox)}>"

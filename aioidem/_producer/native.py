@@ -207,7 +207,7 @@ class Producer(TransactionCalls):
             if life.home.closed:
                 life.closed = True
                 if not background.finished:
-                    self._sender.forsake()
+                    self._sender.end_without_loop()
                 await anyio.lowlevel.checkpoint()
                 return
             if not background.finished:

@@ -297,8 +297,8 @@ class Sender:
         self.deliver()
         self.unseen.report_the_rest()
 
-    def forsake(self) -> None:
-        """End everything although the event loop is closed: settle what is left.
+    def end_without_loop(self) -> None:
+        """End the producer after its event loop was closed: every record gets an outcome.
 
         Nothing of the loop's is touched; its sockets close with it.
         """

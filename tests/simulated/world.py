@@ -959,7 +959,7 @@ class World:
         peer = connection.peer
         alive = self.incarnations[connection.broker] == connection.incarnation
         cluster = connection.cluster
-        if peer.doomed or not alive or not cluster.brokers[connection.broker].online:
+        if peer.ended_by_broker or not alive or not cluster.brokers[connection.broker].online:
             return
         header, request = decode_request(frame[4:])
         cluster.submit(
