@@ -74,7 +74,7 @@ async def raised(awaitable: Awaitable[Any]) -> Exception:
         await awaitable
     except Exception as error:  # noqa: BLE001 - that is the question
         return error
-    return pytest.fail("nothing was raised")
+    return pytest.fail("the awaitable raised nothing")
 
 
 @behaviour

@@ -113,7 +113,7 @@ class Outcome:
         self.at: float | None = None
 
     def settle(self, settlement: Settlement, index: int) -> None:
-        assert self.status is PENDING, f"record {self.number} settled twice"
+        assert self.status is PENDING, f"record {self.number} is settled twice"
         self.settlement = settlement
         self.status = settlement.status
         self.error = settlement.error
@@ -341,7 +341,9 @@ class Rig:
             at = self.core.wake_at
             if at is None or at > until:
                 break
-            assert at > self.now - 1e-9, f"a wake-up in the past: {at} at {self.now}"
+            assert at > self.now - 1e-9, (
+                f"the engine asks at {self.now} to be woken in the past, at {at}"
+            )
             self.now = max(at, self.now) + 1e-6
             self.poll()
         else:
@@ -411,7 +413,7 @@ class Rig:
             case steps.AskProducers():
                 self.core.on_answer(step, self.producers, self.now)
             case _:
-                assert isinstance(step, CALLS), f"a step that this rig does not know: {step}"
+                assert isinstance(step, CALLS), f"the rig does not know this step: {step}"
                 self.answer_call(step, poll=False)
 
     def described(self) -> TopicConfig:
@@ -489,10 +491,10 @@ class Rig:
         if step.acks != 0:
             limit = self.config.max_in_flight_requests_per_connection
             waiting = sum(r.link is end for r in self.outstanding())
-            assert waiting <= limit, f"{waiting} requests outstanding on one connection"
+            assert waiting <= limit, f"{waiting} requests are outstanding on one connection"
         seen = set()
         for part in request.parts:
-            assert (part.topic, part.partition) not in seen, "a partition twice in a request"
+            assert (part.topic, part.partition) not in seen, "a request names a partition twice"
             seen.add((part.topic, part.partition))
             self._check_batch(part)
 
@@ -506,11 +508,15 @@ class Rig:
             self._check_span(part)
         known = self._bytes.setdefault(key, part.data)
         if known != part.data:
-            assert key in self._rewritable, f"a retry with other bytes: {part}"
+            assert key in self._rewritable, (
+                f"this retry has other bytes than the first attempt: {part}"
+            )
             self._bytes[key] = part.data
         self._rewritable.discard(key)
         newest = self._highest.setdefault(where, part.identity)
-        assert part.identity >= newest, f"an older epoch after a newer one: {part}"
+        assert part.identity >= newest, (
+            f"this batch has an older identity than one sent before: {part}"
+        )
         if part.identity > newest:
             self._highest[where] = part.identity
             older = [
@@ -519,7 +525,7 @@ class Rig:
                 for p in r.parts
                 if p.where == where and p.identity < part.identity
             ]
-            assert not older, f"{part} while {older} are outstanding"
+            assert not older, f"{part} is sent while {older} of an older identity are outstanding"
         state = self.state(part.topic, part.partition)
         if part.identity > newest and self.config.in_doubt == "fail":
             assert not state.in_doubt
@@ -534,7 +540,7 @@ class Rig:
         self.max_span = max(self.max_span, span)
         limit = self.state(part.topic, part.partition).window.limit
         if len(sends) > 1 and not self._split:
-            assert span <= limit, f"span {span} at limit {limit}: {part}"
+            assert span <= limit, f"the span is {span} at a window of {limit}: {part}"
 
     def _prove(self, part: Sent) -> None:
         line = (part.where, part.identity)
@@ -633,7 +639,7 @@ class Rig:
             if not self.outstanding():
                 return
             self.ack(self.outstanding()[0])
-        raise AssertionError("requests never end")
+        raise AssertionError("the engine sends requests for ever")
 
     def settle_down(self, seconds: float = 30.0) -> None:
         """Acknowledge every request for `seconds`, while time passes and timers fire."""
@@ -765,7 +771,7 @@ class Rig:
                 following = (given[0], given[1] + 1) if v2 and not code else (-1, -1)
                 answer = EndTxnAnswer(code, *more.pop("identity", following))
             case _:
-                raise AssertionError(f"no call: {step}")
+                raise AssertionError(f"this step is no call to a coordinator: {step}")
         assert not more, more
         self.forget_call(step.link_id)
         self.core.on_answer(step, answer, self.now)
@@ -787,11 +793,11 @@ class Rig:
         self.lose(self.links[call.link_id], unwritten=() if written else (call,), poll=poll)
 
     def _check_call(self, step: Any) -> None:
-        assert self.calling is None, f"{step} while {self.calling} is not answered"
+        assert self.calling is None, f"{step} is sent while {self.calling} is not answered"
         self.calling = step
         if not isinstance(step, steps.EndTransaction):
             return
-        assert not self.outstanding(), f"EndTxn while {self.outstanding()} are not answered"
+        assert not self.outstanding(), f"EndTxn is sent while {self.outstanding()} are not answered"
         assert step.v2 is (self.transactions.version == 2)
         if step.commit:
             assert self.core.unsettled == 0
@@ -865,9 +871,9 @@ def wait_until(rig: Rig, condition: Callable[[], bool], seconds: float = 200.0) 
     """Let time pass until the condition holds, for at most `seconds`."""
     until = rig.now + seconds
     while not condition():
-        assert rig.now < until, "it never came"
+        assert rig.now < until, "the condition did not come true in time"
         at = rig.core.wake_at
-        assert at is not None, "the engine sleeps for ever"
+        assert at is not None, "the engine does not ask to be woken"
         rig.tick(max(at - rig.now, 1e-6))
 
 
@@ -875,7 +881,7 @@ def refuse_until(rig: Rig, condition: Callable[[], bool], code: int, seconds: fl
     """Answer every request at once with this error code, until the condition holds."""
     until = rig.now + seconds
     while not condition():
-        assert rig.now < until, "it never came"
+        assert rig.now < until, "the condition did not come true in time"
         for request in rig.outstanding():
             rig.fail(request, code)
         at = rig.core.wake_at

@@ -186,7 +186,9 @@ def test_renumbering_keeps_the_order(codes: list[int]) -> None:
     assert offsets == sorted(offsets)
     for epoch in range(1, rig.core.epoch_bumps + 1):
         starts = list(dict.fromkeys(r.sequence for r in rig.everything if r.epoch == epoch))
-        assert starts == list(range(len(starts))), "in the order of sending, without gaps"
+        assert starts == list(range(len(starts))), (
+            "each epoch counts in sending order, without gaps"
+        )
     rig.assert_drained()
 
 

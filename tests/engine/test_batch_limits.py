@@ -95,7 +95,7 @@ def test_what_was_refused_waits_for_the_limit_and_is_cut_to_it() -> None:
     sent = len(rig.everything)
     rig.fail(large, MESSAGE_TOO_LARGE)
     [step] = rig.held
-    assert len(rig.everything) == sent, "what would be refused again is not sent"
+    assert len(rig.everything) == sent, "a batch that would be refused again is not sent"
     rig.hold = ()
     rig.core.on_answer(step, 9000, rig.now)
     rig.ack_all()

@@ -128,7 +128,9 @@ def test_a_connection_that_leads_elsewhere_is_closed_and_nobody_moves() -> None:
     assert {request.link.host for request in rig.everything[sent:]} == {"b1"}
     assert len(told(rig, "leads to cluster another")) == 1
     tried = [end for end in rig.links.values() if end.host == "b2"]
-    assert len(tried) <= 2 + 20.0 / rig.config.reconnect_backoff_max + 7, "no back-off"
+    assert len(tried) <= 2 + 20.0 / rig.config.reconnect_backoff_max + 7, (
+        "the address does not back off"
+    )
     del rig.leads_to["b2"]
     rig.settle_down()
     assert there.status is ACKED
@@ -299,7 +301,7 @@ def test_a_transactional_producer_ends(version: int) -> None:
     wait_until(rig, lambda: rig.txn is TransactionState.FATAL)
     cause = rig.transactions.cause
     assert isinstance(cause, errors.ClusterChangedError)
-    assert cause.status is UNKNOWN, "the commit was asked for, and may have been decided"
+    assert cause.status is UNKNOWN, "the coordinator may have decided on the commit"
 
 
 # -- INVALID_PRODUCER_EPOCH

@@ -133,7 +133,7 @@ def test_the_leader_is_asked_on_the_produce_connection_after_everything_outstand
     rig.tick(1.0)
     (asked,) = rig.held
     assert asked.link_id == resend.link.link_id
-    assert not rig.outstanding(), "nothing overtakes it"
+    assert not rig.outstanding(), "no batch is sent beside the question"
     assert len(requests) == 5
 
 

@@ -81,7 +81,7 @@ def test_a_config_question_that_is_never_answered_holds_nothing_up_for_ever() ->
     rig.start()
     rig.send()
     rig.tick(6.0)
-    assert len(rig.held) == 2, "asked again on the next connection"
+    assert len(rig.held) == 2, "the next connection asks for the config again"
     step = rig.held[1]
     rig.core.on_answer(step, TopicConfig(0, False), rig.now)
     rig.ack_all()
@@ -119,8 +119,10 @@ def test_a_v14_request_refused_falls_back_to_v13_for_a_while() -> None:
         rig.tick(0.3)
         rig.ack_all()
     assert waits == sorted(waits)
-    assert 10.0 < waits[-1] < 20.0, 'window_discovery="on" never waits longer'
-    assert sum("UNSUPPORTED_VERSION" in event for event in rig.events) == 1, "told once"
+    assert 10.0 < waits[-1] < 20.0, 'with window_discovery="on" the wait does not grow further'
+    assert sum("UNSUPPORTED_VERSION" in event for event in rig.events) == 1, (
+        "the warning comes once"
+    )
 
 
 def test_a_v14_answer_that_cannot_be_decoded_falls_back_to_v13_for_a_while() -> None:
@@ -223,7 +225,7 @@ def test_a_config_that_may_not_be_read_is_asked_about_again_while_batches_go_on(
     rig.tick(40.0)
     rig.send()
     [step] = rig.held
-    assert rig.outstanding()[0].version == 13, "nothing waits for a second answer"
+    assert rig.outstanding()[0].version == 13, "no batch waits for a second answer about the config"
     rig.core.on_answer(step, TopicConfig(0, True), rig.now)
     rig.ack_all()
     rig.send()

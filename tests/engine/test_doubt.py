@@ -635,7 +635,7 @@ def test_a_doubtful_batch_above_a_failed_one_is_asked_and_not_left_to_its_deadli
                 rig.fail(request, OUT_OF_ORDER)
                 rounds += 1
         rig.tick(0.01)
-    assert rig.now < began + 30.0, "it waited for the deadline"
+    assert rig.now < began + 30.0, "the batch in doubt waited for its deadline"
     assert 2 <= rounds < 20
     assert rig.outcomes[3].status is UNKNOWN
     rig.settle_down()

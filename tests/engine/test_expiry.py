@@ -109,7 +109,9 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     rig.tick(10.0)
     (young,) = rig.send()
     rig.tick(10.5)
-    assert (old.status, young.status) == (NOT_WRITTEN, PENDING), "waiting, each by itself"
+    assert (old.status, young.status) == (NOT_WRITTEN, PENDING), (
+        "unsealed records expire each at its own deadline"
+    )
     (younger,) = rig.send()
     rig.down = set()
     wait_until(rig, lambda: bool(rig.outstanding()), 5.0)
@@ -119,7 +121,9 @@ def test_before_sealing_each_record_has_its_own_deadline_and_after_it_the_oldest
     rig.down = {1}
     rig.lose()
     rig.tick(12.0)
-    assert (young.status, younger.status) == (UNKNOWN, UNKNOWN), "sealed, by the oldest of them"
+    assert (young.status, younger.status) == (UNKNOWN, UNKNOWN), (
+        "a sealed batch expires at its oldest record's deadline"
+    )
     assert younger.at == young.at
 
 

@@ -140,7 +140,7 @@ def test_a_healthy_partition_finishes_under_the_old_epoch_and_adopts_lazily() ->
     rig.fail(rig.outstanding()[-1], INVALID_RECORD)
     rig.send(partition=1)
     assert {r.epoch for r in healthy} == {0}
-    assert rig.outstanding()[-1].epoch == 0, "the healthy one goes on under its epoch"
+    assert rig.outstanding()[-1].epoch == 0, "the healthy partition keeps its epoch"
     while rig.outstanding():
         rig.ack(rig.outstanding()[0])
     rig.send(partition=1)
@@ -269,7 +269,7 @@ def serve(rig: Rig, largest: int) -> None:
                 rig.fail(later, OUT_OF_ORDER, poll=False)
             rig.poll()
         rig.tick(0.01)
-    raise AssertionError("it never ends")
+    raise AssertionError("the partition does not come to rest")
 
 
 def test_a_batch_that_is_too_large_is_split_until_it_fits() -> None:

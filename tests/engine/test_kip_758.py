@@ -114,7 +114,7 @@ def test_sending_stops_when_the_sequences_in_flight_reach_the_range() -> None:
     rig.send(30)
     assert rig.sequences == list(range(1, 11))
     rig.ack(rig.outstanding()[3])
-    assert rig.sequences == [1, 2, 3, *range(5, 11)], "the oldest is not resolved"
+    assert rig.sequences == [1, 2, 3, *range(5, 11)], "the oldest batch still fills the range"
     rig.ack(rig.outstanding()[0])
     assert rig.sequences == [2, 3, *range(5, 12)]
     rig.ack_all()
@@ -140,7 +140,9 @@ def test_the_range_is_the_brokers_and_the_default_until_it_is_told() -> None:
     """The range is 10,000,000 until DescribeConfigs names the broker's own."""
     assert running().cap == DEFAULT_RANGE
     assert running(told=12_345).cap == 12_345
-    assert running(told=50_000_000).cap == 50_000_000, "wider than the default"
+    assert running(told=50_000_000).cap == 50_000_000, (
+        "a broker may name a wider range than the default"
+    )
 
 
 @pytest.mark.parametrize("told", [SEQUENCE_CAP, SEQUENCE_CAP + 1, 10**18 - 1])
@@ -291,7 +293,7 @@ def test_sequences_wrap_inside_the_range_without_a_new_epoch() -> None:
     rig.tick(2.0)
     rig.fail(rig.outstanding()[0], DUPLICATE)
     rig.tick(1.0)
-    assert rig.sequences[0] == 2, "the newest is asked first, across the wrap"
+    assert rig.sequences[0] == 2, "the newest batch, behind the wrap, is probed first"
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
     assert rig.core.epoch_bumps == 0

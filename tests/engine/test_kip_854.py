@@ -85,7 +85,7 @@ def test_the_timeout_can_be_changed_while_the_broker_runs() -> None:
     assert known(replica) == {7}
     cluster.state.set_broker_configs(None, {**cluster.state.configs, EXPIRATION: "5000"})
     cluster.run_until(95.0)
-    assert known(replica) == {7}, "the broker's own one counts"
+    assert known(replica) == {7}, "the broker's own config counts before the cluster's"
     cluster.state.set_broker_configs(cluster.state.brokers[0], {})
     cluster.run_until(97.0)
     assert known(replica) == set()
@@ -104,7 +104,7 @@ def test_retention_of_its_last_write_does_not_forget_a_producer() -> None:
     assert replica.log.start_offset == 1
     assert known(replica) == {1, 2}
     [duplicate] = {client.produce(idempotent_batch(0, producer_id=1)).base_offset}
-    assert duplicate == 0, "and what it wrote is still a duplicate"
+    assert duplicate == 0, "a resend of its batch is still a duplicate"
 
 
 def test_who_was_forgotten_is_not_told() -> None:
@@ -380,7 +380,7 @@ def test_what_was_refused_below_what_is_found_is_not_sent_again() -> None:
     rig.fail(first, NOT_ENOUGH_REPLICAS, poll=False)
     rig.lose()
     rig.tick(2.0)
-    assert not rig.outstanding(), "while the log is read nothing may overtake what is found there"
+    assert not rig.outstanding(), "no batch is sent while the log is read"
     rig.page((second, 1))
     assert rig.statuses[1:] == [NOT_WRITTEN, ACKED]
     assert rig.core.counters.data_loss_events == 1
@@ -534,7 +534,9 @@ def test_a_leader_change_while_suspect_is_carried_over_until_the_new_leader_ackn
     rig.core.stamp_ms = rig.now_stamp()
     rig.send()
     rig.poll()
-    assert rig.state().suspicion.suspect is moved, "the old stamps are gone"
+    assert rig.state().suspicion.suspect is moved, (
+        "timestamps of the old records do not count any more"
+    )
     rig.ack(rig.outstanding()[0], 2)
     rig.send()
     rig.poll()

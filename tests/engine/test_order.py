@@ -95,7 +95,7 @@ def test_a_retriable_error_on_the_first_is_retried_in_order_with_new_data_behind
     rig.send(2)
     assert rig.outstanding() == []
     rig.tick(2.0)
-    assert rig.sequences == [1], "it is resent alone; what is new waits although there is room"
+    assert rig.sequences == [1], "the oldest is resent alone, and new batches wait"
     order = []
     while rig.outstanding():
         order.extend(rig.sequences[:1])
@@ -222,7 +222,7 @@ def test_one_request_takes_one_batch_of_every_partition_that_is_ready_and_once()
     (request,) = rig.outstanding()
     assert sorted(part.partition for part in request.parts) == [0, 1, 2, 3]
     rig.poll()
-    assert rig.outstanding() == [request], "what is in flight is not drained again"
+    assert rig.outstanding() == [request], "batches in flight are not sent again"
     rig.ack_all()
     assert set(rig.statuses) == {ACKED}
     rig.assert_drained()

@@ -49,7 +49,7 @@ def answer_as(
             rig.ack(request, offset=last, retained=retained)
         else:
             rig.fail(request, OUT_OF_ORDER)
-    raise AssertionError("requests never end")
+    raise AssertionError("the engine sends requests for ever")
 
 
 def accusations(rig: Rig) -> list[str]:
@@ -140,7 +140,7 @@ def test_what_was_never_stored_was_not_forgotten() -> None:
     rig = cut_with_twenty()
     [first] = rig.outstanding()
     rig.fail(first, OUT_OF_ORDER)
-    assert rig.sequences == list(range(IN_DOUBT, 0, -1)), "a pass of probes"
+    assert rig.sequences == list(range(IN_DOUBT, 0, -1)), "every batch is probed"
     for request in rig.outstanding():
         if request.sequence in range(11, 15):
             rig.ack(request, offset=request.sequence, retained=5)
@@ -179,7 +179,7 @@ def test_what_was_sent_on_two_connections_before_proves_nothing() -> None:
     rig = cut_with_twenty()
     assert rig.sequences == [1]
     rig.fail(rig.outstanding()[0], OUT_OF_ORDER)
-    assert len(rig.outstanding()) == IN_DOUBT, "a pass of probes"
+    assert len(rig.outstanding()) == IN_DOUBT, "every batch is probed"
     rig.lose()
     rig.tick(0.5)
     answer_as(rig, set(range(16, 21)))

@@ -148,7 +148,7 @@ class Schedule:
             if not self.rig.outstanding():
                 return
             self.serve(self.rig.outstanding()[0])
-        raise AssertionError("requests never end")
+        raise AssertionError("the engine sends requests for ever")
 
     def serve_badly(self, request: Request) -> None:
         codes: list[tuple[int, int]] = []
@@ -222,17 +222,17 @@ class Schedule:
         rig = self.rig
         until = rig.now + 200.0
         while PENDING in rig.statuses:
-            assert rig.now < until, "a record without a verdict"
+            assert rig.now < until, "a record has no outcome in time"
             self.serve_all()
             at = rig.core.wake_at
             if PENDING in rig.statuses:
-                assert at is not None, "asleep with records waiting"
+                assert at is not None, "the engine does not ask to be woken while records wait"
                 rig.tick(max(at - rig.now, 1e-6))
         fresh = rig.send(2, partition=0) + rig.send(2, partition=1)
         for _ in range(100):
             self.serve_all()
             rig.tick(0.1)
-        assert [o.status for o in fresh] == [ACKED] * 4, "it does not recover"
+        assert [o.status for o in fresh] == [ACKED] * 4, "the producer does not recover"
         rig.assert_drained()
         self.check()
 
@@ -240,18 +240,22 @@ class Schedule:
         rig = self.rig
         for partition, log in self.broker.logs.items():
             numbers = [int(value[:8]) for value in log if value is not None]
-            assert len(numbers) == len(set(numbers)), f"twice in the log: {numbers}"
-            assert numbers == sorted(numbers), f"out of order: {numbers}"
+            assert len(numbers) == len(set(numbers)), f"a record is in the log twice: {numbers}"
+            assert numbers == sorted(numbers), f"the log is out of order: {numbers}"
             present = set(numbers)
             for outcome in rig.outcomes:
                 if outcome.settlement is None or outcome.settlement.partition != partition:
                     continue
                 if outcome.status is ACKED:
-                    assert outcome.number in present, f"acknowledged and lost: {outcome}"
+                    assert outcome.number in present, (
+                        f"an acknowledged record is not in the log: {outcome}"
+                    )
                     if outcome.offset >= 0:
                         assert numbers[outcome.offset] == outcome.number
                 elif outcome.status is NOT_WRITTEN:
-                    assert outcome.number not in present, f"not written, and there: {outcome}"
+                    assert outcome.number not in present, (
+                        f"a record that ended NOT_WRITTEN is in the log: {outcome}"
+                    )
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")

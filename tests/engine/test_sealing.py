@@ -109,7 +109,7 @@ def test_a_thin_link_is_not_choked_by_grown_batches() -> None:
     bench = Bench(batch_size=1000, max_request_size=1_000_000, request_timeout=40.0)
     bench.state.queue.blocked = True
     bench.told(1 << 30)
-    assert bench.limit() == 1000, "nothing was measured yet"
+    assert bench.limit() == 1000, "without a measured goodput batch.size is the limit"
     bench.rate(5000)
     assert bench.limit() == 50_000
     bench.link.bytes_in_flight = 30_000
@@ -134,13 +134,13 @@ def test_a_batch_outgrows_batch_size_only_to_what_its_topic_is_known_to_take() -
     bench = Bench(batch_size=1000, max_request_size=100_000)
     bench.rate(1e9)
     bench.state.queue.blocked = True
-    assert bench.limit() == 1000, "nothing was told"
+    assert bench.limit() == 1000, "without a known limit of the topic batch.size is the limit"
     bench.link.limits.of("t").accept(7000)
-    assert bench.limit() == 7000, "so much was acknowledged"
+    assert bench.limit() == 7000, "a batch of this size was acknowledged"
     bench.told(5000)
     assert bench.limit() == 5000
     bench.told(600)
-    assert bench.limit() == 600, "batch.size yields too"
+    assert bench.limit() == 600, "batch.size yields to a lower limit of the topic"
     bench.told(None)
     bench.link.limits.of("t").refuse(6500)
     assert bench.limit() == 1000
@@ -154,7 +154,7 @@ def test_what_the_topic_tells_replaces_half_of_what_it_refused_where_it_explains
     bench.state.queue.blocked = True
     bench.told(50_000)
     bench.topic.too_large(30_000, 0.0)
-    assert bench.limit() == 15_000, "it is lower than was told"
+    assert bench.limit() == 15_000, "a refused size counts before the limit that the leader named"
     bench.told(25_000)
     assert bench.limit() == 25_000
 

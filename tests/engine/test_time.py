@@ -76,10 +76,10 @@ def test_an_unanswered_batch_expires_as_unknown_and_the_next_waits_for_a_bump() 
     rig.tick(4.0)
     rig.fail(only, NOT_ENOUGH_REPLICAS)
     rig.tick(4.1)
-    assert rig.statuses[1:] == [UNKNOWN], "its second attempt is unanswered"
+    assert rig.statuses[1:] == [UNKNOWN], "the second attempt is unanswered"
     rig.send()
     rig.tick(0.2)
-    assert rig.sequences == [1], "nothing new goes while the old epoch is outstanding"
+    assert rig.sequences == [1], "no new batch is sent beside one of the old epoch"
     rig.ack(rig.outstanding()[0])
     assert (rig.outstanding()[0].epoch, rig.sequences) == (1, [0])
     assert rig.statuses[1] is UNKNOWN
@@ -296,7 +296,9 @@ def test_flush_ends_linger() -> None:
     assert not rig.core.outcomes.flushed(generation)
     rig.send(1)
     rig.ack_all()
-    assert rig.core.outcomes.flushed(generation), "flush does not wait for what came after it"
+    assert rig.core.outcomes.flushed(generation), (
+        "a flush does not wait for records that came after its call"
+    )
     assert rig.core.unsettled == 1
 
 
@@ -358,7 +360,7 @@ def test_a_partition_out_of_range_is_refused_by_the_first_fresh_metadata() -> No
     (soon,) = rig.send(partition=1, poll=False)
     (never,) = rig.send(partition=9, poll=False)
     (other,) = rig.send(partition=0)
-    assert len(rig.outstanding()) == 1, "it holds nobody up"
+    assert len(rig.outstanding()) == 1, "the missing partition holds up no other record"
     rig.ack_all()
     assert other.status is ACKED
     rig.tick(0.2)
@@ -498,7 +500,7 @@ def test_throttle_time_extends_the_timeout_of_all_that_is_outstanding(throttle: 
     rig.send(3)
     rig.tick(throttle - 0.1)
     assert not end.closed
-    assert rig.outstanding() == [second], "nothing new goes meanwhile"
+    assert rig.outstanding() == [second], "no new batch is sent while the broker throttles"
     rig.tick(0.2)
     assert len(rig.outstanding()) == 4
     rig.ack_all()

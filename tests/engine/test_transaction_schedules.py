@@ -599,9 +599,11 @@ class Schedule:
     def judge(self) -> None:
         fenced = self.cluster.coordinator.fenced
         if self.died is None:
-            assert self.rig.txn is TransactionState.READY, f"it does not go on: {self.rig.txn}"
+            assert self.rig.txn is TransactionState.READY, (
+                f"the producer does not go on: {self.rig.txn}"
+            )
         else:
-            assert fenced, f"nobody fenced it: {self.died!r}"
+            assert fenced, f"the producer ended and was not fenced: {self.died!r}"
         assert PENDING not in self.rig.statuses
         seen = {index: self.cluster.visible(index) for index in (0, 1)}
         expected: dict[int, list[bytes | None]] = {0: [], 1: []}

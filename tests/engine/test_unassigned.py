@@ -36,7 +36,7 @@ class Counting:
 def waiting(count: int = MANY, **options: Any) -> tuple[Rig, Counting]:
     """Make a rig with many records that wait for the first metadata of their topic.
 
-    `on_metadata(rig)` brings that metadata.
+    `on_metadata(rig)` answers the request for that metadata.
     """
     counting = Counting()
     rig = Rig(partitions=PARTITIONS, partitioner=counting, batch_size=1 << 20, **options)
@@ -115,7 +115,7 @@ def test_what_is_sent_while_others_are_due_comes_behind_them() -> None:
         rig.core.poll(rig.now)
     assert not rig.core.accumulator.topics[T].unassigned
     numbers = queued(rig)
-    assert all(each == sorted(each) for each in numbers), "call order within each partition"
+    assert all(each == sorted(each) for each in numbers), "each partition keeps call order"
     assert sorted(chain.from_iterable(numbers)) == list(range(len(rig.outcomes)))
     assert len(numbers[1]) >= 8
 

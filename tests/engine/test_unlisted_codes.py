@@ -228,7 +228,7 @@ def test_a_producer_id_refused_by_a_code_nobody_knows_is_told_at_once() -> None:
     error = rig.outcomes[0].error
     assert isinstance(error, errors.UnknownError)
     assert (error.errno, "InitProducerId" in str(error)) == (READ_ONLY, True)
-    # An id may be granted later, to the records that are sent then.
+    # A producer id that is granted later serves the records sent after that.
     rig.hold = ()
     rig.send()
     rig.settle_down(5.0)

@@ -39,9 +39,9 @@ def serve_all(rig: Rig, broker: Broker) -> None:
     """Answer all requests until every record is settled."""
     until, served = rig.now + 20.0, 0
     while rig.core.unsettled:
-        assert rig.now < until, "it does not recover"
+        assert rig.now < until, "the producer does not recover"
         while rig.outstanding():
-            assert served < 1000, "it asks for ever"
+            assert served < 1000, "the engine sends requests for ever"
             serve(rig, broker, rig.outstanding()[0])
             served += 1
         rig.tick(0.05)
@@ -138,7 +138,7 @@ def test_the_last_epoch_gives_way_to_a_new_id_and_not_before_doubt_under_it_is_r
     assert late[0].status is ACKED
     assert rig.statuses == [ACKED] * 3 + [NOT_WRITTEN] + [ACKED] * 4
     assert rig.core.epoch_bumps == 1
-    assert not rig.held, "one incident, one new id"
+    assert not rig.held, "one incident requests no second new id"
     rig.assert_drained()
 
 

@@ -59,7 +59,7 @@ async def test_no_turn_of_the_loop_assigns_more_than_a_slice_and_keys_keep_their
                     send(number)
                 while not turns.calls:  # bounded by the test
                     await anyio.lowlevel.checkpoint()
-                assert turns.calls.total() < MANY, "the others are due"
+                assert turns.calls.total() < MANY, "one turn does not assign all records"
                 for number in range(MANY, MANY + 100):
                     send(number)
                     await anyio.lowlevel.checkpoint()

@@ -156,7 +156,9 @@ async def test_records_that_expire_half_written_leave_no_torn_and_no_foreign_byt
         for topic, deliveries in sent.items():
             check(deliveries, stored_values(cluster, topic))
             statuses = [delivery.status for delivery in deliveries.values()]
-            assert UNKNOWN in statuses[1:10], "of what was begun nobody knows where it ended"
+            assert UNKNOWN in statuses[1:10], (
+                "a half-written record may be in the log, so it is UNKNOWN"
+            )
             for value, delivery in deliveries.items():
                 assert delivery.status is not NOT_WRITTEN or value[:7] not in trickle.sent
             assert set(statuses[10:]) == {ACKED}
@@ -295,5 +297,5 @@ async def test_what_was_buffered_when_a_connection_broke_arrives_without_a_flush
             for delivery in deliveries:
                 await delivery
         assert cut == 5
-        assert all(queued), "and some were not sealed yet"
+        assert all(queued), "some records were not sealed at each cut"
         assert stored_values(cluster) == numbered(500)

@@ -127,7 +127,9 @@ async def test_a_caller_that_is_cancelled_inside_a_done_callback_disturbs_nobody
             assert producer.statistics().buffer_bytes_used == 0
         stored = stored_values(cluster)
         assert (stored[0], stored[-1]) == (b"0", b"last")
-        assert sorted(stored[1:-1]) == numbered(9, 1), "who waited left, and the records went on"
+        assert sorted(stored[1:-1]) == numbered(9, 1), (
+            "the waiter left, and every record was stored"
+        )
 
 
 @EVERY_WORLD
@@ -190,7 +192,7 @@ async def test_a_flush_ends_while_the_buffer_is_always_full_and_waiters_come_and
                     with anyio.fail_after(1.0):
                         await producer.flush()
                     await virtual_time(0.2)
-                    assert cluster.log_end_offset("t") > before, "whoever waits gets its turn"
+                    assert cluster.log_end_offset("t") > before, "tasks that wait for room get it"
                 tasks.cancel_scope.cancel()
             with anyio.fail_after(10.0):
                 # No task comes after the last of these, so only room that is given back wakes them.

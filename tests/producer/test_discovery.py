@@ -114,7 +114,7 @@ async def test_two_connections_cut_before_any_answer_cost_a_new_broker_a_second(
             assert "2 connections" in partition.window_reason
             seconds, _ = await sent_until_wide(producer, 5.0)
             assert seconds < 3.0
-            assert len(tap.wires) == wires, "no connection was given up for it"
+            assert len(tap.wires) == wires, "v14 is tried on the open connection"
             assert partition_of(producer).window_reason == "broker 0 retains 20 batches"
     told = [r for r in caplog.records if "2 connections" in r.getMessage()]
     assert [record.levelno for record in told] == [logging.WARNING]
@@ -184,7 +184,7 @@ async def test_a_right_that_is_granted_later_is_found_without_a_reconnect(
                 await producer.send("t", b"more")
                 await virtual_time(0.5)
             wires = len(tap.wires)
-            assert 3 <= asked <= 8, "less and less often"
+            assert 3 <= asked <= 8, "the config is asked for ever less often"
             partition = partition_of(producer)
             assert partition.window == 5
             assert "DESCRIBE_CONFIGS" in partition.window_reason
@@ -194,7 +194,7 @@ async def test_a_right_that_is_granted_later_is_found_without_a_reconnect(
             await sent_until_wide(producer, 60.0)
             assert len(tap.wires) == wires
     told = [r for r in caplog.records if "DESCRIBE_CONFIGS" in r.getMessage()]
-    assert [record.levelno for record in told] == [logging.WARNING], "once"
+    assert [record.levelno for record in told] == [logging.WARNING], "the refusal is warned of once"
 
 
 @bounded(20)

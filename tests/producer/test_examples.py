@@ -1,4 +1,4 @@
-"""examples/lost_answers.py without Kafka, as a reader of docs/testing.md would run it."""
+"""Tests that run examples/lost_answers.py, which docs/testing.md shows, without Kafka."""
 
 from __future__ import annotations
 

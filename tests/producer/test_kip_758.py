@@ -83,7 +83,9 @@ def test_a_duplicate_of_the_newest_batch_gets_its_offset() -> None:
         answer(client, sequence, 3)
     assert answer(client, 6, 3) == (NONE, 6)
     assert answer(client, 3, 3) == (DUPLICATE, -1)
-    assert answer(client, 7, 2) == (DUPLICATE, -1), "a part of it is not it"
+    assert answer(client, 7, 2) == (DUPLICATE, -1), (
+        "a part of the newest batch is not taken for that batch"
+    )
     (replica,) = cluster.state.topics["t"].partitions[0].replicas.values()
     assert [len(entry.batches) for entry in replica.producers.entries()] == [1]
     assert replica.log.end_offset == 9

@@ -83,7 +83,9 @@ async def test_no_turn_of_the_loop_tells_more_than_a_slice_and_flush_waits_for_a
         send(producer, turns)
         counts = await producer.flush()
         assert counts == DeliveryCounts(acked=MANY, not_written=0, unknown=0)
-        assert turns.told == list(range(MANY)), "each is told once, in call order, before flush"
+        assert turns.told == list(range(MANY)), (
+            "flush returns after every outcome, once each, in call order"
+        )
         assert max(turns.in_turn.values()) <= MOST
 
 

@@ -107,7 +107,7 @@ async def test_a_broker_that_says_20_and_keeps_5_is_told_once_and_sent_5(
             assert "was seen not to" in partition_of(producer).window_reason
             refused = broker.refusals
             await lose(producer, broker, 5, 100)
-            assert broker.refusals == refused, "what is in flight now is deduplicated"
+            assert broker.refusals == refused, "the broker remembers all that is now in flight"
             assert producer.statistics().epoch_bumps == 0
             assert producer.statistics().data_loss_events == 0
         assert stored_values(cluster) == numbered(105)

@@ -95,7 +95,7 @@ def test_a_callback_that_ends_everything_leaves_the_order_as_it_is(at: int) -> N
     def end() -> None:
         told.add(2, 4)
         told.outcomes.all_at_once()
-        assert not told.outcomes.tell(), "the one below goes on"
+        assert not told.outcomes.tell(), "the outer call goes on delivering"
 
     told.then[places(5, 5)[at]] = end
     told.add(0, 5)

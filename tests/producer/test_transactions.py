@@ -463,7 +463,7 @@ async def test_without_a_transactional_id_there_are_no_transactions(version: Ver
                 await call()
         with pytest.raises(IllegalOperation):
             async with producer.transaction():
-                pytest.fail("it must not be entered")
+                pytest.fail("the transactional block was entered")
         await producer.send("t", b"1")
 
 

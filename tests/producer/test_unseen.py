@@ -77,7 +77,7 @@ async def test_failures_that_go_on_are_told_once_in_ten_seconds(
             producer.send_nowait("orders", b"x", partition=0)
             await virtual_time(1.0)
             if second == 0:
-                assert len(lines(caplog, NOT_YET)) == 1, "the first is told at once"
+                assert len(lines(caplog, NOT_YET)) == 1, "the first failure is logged at once"
         told = lines(caplog, NOT_YET)
         assert len(told) == 3
         assert "1 of 'orders' InvalidTimestampError" in told[0]
@@ -87,7 +87,7 @@ async def test_failures_that_go_on_are_told_once_in_ten_seconds(
         assert len(told) == 4
         assert sum(int(re.findall(r"(\d+) records? failed", line)[0]) for line in told) == 25
         await virtual_time(100.0)
-        assert len(lines(caplog, NOT_YET)) == 4, "nothing new, no line"
+        assert len(lines(caplog, NOT_YET)) == 4, "no line is logged without a new failure"
         cluster.intercept(None)
 
 
@@ -259,7 +259,7 @@ async def test_a_producer_that_is_collected_says_what_it_lost(
         assert [r.levelno for r in caplog.records] == [logging.ERROR]
         await virtual_time(1.0)
         assert {d.status for d in held} == {DeliveryStatus.NOT_WRITTEN}
-        assert len(caplog.records) == 1, "told once"
+        assert len(caplog.records) == 1, "the collected producer logs one line"
 
 
 @bounded(200)

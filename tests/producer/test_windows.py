@@ -379,7 +379,7 @@ async def test_leader_change_from_an_old_to_a_new_broker_widens_the_window(
 async def test_the_option_caps_all_requests_of_a_connection_idempotent_or_not(
     transport: Transport, idempotent: bool
 ) -> None:
-    """The option is reached and not exceeded, although partitions and windows allow more."""
+    """The requests in flight on a connection reach the limit of the option and never pass it."""
     async with EmbeddedCluster(retain=20, rtt=RTT, transport=transport) as cluster:
         cluster.create_topic("t", partitions=4)
         tap = Tap(cluster.connector)

@@ -93,7 +93,7 @@ class Stranger:
         world.listen(peer, hear)
         schema = request_type(ApiKey.PRODUCE, _VERSION)
         if schema is None:
-            raise AssertionError("no schema for Produce")
+            raise AssertionError("kio has no schema for this version of Produce")
         part = {"index": row.partition, "records": batch.data}
         request = build(
             schema,

@@ -143,14 +143,18 @@ def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
     }
     assert known - faults.keys() == set()
     assert min(faults[kind] for kind in known) >= 10
-    assert sum(s.says is not None for s in schedules) >= 40, "brokers that lie about their memory"
-    assert sum(s.noticed for s in schedules) >= 10, "and show it"
-    assert sum(s.wide_at_end for s in schedules) >= 40, "windows that must come back"
+    assert sum(s.says is not None for s in schedules) >= 40, (
+        "too few brokers lie about their memory"
+    )
+    assert sum(s.noticed for s in schedules) >= 10, "too few schedules show the lie"
+    assert sum(s.wide_at_end for s in schedules) >= 40, "too few windows must come back"
     assert sum(s.limits_stand and s.options["late_sealing"] for s in schedules) > 100
-    assert sum(s.small_limit > 0 and s.all_acked for s in schedules) > 10, "and no excuse"
+    assert sum(s.small_limit > 0 and s.all_acked for s in schedules) > 10, (
+        "too few schedules with a small limit promise every record"
+    )
     assert sum(s.names_culprits for s in schedules) > 50
     options = [s.options for s in schedules]
-    assert sum("buffer_memory" in o for o in options) > 50, "memory pressure"
+    assert sum("buffer_memory" in o for o in options) > 50, "too few buffers are small"
     assert (
         sum(f.kind == "pid" and f.args[0] in (14, 15, 16) for s in schedules for f in s.faults) > 20
     )
@@ -165,10 +169,10 @@ def test_two_thousand_seeds_draw_every_fault_of_the_list() -> None:
         for s in schedules
         for call in s.calls
     )
-    assert len(missing) - never > 100, "partitions that are added"
-    assert never > 100, "partitions that do not exist"
+    assert len(missing) - never > 100, "too few records wait for a partition that is added"
+    assert never > 100, "too few records name a partition that never exists"
     ages = [call.age for s in schedules for call in s.calls]
-    assert min(ages) < 0 < max(ages), "old and future record timestamps"
+    assert min(ages) < 0 < max(ages), "record timestamps are not both old and in the future"
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:

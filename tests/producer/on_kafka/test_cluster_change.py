@@ -59,7 +59,7 @@ async def test_each_acknowledged_record_is_in_the_log_it_was_acknowledged_for() 
         in_first = await send(carried, [b"a%d" % number for number in range(5)])
         in_second = await send(native, [b"b0", b"b1"])
         ids = native.statistics().producer_id, carried.statistics().producer_id
-        assert ids[0] == ids[1], "the clusters hand out the same ids"
+        assert ids[0] == ids[1], "the two clusters handed out different producer ids"
         kept = await log_of(first)
         name.upstream = second.proxy.host, second.proxy.port
         name.disconnect()

@@ -84,7 +84,7 @@ class Copiers:
     def check(self) -> subprocess.Popen[bytes]:
         """Assert that the newest copier still runs, and return its process."""
         process = self._all[-1]
-        assert process.poll() is None, f"{self._folder} says why"
+        assert process.poll() is None, f"the copier ended; its output is in {self._folder}"
         return process
 
     def begun(self) -> bool:

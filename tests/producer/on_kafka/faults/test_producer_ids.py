@@ -45,7 +45,7 @@ def refused(seen: FrameSeen, code: int) -> Action:
 
 
 def answer_with(cluster: KafkaCluster, said: Iterable[int | Action]) -> None:
-    """Put these in the place of the next answers of InitProducerId, one each."""
+    """Replace the next answers of InitProducerId by these error codes or actions, in turn."""
     left = iter(said)
 
     def on_answer(seen: FrameSeen) -> Action | None:
@@ -87,7 +87,7 @@ async def test_no_id_comes_and_starting_ends_in_time(
         pytest.raises(KafkaTimeoutError, match="no producer id within max_block"),
     ):
         async with producer_of(cluster, world, request_timeout=0.5, max_block=max_block):
-            pytest.fail("it has no id")
+            pytest.fail("the producer started without a producer id")
 
 
 @bounded(60)
@@ -98,7 +98,7 @@ async def test_a_producer_starts_while_its_only_controller_restarts(
     await cluster.kill()
     with pytest.raises((KafkaConnectionError, KafkaTimeoutError)):
         async with producer_of(cluster, world, max_block=0.5):
-            pytest.fail("there is no broker")
+            pytest.fail("the producer started without a broker")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cluster.start)
         await start_when_possible(cluster, world)
