@@ -1,6 +1,6 @@
-# Everything here runs in .venv, which the first target to need it makes: `make demo` on a fresh
-# machine needs Python 3.11 or newer and nothing else. `make PYTHON=python3.13 ...` picks another one,
-# and VENV=.venv-3.13 beside it keeps what it installs apart.
+# Everything runs in .venv, which the first target that needs it creates: on a fresh machine `make demo`
+# needs only Python 3.11 or newer. `make PYTHON=python3.13 ...` uses another Python, and
+# VENV=.venv-3.13 another environment.
 
 PYTHON ?= python3
 SEEDS ?= 2000
@@ -13,9 +13,9 @@ LONG := tests/simulated tests/spark
 KAFKA := $(wildcard tests/*/on_kafka)
 BIGGER := $(wildcard tests/*/on_kafka/three_nodes) tests/spark/on_kafka
 
-# What a user's environment has for other Pythons and other installs: with PYTHONOPTIMIZE no assert
-# is run, with PIP_USER or PIP_TARGET nothing gets into .venv, with PYTHONDONTWRITEBYTECODE each of
-# the many processes that tests start compiles everything anew.
+# Variables that users set for other Pythons and installs are removed: PYTHONOPTIMIZE turns asserts
+# off, PIP_USER and PIP_TARGET install outside of .venv, and with PYTHONDONTWRITEBYTECODE each of the
+# many processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PIP_NO_DEPS PIP_REQUIRE_HASHES
 export PIP_USER := 0
@@ -52,10 +52,9 @@ bench-faults: $(READY) ## The same faults for five clients at once: five minutes
 
 test: check measured installed kafka ## Everything that can be checked on one machine
 
-# Each in an environment of its own, made anew, for what is resolved changes by the day. The oldest
-# versions are those that pyproject.toml names, for what `pip install aioidem` and its extras bring
-# too. There every test runs, but not `static`: it looks at the source, which is the same, and what
-# older linters make of it is promised to nobody.
+# Both create their environment anew, because the versions that are resolved change daily. The oldest
+# versions are the lower bounds in pyproject.toml, of the dependencies, of the extras and of `dev`.
+# `static` does not run with them: it checks the same source, and older linters are not supported.
 test-oldest: ## Every test, with the oldest version of each dependency that pyproject.toml allows
 	rm -rf .venv-oldest
 	UV_RESOLUTION=lowest-direct $(MAKE) VENV=.venv-oldest everyday measured installed kafka
@@ -66,13 +65,13 @@ test-newest: ## The same as `make test`, with the newest versions that resolve
 
 check: static declared everyday ## The quick part of it: what to run before each commit
 
-# Brokers wait for tests and tests for brokers: three single nodes at once suit two cores, but only two
-# of what is bigger, three nodes of one cluster or Spark beside a broker.
+# Tests and brokers wait for one another, so three workers with one broker each suit two cores, but
+# only two workers with more: a cluster of three nodes, or Spark and a broker.
 kafka: $(READY) ## The tests against real Kafka: needs Java 17, and the network the first time
 	$(BIN)/python -m pytest $(KAFKA) $(BIGGER:%=--ignore %) -n 3 --dist loadgroup
 	$(BIN)/python -m pytest $(BIGGER) -n 2 --dist loadgroup
 
-# Fails where the advisory database cannot be reached: nobody looked is not the same as nothing found.
+# Fails if the advisory database cannot be reached, because then nothing was checked.
 audit: $(READY) ## Known vulnerabilities of what is installed: needs the network
 	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/audited.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r $(VENV)/audited.txt
@@ -86,27 +85,27 @@ soak-transactions: $(READY) ## Seeded transactions under faults: make soak-trans
 mutants: $(READY) ## Break each rule of recovery in turn: the simulation must notice
 	@$(BIN)/python -m tests.simulated.mutants
 
-# Without atheris, which has wheels for Linux only, it mutates blindly.
+# Without atheris, which has wheels for Linux only, inputs are mutated at random.
 fuzz: $(READY) ## What strangers could send, guided by coverage: make fuzz INPUTS=1000000
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "atheris>=2.3,<4; \
 		sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'"
 	@nice $(BIN)/python -m tests.hostile.fuzz --inputs $(INPUTS)
 
-# Most of these tests wait for something most of their time: four at once suit two cores. Each of the
-# four imports what it is given, so it is not given the folders that have no test of every day.
+# Most of these tests spend their time waiting, so four workers suit two cores. Each worker imports
+# all folders that it is given, so folders without everyday tests are left out.
 everyday: $(READY)
 	$(BIN)/python -m pytest tests --ignore-glob "*/on_kafka" --ignore tests/install -m "not slow and not kafka and not install" -n 4
 
-# Wheel and sdist, alone and with each extra, in environments that hold nothing else.
+# Installs wheel and sdist, alone and with each extra, into otherwise empty environments.
 installed: $(READY) ## What users install: needs a package index, or what uv has of it in its cache
 	$(BIN)/python -m pytest tests/install -n 2
 
-# What takes long, and then what is measured: that must have the machine to itself.
+# The long tests, and then the tests that measure, one at a time on an otherwise idle machine.
 measured: $(READY)
 	$(BIN)/python -m pytest $(LONG) --ignore-glob "*/on_kafka" -m slow -n 2 --dist loadgroup
 	$(BIN)/python -m pytest tests $(LONG:%=--ignore %) --ignore-glob "*/on_kafka" -m "slow and not kafka and not install"
 
-# The two type checkers take nearly all of the time: each has a core.
+# The two type checkers take nearly all of the time, so each gets a core.
 static: $(READY) ## Style, types and import contracts
 	@$(MAKE) --no-print-directory --jobs=2 pyright mypy style contracts
 
@@ -127,8 +126,8 @@ declared: $(READY) ## Imports against declared dependencies
 	$(BIN)/deptry aioidem --optional-dependencies-dev-groups dev
 	$(BIN)/deptry .
 
-# Quiet, so that logs carry results and not download chatter. The stamp is last: an interrupted
-# install is taken up again. pip has the newest of everything; only uv can resolve to the oldest.
+# The installation prints no progress, so that logs have results only. The stamp is written last, so
+# an interrupted installation is repeated. Only uv can resolve to the oldest versions.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aioidem needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

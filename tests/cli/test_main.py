@@ -121,7 +121,7 @@ def test_python_m_aioidem_is_the_same_command() -> None:
     ("library", "install"), [("typer", "typer"), ("rich", "rich"), ("hdrh", "hdrhistogram")]
 )
 def test_a_missing_extra_is_one_line_that_says_what_to_install(library: str, install: str) -> None:
-    # In a process of its own, because hiding a library here would leave two copies of some modules.
+    # In a new process, because hiding a library in this one would leave two copies of modules.
     code = (
         f"{ALONE}sys.modules[{library!r}] = None\n"
         "from aioidem._cli import main\n"

@@ -316,7 +316,7 @@ async def test_several_brokers_partitions_and_a_codec_work() -> None:
 @pytest.mark.anyio
 async def test_a_cluster_that_is_not_there_is_one_failed_row_and_ends_the_list() -> None:
     """If no broker can be reached, the first row fails and no further run starts."""
-    with socket.socket() as held:  # bound but not listening, so every connection is refused
+    with socket.socket() as held:  # connections to a port that is only bound are refused
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         plan = plan_perf(
@@ -413,7 +413,7 @@ def test_a_signal_ends_the_run_soon_with_the_rows_so_far(
     with start(*words.split(), "--json", str(path)) as process:
         assert "records acknowledged" in first_line(process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)  # half the time that one run would take
+        out, err = process.communicate(timeout=30)  # half the time of one whole run
     assert process.returncode == status
     assert "Traceback" not in err
     rows = json.loads(path.read_text())

@@ -60,6 +60,7 @@ def _properties(properties: Mapping[str, str]) -> ProducerConfig:
 
 
 def test_defaults() -> None:
+    """Each option has its documented default."""
     config = ProducerConfig.build("broker:9092", client_id="c")
     assert dataclasses.asdict(config) == {
         "bootstrap_servers": (("broker", 9092),),
@@ -107,6 +108,7 @@ def test_defaults() -> None:
 
 
 def test_each_producer_gets_a_client_id_of_its_own() -> None:
+    """Without client_id, each producer gets a different one."""
     first, second = ProducerConfig.build("h"), ProducerConfig.build("h")
     assert first.client_id.startswith("aioidem-producer-")
     assert first.client_id != second.client_id
@@ -157,6 +159,7 @@ def test_in_flight_is_at_least_1(in_flight: int) -> None:
 def test_addresses_are_taken_in_every_usual_form(
     given_as: Any, addresses: list[tuple[str, int]]
 ) -> None:
+    """Bootstrap addresses may be a text or a list, with or without ports, IPv4 or IPv6."""
     assert _build(bootstrap_servers=given_as).bootstrap_servers == tuple(addresses)
 
 
@@ -185,6 +188,7 @@ def test_what_is_no_address_is_refused(given_as: Any) -> None:
     )
 )
 def test_addresses_are_read_back_in_order(addresses: list[tuple[str, int]]) -> None:
+    """Bootstrap addresses keep their order."""
     text = ",".join(f"{host}:{port}" for host, port in addresses)
     assert ProducerConfig.build(text).bootstrap_servers == tuple(addresses)
     assert ProducerConfig.build(addresses).bootstrap_servers == tuple(addresses)
@@ -192,6 +196,7 @@ def test_addresses_are_read_back_in_order(addresses: list[tuple[str, int]]) -> N
 
 @given(st.text())
 def test_any_text_as_address_is_taken_or_refused_with_config_error(text: str) -> None:
+    """Any text is a bootstrap address, or raises ConfigError."""
     try:
         addresses = ProducerConfig.build(text).bootstrap_servers
     except ConfigError:
@@ -252,6 +257,7 @@ def _refused() -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in _refused()}))
 def test_a_bad_value_is_refused_naming_option_value_and_what_is_allowed(name: str) -> None:
+    """The error for a bad value names the option, the value and what is allowed."""
     for value in [bad for each, bad in _refused() if each == name]:
         is_refused(name, value)
 
@@ -270,6 +276,7 @@ def is_refused(name: str, value: Any) -> None:
 
 
 def test_every_option_is_among_those_tested_for_bad_values() -> None:
+    """The table of bad values in this file has every option except for the addresses."""
     tested = {name for name, _ in _refused()}
     assert tested | {"bootstrap_servers"} == set(_FIELDS)
 
@@ -294,12 +301,14 @@ def test_every_option_is_among_those_tested_for_bad_values() -> None:
     ],
 )
 def test_values_at_the_edges_are_taken(name: str, value: Any, kept: Any) -> None:
+    """The smallest and the largest allowed values are accepted."""
     taken = getattr(_build(**{name: value}), name)
     assert taken == kept
     assert type(taken) is type(kept)
 
 
 def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compression() -> None:
+    """batch_size may exceed max_request_size, because it limits the size before compression."""
     config = _build(batch_size=4 << 20, max_request_size=1 << 20, compression_type="gzip")
     assert config.batch_size > config.max_request_size
 
@@ -320,6 +329,7 @@ def test_a_batch_may_be_larger_than_a_request_because_it_counts_before_compressi
     ],
 )
 def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
+    """The error for an unknown option suggests the option with the most similar name."""
     with pytest.raises(ConfigError) as caught:
         _build(**{name: 1})
     assert f"unknown option {name!r}: {hint}" in str(caught.value)
@@ -337,6 +347,7 @@ def test_an_unknown_option_is_refused_with_what_was_probably_meant(name: str, hi
     ],
 )
 def test_an_unknown_property_is_refused_with_what_was_probably_meant(name: str, hint: str) -> None:
+    """The error for an unknown property suggests the property with the most similar name."""
     with pytest.raises(ConfigError, match=r"unknown option") as caught:
         _properties({name: "1"})
     assert hint in str(caught.value)
@@ -365,11 +376,13 @@ def test_weak_acks_with_idempotence_are_refused_with_the_way_out(
 
 
 def test_a_transactional_id_without_idempotence_is_refused() -> None:
+    """A transactional_id with enable_idempotence=False is refused."""
     with pytest.raises(ConfigError, match=r"transactional_id .*'tx'.*enable_idempotence"):
         _build(transactional_id="tx", enable_idempotence=False)
 
 
 def test_a_delivery_timeout_below_linger_plus_request_timeout_is_refused() -> None:
+    """A delivery_timeout shorter than linger + request_timeout is refused, as in Java."""
     with pytest.raises(ConfigError, match=r"delivery_timeout .*=30\.0: expected at least linger"):
         _build(delivery_timeout=30, request_timeout=30, linger=0.5)
 
@@ -398,6 +411,7 @@ def test_a_first_pause_above_the_longest_is_refused(name: str) -> None:
     [("gzip", 0), ("gzip", 10), ("lz4", 0), ("lz4", 18), ("none", 1), ("snappy", 1)],
 )
 def test_a_level_the_codec_does_not_have_is_refused(codec: str, level: int) -> None:
+    """A compression level that the codec does not have is refused."""
     with pytest.raises(ConfigError, match=rf"compression_level={level}: expected .*{codec}"):
         _build(compression_type=codec, compression_level=level)
 
@@ -421,7 +435,8 @@ def test_the_levels_of_each_codec_are_taken(codec: str, level: int) -> None:
 def test_a_codec_whose_library_is_missing_is_refused_naming_what_to_install(
     codec: str, library: str, install: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, library, None)  # what an import then finds: nothing
+    """The error for a codec without its library names what to install."""
+    monkeypatch.setitem(sys.modules, library, None)  # importing the module then fails
     with pytest.raises(ConfigError, match=rf"'{codec}' needs .*{library}: pip install '{install}"):
         _build(compression_type=codec)
 
@@ -430,6 +445,7 @@ def test_a_codec_whose_library_is_missing_is_refused_naming_what_to_install(
 
 
 def test_properties_are_read_in_milliseconds_and_as_text() -> None:
+    """Properties are texts, and their times are in milliseconds."""
     config = _properties(
         {
             "linger.ms": "5",
@@ -478,6 +494,7 @@ def test_properties_are_read_in_milliseconds_and_as_text() -> None:
 def test_a_bad_property_is_refused_under_its_own_name_and_in_its_own_unit(
     name: str, text: str, allowed: str
 ) -> None:
+    """The error for a bad property has the property's own name and unit."""
     with pytest.raises(ConfigError) as caught:
         _properties({name: text})
     assert str(caught.value).startswith(f"ConfigError: {name}=")
@@ -506,6 +523,7 @@ def test_javas_level_properties_count_for_the_codec_in_use_only() -> None:
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5))
 def test_any_properties_are_taken_or_refused_with_config_error(properties: dict[str, str]) -> None:
+    """Any properties make a configuration, or raise ConfigError."""
     try:
         ProducerConfig.from_properties({"bootstrap.servers": "h", **properties})
     except ConfigError:
@@ -517,6 +535,7 @@ def test_any_properties_are_taken_or_refused_with_config_error(properties: dict[
 def test_any_text_for_any_property_is_taken_or_refused_with_config_error(
     data: st.DataObject,
 ) -> None:
+    """Any text as a property's value is accepted, or raises ConfigError."""
     name = data.draw(st.sampled_from(sorted(BY_PROPERTY)))
     text = data.draw(st.one_of(st.text(), st.integers().map(str), st.sampled_from(["true", "all"])))
     with contextlib.suppress(ConfigError):
@@ -525,6 +544,7 @@ def test_any_text_for_any_property_is_taken_or_refused_with_config_error(
 
 @given(st.integers(0, 2**31 - 1))
 def test_a_time_is_the_same_in_seconds_and_in_milliseconds(milliseconds: int) -> None:
+    """A time in seconds as an option equals the same time in milliseconds as a property."""
     times = {"max_block": milliseconds / 1000}
     assert _properties({"max.block.ms": str(milliseconds)}).max_block == _build(**times).max_block
 
@@ -544,8 +564,10 @@ def test_the_typed_options_are_the_fields_but_the_addresses() -> None:
 
 
 def test_property_names_are_unique_and_java_styled() -> None:
+    """Property names are unique, in lower case, and without underscores."""
     names = [option.java for option in OPTIONS.values() if option.java]
-    assert len(set(names)) == len(names) == len(_FIELDS) - 6  # objects, and a name of aiokafka's
+    # Six options have no Java name: those whose values are objects, and one of aiokafka's.
+    assert len(set(names)) == len(names) == len(_FIELDS) - 6
     assert all(name == name.lower() and "_" not in name for name in names)
 
 
@@ -570,7 +592,7 @@ def test_help_shows_every_option_with_its_values_default_and_javas_name(
     text = inspect.getdoc(documented) or ""
     for name, option in OPTIONS.items():
         if documented is Producer and name == "bootstrap_servers":
-            continue  # an argument of its own
+            continue  # the addresses are a separate argument
         entry = _entry(text, name)
         assert _flat(option.text) in entry, name
         assert f"Allowed: {option.kind.allowed}." in entry, name
@@ -648,6 +670,7 @@ def _flat(text: str) -> str:
 
 
 def test_a_config_cannot_be_changed() -> None:
+    """A configuration is immutable."""
     config = ProducerConfig.build("h")
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.linger = 1.0  # type: ignore[misc]
@@ -687,6 +710,7 @@ def test_illegal_topic_names_are_refused(name: Any) -> None:
 
 @given(st.text(max_size=260))
 def test_a_topic_name_passes_exactly_by_kafkas_rules(name: str) -> None:
+    """A topic name is accepted exactly if Kafka's rules permit it."""
     letters = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     legal = 1 <= len(name) <= 249 and set(name) <= letters and name not in {".", ".."}
     if legal:

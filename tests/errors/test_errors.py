@@ -119,6 +119,7 @@ def test_every_class_is_found_by_its_code_which_kafka_knows() -> None:
 
 
 def test_names_and_flags_are_aiokafkas() -> None:
+    """Errors that aiokafka has too have its names, messages and flags."""
     shared = [cls for cls in _BROKER if cls.errno in _AIOKAFKA]
     assert shared
     for cls in shared:
@@ -130,6 +131,7 @@ def test_names_and_flags_are_aiokafkas() -> None:
 
 
 def test_codes_aiokafka_lacks_are_retriable_where_java_retries() -> None:
+    """Errors that aiokafka does not have are retriable where Java's are."""
     lacked = [cls for cls in _BROKER if cls.errno not in _AIOKAFKA]
     assert lacked
     for cls in lacked:
@@ -152,6 +154,7 @@ def test_aiokafkas_second_names_name_the_same_codes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["KafkaConnectionError", "KafkaTimeoutError", "ProducerClosed"])
 def test_local_errors_have_aiokafkas_flags(name: str) -> None:
+    """Errors without a code of Kafka have the flags of aiokafka's."""
     ours, theirs = getattr(errors, name), getattr(aiokafka.errors, name)
     assert (ours.retriable, ours.invalid_metadata) == (theirs.retriable, theirs.invalid_metadata)
 
@@ -215,10 +218,12 @@ def test_the_deliveries_of_a_partial_failure_survive_pickling() -> None:
     ],
 )
 def test_the_text_of_an_error_names_its_class_and_code(error: KafkaError, text: str) -> None:
+    """The text of an error has its class, its code and its message."""
     assert str(error) == text
 
 
 def test_bad_arguments_are_value_errors_and_timeouts_are_timeout_errors() -> None:
+    """ConfigError and RecordError are ValueErrors; DeliveryTimeoutError is a TimeoutError."""
     assert issubclass(ConfigError, ValueError)
     assert issubclass(RecordError, ValueError)
     assert issubclass(DeliveryTimeoutError, TimeoutError)

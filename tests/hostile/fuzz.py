@@ -387,7 +387,7 @@ def main() -> int:
     figures = [_figures(run, _say) for run in runs]
     if asked.keep:
         for run in runs:
-            corpus = run.folder / "corpus"  # libFuzzer's corpus
+            corpus = run.folder / "corpus"  # the folder of libFuzzer's own corpus
             found = [each.read_bytes() for each in corpus.iterdir()] if corpus.is_dir() else []
             kept = keep(run.name, found, (run.folder / "slowest").read_bytes(), _KEPT)
             _say(f"{run.name}: {kept} lines for {len(found)} inputs that were found")

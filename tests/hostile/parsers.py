@@ -315,7 +315,7 @@ def sasl(data: bytes) -> None:
         return
     with declared():
         mechanism = made[chosen]()
-        if chosen != 2:  # which would sign with this machine's credentials
+        if chosen != 2:  # botocore would sign with this machine's credentials
             mechanism.first()
         for challenge in _pieces(data[1:], 1):
             if mechanism.next(challenge) is None:

@@ -120,6 +120,6 @@ def bombs(size: int = 1 << 21) -> Iterator[tuple[Codec, bytes]]:
         Codec.ZSTD,
         zstandard.ZstdCompressor(write_content_size=False).compress(zeros),
     )
-    # Only the size as a varint: raw snappy that announces 2 GiB.
+    # Raw snappy that announces 2 GiB: its size as a varint, and no data.
     yield Codec.SNAPPY, b"\xff\xff\xff\xff\x07\x00"
     yield Codec.SNAPPY, b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01" + b"\xff\xff\xff\xff\x00"

@@ -24,7 +24,7 @@ INNER = {
     "Asked",
     "BatchRecordMetadata",
     "ClusterView",
-    "Entity",  # kio's
+    "Entity",  # a type of the library kio
     "HomeLoop",
     "KafkaProcess",
     "Link",

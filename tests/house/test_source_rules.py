@@ -35,7 +35,7 @@ OTHERS = sorted(
     for path in (ROOT / folder).glob(kinds)
 )
 
-# Split so that this file does not contain what it looks for.
+# These texts are split, so that this file does not contain what its rules look for.
 _HOSTS = ("files." + "pythonhosted", "py" + "pi.org", "registry." + "npmjs", "repo1." + "maven")
 _DOCUMENT = re.compile(r"(?<![\w/.-])(?:[\w.-]+/)*[A-Za-z][\w-]*\.md\b")
 # Numbers of lists that are not in the tree. Issues of Kafka and of other clients are permitted.
@@ -193,7 +193,7 @@ def test_no_committed_file_has_a_path_or_a_host_of_one_machine() -> None:
     for path in _committed():
         try:
             text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:  # binary: golden bytes
+        except UnicodeDecodeError:  # a binary file, such as golden bytes
             continue
         wrong += [f"{path.relative_to(ROOT)}: {trace}" for trace in machine_traces(text)]
     assert not wrong, "\n".join(wrong)
@@ -216,7 +216,7 @@ def test_what_only_looks_like_a_path_is_not_taken_for_one(harmless: str) -> None
 def test_every_name_in_every_all_exists() -> None:
     """Each name in a module's `__all__` exists and is listed once."""
     for module in pkgutil.walk_packages(aioidem.__path__, "aioidem."):
-        if module.name.endswith("__main__"):  # runs the command line when imported
+        if module.name.endswith("__main__"):  # importing it would run the command line
             continue
         loaded = importlib.import_module(module.name)
         names = getattr(loaded, "__all__", ())

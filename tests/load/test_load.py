@@ -137,7 +137,7 @@ class FakeProducer:
         for _ in range(min(count, len(self.queue))):
             self.queue.popleft().end(DeliveryStatus.ACKED)
         await anyio.lowlevel.checkpoint()
-        await anyio.lowlevel.checkpoint()  # lets the task run that ends the first batch
+        await anyio.lowlevel.checkpoint()  # lets the task run that notes the end of the first batch
 
 
 def workload(**changes: Any) -> Workload:

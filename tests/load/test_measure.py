@@ -44,7 +44,7 @@ def test_the_steady_rate_is_unknown_while_there_is_only_a_first_batch() -> None:
     tally.first_batch_over()
     assert tally.result(LABEL).steady_records_per_sec is None
     tally.acknowledged(1, 0.0, 1.5)
-    assert tally.result(LABEL).steady_records_per_sec is None  # no time passed
+    assert tally.result(LABEL).steady_records_per_sec is None  # no time passed between them
     assert tally.result(LABEL).acked == 3
 
 
@@ -132,7 +132,7 @@ def test_without_an_acknowledgement_there_are_no_latencies_and_no_rates() -> Non
     assert result.timeline == ()
     assert (result.seconds, result.records_per_sec, result.mb_per_sec) == (0, 0, 0)
     assert not result.complete
-    assert not Tally(0.0).result(LABEL).complete  # without records nothing is complete
+    assert not Tally(0.0).result(LABEL).complete  # a run without records is not complete
 
 
 def test_megabytes_are_of_the_acknowledged_values() -> None:

@@ -537,7 +537,7 @@ def test_the_ear_hears() -> None:
 def _hear_a_local_variable(ear: Ear) -> None:
     code = "def f(password):\n    raise ValueError('x')\nf(canary)"
     try:
-        # A frame as of a library, not of a test.
+        # This frame seems to belong to a library and not to a test.
         exec(compile(code, "library.py", "exec"), {"canary": CANARY})  # noqa: S102 - ours
     except ValueError as error:
         ear.hear_error(error)

@@ -154,7 +154,7 @@ def test_a_hostile_first_answer_is_refused_at_once(
 @pytest.mark.parametrize(
     "message",
     [
-        b"",  # success without a proof
+        b"",  # the server reports success without its signature
         b"v=",
         b"v=AAAA",
         b"v=" + base64.b64encode(b"\0" * 32),
@@ -398,7 +398,7 @@ def test_gssapi_shakes_hands_and_chooses_no_layer() -> None:
     [
         [b"bad"],
         [b"theirs", b"unprotected"],
-        [b"theirs", b"wrapped:\x06\x00\xff\xff"],  # security layers are required
+        [b"theirs", b"wrapped:\x06\x00\xff\xff"],  # the server requires a security layer
         [b"theirs", b"wrapped:\x01"],
         [b"theirs", b""],
         [b"theirs", b"wrapped:\x01\x00\x00\x00", b"more"],

@@ -345,7 +345,7 @@ async def test_a_failure_is_told_to_all_who_wait_for_the_same_request() -> None:
             for _ in range(8):
                 tasks.start_soon(ask)
     assert len(handler.asked) == 1
-    assert len({id(error) for error in told}) == 8  # no traceback is shared
+    assert len({id(error) for error in told}) == 8  # each error has a traceback of its own
 
 
 @bounded(20)

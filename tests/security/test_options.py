@@ -44,14 +44,14 @@ def _build(**options: Any) -> ProducerConfig:
         ({**_SCRAM, "ssl_truststore_location": "ca.pem"}, "ssl_truststore_location is given"),
         ({**_SCRAM, "sasl_aws_region": "eu"}, "sasl_aws_region .*SCRAM-SHA-256 does not use"),
         (sasl("OAUTHBEARER", sasl_username="alice", **_OIDC), "sasl_username .*does not use"),
-        # Something is missing.
+        # A required option is missing.
         ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism"),
         (sasl("PLAIN"), "needs sasl_username and sasl_password"),
         (sasl("SCRAM-SHA-512", sasl_username="alice"), "needs sasl_username and sasl_password"),
         (sasl("OAUTHBEARER"), "needs sasl_oauth_token_provider"),
         (sasl("OAUTHBEARER", sasl_oauthbearer_client_id="me"), "must be given together"),
         ({**_TLS, "ssl_keystore_key": "canary"}, "must be given together"),
-        # Two values for the same thing.
+        # Two options contradict one another.
         ({**_SCRAM, "sasl_credentials": lambda: None}, "both given"),
         (sasl("OAUTHBEARER", sasl_oauth_token_provider=lambda: "", **_OIDC), "not both"),
         (

@@ -149,7 +149,7 @@ async def test_two_sends_at_once_wait_for_one_another() -> None:
     ("host", "names"),
     [
         ("kafka-1.example.org", ["kafka-1.example.org"]),
-        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # librdkafka #5253: a trailing dot
+        ("kafka-1.example.org.", ["kafka-1.example.org"]),  # trailing dot (librdkafka #5253)
         ("KAFKA-1.example.org", ["kafka-1.example.org"]),
         ("kafka-1.example.org", ["*.example.org"]),
         ("10.1.2.3", ["10.1.2.3"]),
@@ -169,7 +169,7 @@ async def test_a_certificate_for_this_host_is_accepted(host: str, names: list[st
         ("other.example.org", ["kafka-1.example.org"]),
         ("a.b.example.org", ["*.example.org"]),
         ("10.1.2.3", ["10.1.2.4"]),
-        ("10.1.2.3", ["ten.example.org"]),  # no reverse look-up
+        ("10.1.2.3", ["ten.example.org"]),  # an address is not resolved to a name
         ("127.0.0.1", ["localhost"]),
         ("localhost", ["127.0.0.1"]),
     ],

@@ -78,11 +78,11 @@ async def plant(bench: Bench) -> None:
     for call in range(10):
         await bench.right(call)
     bench.enter(10, ACKED, 900)  # lost
-    bench.enter(11, ACKED, 901)  # aborted, see below
+    bench.enter(11, ACKED, 901)  # written in the transaction that is aborted below
     await bench.right(12)
     await bench.write(bench.value(12))  # duplicate
     offset = await bench.write(bench.value(14))
-    await bench.right(13)  # reordered: 14 precedes it
+    await bench.right(13)  # reordered, because call 14 precedes it
     bench.enter(14, ACKED, offset)
     bench.enter(15, ACKED, await bench.write(bench.value(15)) + 7)  # wrong offset
     await bench.write(bench.value(16))
@@ -92,7 +92,7 @@ async def plant(bench: Bench) -> None:
     await bench.right(18)
     bench.enter(18, UNKNOWN)  # entered twice
     await bench.write(bench.value(0, producer="q"))  # foreign
-    await bench.write(bench.value(19, partition=1))  # misplaced: its value names partition 1
+    await bench.write(bench.value(19, partition=1))  # misplaced: the value names partition 1
     whole = bench.value(20)
     await bench.write(whole[:50] + b"#" + whole[51:])  # torn
     # These are no anomalies: a refused record, two UNKNOWN ones, and one acknowledged without an
@@ -149,7 +149,7 @@ def test_each_planted_anomaly_is_found(
         "not_absent": 16, "unsettled": 17, "entered_twice": 18, "foreign": 0, "misplaced": None,
         "torn": None,
     }  # fmt: skip
-    assert found["unknown_found"] == 1 + 1  # call 22, and the second entry of 18
+    assert found["unknown_found"] == 1 + 1  # call 22, and the second entry of call 18
     assert found["unknown_absent"] == 1
     assert found["aborted_records"] == 1
     assert found["log_records"] == sum(cluster.log_end_offset(topic, each) for each in (0,))

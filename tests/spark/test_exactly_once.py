@@ -94,6 +94,7 @@ def committed(cluster: EmbeddedCluster, topic: str) -> list[int]:
 def test_a_task_tried_again_after_its_commit_skips(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """A task that is tried again after its commit writes nothing."""
     sink = options(cluster, topic)
     rows = numbered(topic, 50)
     for batch in range(3):
@@ -118,6 +119,7 @@ def test_other_rows_for_a_written_batch_fail(
 def test_a_task_that_fails_halfway_leaves_nothing(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """The rows of a task that fails are aborted."""
     sink, task = options(cluster, topic), TaskIdentity(query, 0, 0)
 
     def broken() -> Iterator[Sequence[SinkRow]]:
@@ -207,6 +209,7 @@ def test_a_twin_that_wakes_up_after_it_read_the_marker_is_fenced(
 def test_a_commit_whose_answer_is_lost_is_found_by_the_next_attempt(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """If the answer to a commit is lost, the next attempt finds the marker and writes nothing."""
     from aioidem._broker.intercept import Drop
 
     sink = options(cluster, topic, **{"kafka.max.block.ms": "1000"})
@@ -239,7 +242,7 @@ def test_what_is_missing_or_ahead_fails_loudly(
         write_rows(sink, rows, TaskIdentity(query, 4, 0))
     careless = options(cluster, topic, marker="missing-ok")
     assert write_rows(careless, rows, TaskIdentity(query, 4, 0)) == Written(3)
-    # task 0 has a marker of the batch before
+    # task 0 has a marker of the previous batch
     assert write_rows(sink, rows, TaskIdentity(query, 5, 1)) == Written(3)
     with pytest.raises(MarkerAheadError):
         write_rows(sink, rows, TaskIdentity(query, 3, 0))
@@ -261,6 +264,7 @@ def test_a_group_of_somebody_else_is_left_alone(
 
 
 def test_an_identity_is_used_once(cluster: EmbeddedCluster, topic: str, query: str) -> None:
+    """A second batch write with the same identity fails."""
     sink = SinkOptions.read(
         {
             "kafka.bootstrap.servers": cluster.bootstrap_servers,
@@ -298,6 +302,7 @@ def test_a_task_that_takes_too_long_says_what_to_do(
 def test_a_timeout_that_the_cluster_does_not_allow_is_named(
     cluster: EmbeddedCluster, topic: str, query: str
 ) -> None:
+    """A transaction timeout above the cluster's maximum raises InvalidTransactionTimeout."""
     sink = options(cluster, topic, **{"kafka.transaction.timeout.ms": "999000000"})
     with pytest.raises(InvalidTransactionTimeout):
         write_rows(sink, [], TaskIdentity(query, 0, 0))
@@ -318,6 +323,7 @@ def test_a_timeout_that_the_cluster_does_not_allow_is_named(
     ],
 )
 def test_a_bad_option_is_named(given: dict[str, str], streaming: bool, message: str) -> None:
+    """The error for a bad option of the sink names the option."""
     with pytest.raises(ConfigError, match=message):
         SinkOptions.read({"kafka.bootstrap.servers": "h:1", **given}, streaming=streaming)
 

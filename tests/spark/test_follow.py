@@ -80,24 +80,24 @@ def test_anomalies_show_while_the_load_goes_on(
             offset = await load.write(14)
             await load.right(13)  # reordered
             load.enter(14, offset)
-            await load.right(*range(15, 30), 60, 61)  # the last two advance the time
+            await load.right(*range(15, 30), 60, 61)  # the last two calls only advance the time
             await load.ledger.close()
 
     async def second() -> None:
         async with Producer(cluster.bootstrap_servers) as producer:
             load = Load(producer, ledger, topic)
-            await load.right(*range(62, 90), 55)  # 55 comes after calls that were judged before
+            await load.right(*range(62, 90), 55)  # call 55 comes after judged calls
             await load.right(120, 121)
             await load.ledger.close()
 
     in_loop(first)
     run(spark, plan, told)
     assert total(told, "records") == 30
-    assert total(told, "log_records") == 30  # one lost, one duplicated
+    assert total(told, "log_records") == 30  # one call is lost, and one is duplicated
     assert anomalies(told) == {"lost": 1, "duplicate": 1, "reordered": 1}
 
     in_loop(second)
-    run(spark, plan, told)  # continues from its checkpoint
+    run(spark, plan, told)  # the audit continues from its checkpoint
     assert total(told, "records") == 30 + 2 + 28 + 1
     assert anomalies(told) == {"lost": 1, "duplicate": 1, "reordered": 2}
     rows = spark.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
@@ -105,7 +105,7 @@ def test_anomalies_show_while_the_load_goes_on(
         ("duplicate", 12), ("lost", 10), ("reordered", 13), ("reordered", 55),
     ]  # fmt: skip
     seconds = spark.read.parquet(str(tmp_path / "out" / "latency"))
-    assert seconds.agg({"records": "sum"}).first() == (60,)  # all but the lost one
+    assert seconds.agg({"records": "sum"}).first() == (60,)  # all calls except for the lost one
 
 
 async def make_ledger(folder: Path, topic: str) -> Ledger:

@@ -23,7 +23,7 @@ def test_the_audit_runs_where_maven_has_a_pom_without_its_jar(
 ) -> None:
     home, ledger = tmp_path / "the home", tmp_path / "a ledger"
     ledger.mkdir()
-    for version in ("2.0.16", "2.0.17"):  # what Spark 4's connector needs
+    for version in ("2.0.16", "2.0.17"):  # dependencies of Spark 4's Kafka connector
         pom = home / f".m2/repository/org/slf4j/slf4j-api/{version}/slf4j-api-{version}.pom"
         pom.parent.mkdir(parents=True)
         pom.write_text(POM.format(version), encoding="utf-8")

@@ -41,7 +41,7 @@ def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int])
     words = [str(source), str(checkpoint), servers, topic]
     driver = subprocess.Popen(
         [sys.executable, str(ROOT / "examples" / "spark_streaming.py"), *words],
-        cwd=tmp_path,  # where Spark keeps artifacts, which a killed driver does not remove
+        cwd=tmp_path,  # Spark's artifacts, which a killed driver does not remove
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ def kill(servers: str, topic: str, tmp_path: Path, committed: Callable[[], int])
         while not committed() and driver.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
     finally:
-        os.killpg(driver.pid, signal.SIGKILL)  # its JVM and its workers too
+        os.killpg(driver.pid, signal.SIGKILL)  # kills the driver's JVM and its workers too
         driver.wait(30)
     assert committed()
     assert not list((checkpoint / "commits").glob("[0-9]*"))

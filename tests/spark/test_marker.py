@@ -48,7 +48,7 @@ def answer(
         (0, marker(1), Answer.SKIP),
         (5, marker(6), Answer.SKIP),
         (5, marker(5), Answer.WRITE),
-        (5, marker(2), Answer.WRITE),  # it had no rows in the batches between
+        (5, marker(2), Answer.WRITE),  # the task had no rows in the batches in between
     ],
 )
 def test_a_marker_of_its_own(batch: int, own: Marker | None, expected: Answer) -> None:

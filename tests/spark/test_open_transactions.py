@@ -131,7 +131,7 @@ def test_the_query_is_the_one_of_the_checkpoint(
     assert query_id(spark, checkpoint + "/") == found
     assert end_open_transactions(spark, checkpoint, given) == ()
 
-    # It belongs to a task that the last batch had and that the next one will not have.
+    # The transaction belongs to a task of the last batch that the next batch does not have.
     name = f"{PREFIX}.{found}.7"
     with portal.wrap_async_context_manager(writing(cluster, topic, name)):
         assert open_in(cluster, topic) > 0

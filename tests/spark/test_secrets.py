@@ -96,7 +96,7 @@ class Stream:
         yield "raised", self.raised
         yield "exception()", str(self.query.exception())
         yield "lastProgress", str(self.query.lastProgress)
-        self.query.explain(extended=True)  # is itself recorded
+        self.query.explain(extended=True)  # Spark records this in its event log
         execution = self.query._jsq.streamingQuery().lastExecution()  # noqa: SLF001
         modes = self.spark._jvm.org.apache.spark.sql.execution.ExplainMode  # noqa: SLF001
         for mode in EXPLAIN_MODES:

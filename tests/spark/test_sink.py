@@ -61,6 +61,7 @@ def in_partition_order(topic: str) -> list[tuple[Any, ...]]:
 def test_a_batch_write_has_every_column(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """A batch write sends key, value, headers, partition and timestamp unchanged."""
     register(spark)
     frame = spark.createDataFrame(rows(topic), SCHEMA).coalesce(1)
     frame.write.format("aioidem").mode("append").options(
@@ -72,6 +73,7 @@ def test_a_batch_write_has_every_column(
 def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
+    """A stream sends every column unchanged, and continues from its checkpoint."""
     register(spark)
     source = str(tmp_path / "source")
     frame = spark.createDataFrame(rows("elsewhere"), SCHEMA).coalesce(1)
@@ -104,6 +106,7 @@ def test_a_stream_has_every_column_and_goes_on_from_its_checkpoint(
 def test_many_rows_of_many_tasks_keep_their_order(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """Each task's rows keep their order within a partition."""
     register(spark)
     frame = spark.range(0, 20_000, 1, 4).selectExpr(
         "cast(id AS string) AS value", "cast(id % 2 AS int) AS partition"
@@ -124,6 +127,7 @@ def test_many_rows_of_many_tasks_keep_their_order(
 def test_a_task_that_cannot_write_fails_clearly(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """A job whose task cannot write fails with SinkTaskError, which says why."""
     register(spark)
     cluster.set_config(topic, "max.message.bytes", 1000)
     frame = spark.createDataFrame([("x" * 2000,)], "value string").coalesce(1)
@@ -146,6 +150,7 @@ def test_a_task_that_cannot_write_fails_clearly(
 def test_bad_options_are_found_before_a_task_starts(
     spark: SparkSession, options: dict[str, str], columns: str, message: str
 ) -> None:
+    """Bad options of the sink are refused before any task starts."""
     register(spark)
     frame = spark.createDataFrame([("x",)], columns)
     with pytest.raises(Exception, match=message):
@@ -153,6 +158,7 @@ def test_bad_options_are_found_before_a_task_starts(
 
 
 def test_overwriting_a_topic_is_refused(spark: SparkSession) -> None:
+    """The save mode `overwrite` is refused."""
     register(spark)
     frame = spark.createDataFrame([("x",)], "value string")
     writer = frame.write.format("aioidem").mode("overwrite").option("topic", "t")

@@ -56,6 +56,7 @@ def test_failing_tasks_and_repeated_batches_write_once(
 def test_a_checkpoint_that_is_rolled_back_fails_and_loses_nothing(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str, query: Query, tmp_path: Path
 ) -> None:
+    """A query that restarts from an older checkpoint fails, and no row is lost."""
     query.run()
     shutil.copytree(query.checkpoint, tmp_path / "backup")
     for _ in range(2):
@@ -72,6 +73,7 @@ def test_a_checkpoint_that_is_rolled_back_fails_and_loses_nothing(
 def test_a_batch_write_with_an_identity(
     spark: SparkSession, cluster: EmbeddedCluster, topic: str
 ) -> None:
+    """A batch write with an identity writes its rows once, however often it is repeated."""
     register(spark)
     frame = spark.range(0, ROWS, 1, 3).selectExpr("cast(id AS string) value")
     options = {

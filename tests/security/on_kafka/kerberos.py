@@ -57,7 +57,7 @@ class Realm:
             f"[realms]\n {self.name} = {{\n  database_name = {folder}/principals\n"
             f"  key_stash_file = {folder}/stash\n  acl_file = {folder}/acl\n }}\n"
         )
-        more = os.environ.get("KRB5_CONFIG")  # may name a folder with plugins
+        more = os.environ.get("KRB5_CONFIG")  # this variable may name a folder with plugins
         self.environment = {
             **os.environ,
             "PATH": TOOLS,

@@ -19,7 +19,7 @@ from .test_security import TRUST, password, security
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SECONDS = 60
-SESSION = 1.3  # renewed after 85 to 95 % of it, and at least a second after the last time
+SESSION = 1.3  # seconds; sessions are renewed after 85 to 95 % of this, and never within a second
 HANDSHAKE, AUTHENTICATE = 17, 36
 
 

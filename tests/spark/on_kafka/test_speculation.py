@@ -122,6 +122,7 @@ def test_a_speculative_attempt_and_the_slow_one_write_each_row_once(
     master: str,
     tmp_path: Path,
 ) -> None:
+    """A speculative attempt and the slow one together write each row once."""
     topic = "speculation"
     portal.call(kafka.create_topic, topic, 2)
     words = (master, kafka.bootstrap_servers, topic, "twice", str(tmp_path))
