@@ -23,7 +23,7 @@ _MAX_VALUE: Final = 1 << 16
 
 
 class NamedValueError(ValueError):
-    """The variable or file does not exist or cannot be read; the message names it."""
+    """A variable or file does not exist or cannot be read; the message has its name."""
 
 
 def is_named(value: object) -> bool:

@@ -1,3 +1,3 @@
-"""Connections to brokers, which carry frames; no other package opens a socket."""
+"""Connections to brokers, which send and receive frames; no other package opens a socket."""
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Questions: every step but Produce, as the request it is and the way its answer is read.
+"""Questions: for every step of the engine but Produce, its request and the reader of its answer.
 
-One function for each kind of step; nothing is decided here and nothing is written. They are apart
-from the Sender so that a new API is one function, and apart from the engine, which needs no
-schemas.
+There is one function for each kind of step. The functions decide nothing and do no IO. They are not
+in the Sender, so that a new API is one function here, and not in the engine, which has no schemas.
 """
 
 from __future__ import annotations
@@ -58,11 +57,11 @@ _FIRST_WITH_COORDINATOR_TYPES = 1
 
 
 class Question(NamedTuple):
-    """A request, and how its answer is read.
+    """How to make a request, and how to read its answer.
 
-    `make` builds the request in a version, and `read` turns the answer into plain data.
-    `read_frame`, for answers that grow with the cluster, reads the frame of an answer in a version
-    where that is faster than by its schema.
+    `make` builds the request in a version, and `read` converts the decoded answer to plain data.
+    `read_frame` is for answers that grow with the cluster: it reads the answer from the frame
+    without a schema, which is faster. `at_least` and `at_most` limit the version of the request.
     """
 
     api_key: ApiKey
@@ -73,12 +72,12 @@ class Question(NamedTuple):
     read_frame: Callable[[int, bytes], Any] | None = None
 
     def reader(self, version: int) -> Callable[[bytes], Any]:
-        """Return what turns the frame of an answer in that version into plain data.
+        """Return a function that converts an answer's frame, in this version, to plain data.
 
-        It touches nothing else, so it may run in a thread.
+        The function changes nothing, so it may run in a thread.
 
         Raises:
-            InternalError: there is no schema.
+            InternalError: The API has no schema in this version.
         """
         if self.read_frame is not None:
             return partial(self.read_frame, version)
@@ -89,7 +88,7 @@ class Question(NamedTuple):
 
 
 def metadata(step: steps.FetchMetadata) -> Question:
-    """Ask for topics."""
+    """Ask for the metadata of topics."""
     return Question(
         ApiKey.METADATA,
         lambda version: metadata_request(
@@ -129,7 +128,7 @@ def config_of_topic(step: steps.DescribeTopicConfig) -> Question:
 
 
 def limit_of_topic(step: steps.DescribeTopicLimit, compression_type: str) -> Question:
-    """Ask how large a batch of a topic may be, for a producer that compresses so."""
+    """Ask how large a batch of a topic may be if the producer compresses with this codec."""
     return Question(
         ApiKey.DESCRIBE_CONFIGS,
         lambda version: topic_limit_request(version, step.topic),
@@ -138,7 +137,7 @@ def limit_of_topic(step: steps.DescribeTopicLimit, compression_type: str) -> Que
 
 
 def config_of_broker(step: steps.DescribeBrokerConfig) -> Question:
-    """Ask a broker about itself."""
+    """Ask a broker for its own configs."""
     return Question(
         ApiKey.DESCRIBE_CONFIGS,
         lambda version: broker_config_request(version, step.node_id),
@@ -156,7 +155,7 @@ def producers(step: steps.AskProducers) -> Question:
 
 
 def read_back(step: steps.ReadBack) -> Question:
-    """Ask for a page of a partition's log."""
+    """Ask for a part of a partition's log."""
     return Question(
         ApiKey.FETCH,
         lambda version: read_back_request(
@@ -168,7 +167,7 @@ def read_back(step: steps.ReadBack) -> Question:
 
 
 def find_coordinator(step: steps.FindCoordinator) -> Question:
-    """Ask which broker keeps a transactional id or a group."""
+    """Ask which broker is the coordinator of a transactional id or a group."""
     return Question(
         ApiKey.FIND_COORDINATOR,
         lambda version: coordinator_request(version, step.key, step.kind),
@@ -178,7 +177,7 @@ def find_coordinator(step: steps.FindCoordinator) -> Question:
 
 
 def init_transactions(step: steps.InitTransactions) -> Question:
-    """Ask a coordinator for an identity."""
+    """Ask a coordinator for the producer id and epoch of a transactional id."""
     return Question(
         ApiKey.INIT_PRODUCER_ID,
         lambda version: transactional_producer_id_request(
@@ -192,7 +191,7 @@ def init_transactions(step: steps.InitTransactions) -> Question:
 
 
 def add_partitions(step: steps.AddPartitions) -> Question:
-    """Let partitions take part in the transaction."""
+    """Ask to add partitions to the transaction."""
     return Question(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         lambda version: add_partitions_request(version, step.who, step.partitions),
@@ -201,7 +200,7 @@ def add_partitions(step: steps.AddPartitions) -> Question:
 
 
 def add_offsets(step: steps.AddOffsets) -> Question:
-    """Let a group's offsets take part in the transaction."""
+    """Ask to add a group's offsets to the transaction."""
     return Question(
         ApiKey.ADD_OFFSETS_TO_TXN,
         lambda version: add_offsets_request(version, step.who, step.group_id),
@@ -210,7 +209,7 @@ def add_offsets(step: steps.AddOffsets) -> Question:
 
 
 def commit_offsets(step: steps.CommitOffsets) -> Question:
-    """Commit a group's offsets with the transaction."""
+    """Ask to commit a group's offsets with the transaction."""
     return Question(
         ApiKey.TXN_OFFSET_COMMIT,
         lambda version: txn_offset_commit.txn_offset_commit_request(
@@ -223,7 +222,7 @@ def commit_offsets(step: steps.CommitOffsets) -> Question:
 
 
 def end_transaction(step: steps.EndTransaction) -> Question:
-    """Commit or abort."""
+    """Ask to commit or abort the transaction."""
     return Question(
         ApiKey.END_TXN,
         lambda version: end_txn.end_txn_request(version, step.who, commit=step.commit),

@@ -1,24 +1,25 @@
-"""The Sender: the one loop that awaits. It drains the engine's `RecordAccumulator` turn by turn.
+"""Sender: the one loop that does a producer's IO, as the engine decides.
 
-Each turn asks the engine what to do (`ProducerCore.poll`, which drains the accumulator into Produce
-requests), does it, and reports what happened.
+In each turn the loop asks the engine for its next steps (`ProducerCore.poll`, which drains the
+accumulator into Produce requests), performs them, and reports to the engine what happened.
 
-It decides nothing: no error code is looked at here, no retry, no timeout. It turns steps into
-frames, frames into plain answers, and a dead connection into `on_link_lost` with the requests whose
-write never began.
+The Sender decides nothing: error codes, retries and timeouts are the engine's. It turns steps into
+frames and frames into plain answers. When a connection has ended, it calls `on_link_lost` with the
+requests that were never written.
 
-Invariants
+Invariants:
+
 - Outcomes are delivered between polls, never inside one, so a user's callback may call
-  `send_nowait`. Where they are too many for one turn of the loop
-  (`settled_records`), the next poll waits for the last of them, and so does what watches the
-  engine's state: `flush` returns when all were delivered.
-- No answer holds the loop: a long one is read in a thread, and given to the engine in pieces where
-  that takes long too. Later answers of its connection wait for it, so the order stays.
-- If anything here or in the engine raises what it should not, every record is settled before the
-  task ends: a defect of ours must fail loudly, not hang its callers.
+  `send_nowait`. If there are too many outcomes for one turn (`settled_records`), the engine is
+  polled again after the last of them. Calls that wait for the engine's state also return only then:
+  `flush` returns when all outcomes were delivered.
+- No answer blocks the event loop for long: a long one is decoded in a thread, and merged into the
+  engine's state in pieces. Later answers of the same connection wait, so their order is kept.
+- If this module or the engine raises an unexpected exception, every record gets an outcome before
+  the task ends, so that no caller waits for ever.
 
-Rejected: a task per broker with a queue each; the engine's answer to "what now?" is one list, and
-one loop performing it keeps the order of writes on a connection the order the engine chose.
+Rejected: a task with a queue for each broker. The engine returns one list of steps, and one loop
+writes to each connection in the order of that list.
 """
 
 from __future__ import annotations
@@ -66,19 +67,20 @@ __all__ = ["LONG_ANSWER", "Alarm", "Sender"]
 logger = logging.getLogger("aioidem")
 
 _STALL = 1.0
-"""Seconds by which an alarm must be late for the loop to have been stalled."""
+"""If the loop wakes this many seconds late, something has blocked it."""
 
 LONG_ANSWER: Final = 1 << 15
-"""Bytes of an answer that is read in a thread: one of this size takes about 10 ms."""
+"""Answers of more bytes are decoded in a thread; one of this size takes about 10 ms."""
 
 _CATCH_UP_ROUNDS = 10
-"""Turns of the loop that a ready answer needs, at most, to get from its socket to the engine."""
+"""The most turns of the event loop between data in a socket and the engine's receipt of it."""
 
 
 class Alarm:
-    """Raises a wakeup at a time.
+    """Raises a wakeup at a given time.
 
-    Moving the time later is free: an early alarm is only an early poll.
+    The time is only ever moved to an earlier one, because an alarm that comes too early does no
+    harm: it causes a poll that finds nothing to do.
     """
 
     __slots__ = ("_at", "_rearm", "_wakeup")
@@ -89,13 +91,13 @@ class Alarm:
         self._rearm = Wakeup()
 
     def set(self, at: float | None) -> None:
-        """Be sure to wake at `at` or before."""
+        """Make sure that the wakeup is raised at this time or earlier; None changes nothing."""
         if at is not None and (self._at is None or at < self._at):
             self._at = at
             self._rearm.set()
 
     async def run(self) -> None:
-        """Serve for ever; cancel it to end."""
+        """Raise the wakeup at each time that was set, until cancelled."""
         while True:
             at = self._at
             if at is None:
@@ -109,9 +111,9 @@ class Alarm:
 
 
 class _Asked:
-    """A request written to a connection: the step it is of, and how its answer is read.
+    """A request that was queued on a connection: its step, and the reader of its answer.
 
-    `read` turns a frame into plain data and touches nothing else, so it may run in a thread.
+    `read` turns a frame into plain data and changes nothing, so it may run in a thread.
     """
 
     __slots__ = ("read", "step")
@@ -122,7 +124,7 @@ class _Asked:
 
 
 class _Channel:
-    """One open connection, with what was asked on it."""
+    """One open connection, with the requests that are unanswered on it."""
 
     __slots__ = ("asked", "connection", "link_id", "refused", "unanswered")
 
@@ -130,13 +132,13 @@ class _Channel:
         self.link_id = link_id
         self.connection = connection
         self.asked: dict[int, _Asked] = {}
-        # Requests the connection would not take any more: never written.
+        # Tokens of requests that came after the connection's end, and were never written.
         self.refused: list[int] = []
-        # acks=0: (correlation id, token), told apart once they are on their way.
+        # With acks=0: (correlation id, token) of requests whose write has not begun.
         self.unanswered: deque[tuple[int, int]] = deque()
 
     def unwritten(self) -> list[int]:
-        """Tokens of the requests of which no byte can have left."""
+        """Return the tokens of the requests of which no byte was sent."""
         started = self.connection.started
         never = [asked.step.token for cid, asked in self.asked.items() if not started(cid)]
         return [
@@ -147,14 +149,14 @@ class _Channel:
 
 
 class Sender:
-    """Performs the engine's steps.
+    """Performs the engine's steps on connections, and reports what happens there.
 
     Args:
-        core: the engine.
-        config: its options.
-        connector: how to open streams; TLS is put around them where the options have it.
-        wall_clock: seconds since the epoch, the clock that stamps records.
-        observer: receives the facts of batches.
+        core: The engine.
+        config: The producer's options.
+        connector: Opens streams; TLS is added if the options ask for it.
+        wall_clock: Returns seconds since the epoch, by the clock that stamps records.
+        observer: Receives facts about batches; None if the producer has no observer.
     """
 
     def __init__(
@@ -184,17 +186,17 @@ class Sender:
         self._opening: dict[int, anyio.CancelScope] = {}
         self._watchers: list[tuple[Callable[[], bool], Signal]] = []
         self._tasks: TaskGroup | None = None
-        # One long answer at a time, whoever sends it: this bounds what they take of the machine.
+        # Only one long answer is decoded at a time, over all connections, to limit the CPU time.
         self._reading: anyio.CapacityLimiter | None = None
         self.ended = False
-        # The loop's own, once there is a loop: finding it out anew costs a tenth of a request. The
-        # simulation has a clock of its own, without a loop.
+        # At the start the event loop's own clock is set: `anyio.current_time` looks up the loop at
+        # each call, which takes a tenth of a request's time. The simulation sets another clock.
         self.clock: Callable[[], float] = anyio.current_time
         self.wakeup = Wakeup()
         self._alarm = Alarm(self.wakeup)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Perform the engine's steps until cancelled."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -208,13 +210,13 @@ class Sender:
             raise
         finally:
             self._tasks = None
-            self.ended = True  # before the last outcomes, so that whoever waits looks again
+            self.ended = True  # before the last outcomes, so that waiting calls see it
             self.shut()
 
     async def _catch_up(self) -> None:
-        """Let what the sockets have ready be read before anything is called overdue.
+        """Read the data that has arrived, if the loop was blocked, before any request can time out.
 
-        It matters after a stall of the loop: a blocking call, a suspended process.
+        A blocking call or a suspended process delays the loop, and the answers may be there.
         """
         wake_at = None if self.settled.pending else self._core.wake_at
         if wake_at is not None and self.clock() - wake_at > _STALL:
@@ -231,10 +233,10 @@ class Sender:
         self._alarm.set(self.unseen.due_at)
 
     def _begin_turn(self) -> bool:
-        """Deliver what the last turn has left.
+        """Deliver the outcomes that the last turn has left over.
 
         Returns:
-            False if outcomes are still left: then the engine is not polled in this turn.
+            False if there are still outcomes left; the engine is then not polled in this turn.
         """
         self.settled.begin_turn()
         if not self.settled.pending:
@@ -243,9 +245,9 @@ class Sender:
         return not self.settled.pending
 
     def deliver(self) -> None:
-        """Deliver outcomes to their callers, log events, and wake those who watch the engine.
+        """Deliver outcomes, log events, and wake the calls that wait for the engine's state.
 
-        What is too much for this turn of the loop is left to the next one.
+        Outcomes that are too many for this turn of the loop are left to the next one.
         """
         if self._observer is not None:
             for entry in self._produce.take_dispatched():
@@ -267,9 +269,9 @@ class Sender:
             self._observer.on_settled(settlement, self.clock())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition on the engine's state holds, and all its outcomes are delivered.
+        """Wait until a condition on the engine's state holds and all outcomes are delivered.
 
-        Bound it from outside.
+        There is no timeout of its own: the caller cancels the wait when it takes too long.
         """
         if condition():
             if not self.settled.untold:
@@ -285,9 +287,9 @@ class Sender:
                 self._watchers.remove(watcher)
 
     def shut(self) -> None:
-        """End everything: settle what is left, drop the connections.
+        """End the producer: give every record an outcome, and close the connections.
 
-        It is a plain function, so that it cannot be cancelled.
+        This is a plain function, so that it cannot be cancelled.
         """
         self.settled.all_at_once()
         for step in self._core.close(self.clock()):
@@ -300,10 +302,10 @@ class Sender:
     def end_without_loop(self) -> None:
         """End the producer after its event loop was closed: every record gets an outcome.
 
-        Nothing of the loop's is touched; its sockets close with it.
+        No method of the loop is called; the sockets were closed together with the loop.
         """
         self.ended = True
-        self.clock = lambda: 0.0  # the loop's own may be gone with it
+        self.clock = lambda: 0.0  # the closed loop's clock may raise
         self._watchers.clear()
         self.settled.all_at_once()
         self._core.close(0.0)
@@ -404,7 +406,7 @@ class Sender:
         token: int,
         limit: FrameLimit | None,
     ) -> None:
-        """Queue a request whose answer may be so long; None: it gets none."""
+        """Queue a request; `limit` is how long its answer may be, or None if there will be none."""
         try:
             channel.connection.write(
                 frame,
@@ -413,7 +415,8 @@ class Sender:
                 limit=limit,
             )
         except errors.KafkaConnectionError:
-            # It ended a moment ago; `on_link_lost` follows and needs to know that this never left.
+            # The connection has just ended. `on_link_lost` follows, and reports to the engine that
+            # this request was never written.
             channel.asked.pop(correlation_id, None)
             channel.refused.append(token)
 
@@ -463,7 +466,7 @@ class Sender:
         asked = channel.asked.pop(correlation_id, None)
         if asked is None:
             raise errors.ProtocolError(f"an answer to {correlation_id}, which expects none")
-        # Without a loop, as in the simulation, nobody waits while it is read.
+        # The simulation has no event loop, and decodes every answer at once.
         if len(frame) > LONG_ANSWER and self._tasks is not None:
             return self._on_long_frame(channel, asked, frame)
         try:
@@ -478,7 +481,8 @@ class Sender:
         if self._reading is None:
             self._reading = anyio.CapacityLimiter(1)
         try:
-            # The thread is given up when the connection ends: it has its bound in the frame's.
+            # If the connection ends, the thread is abandoned: it ends by itself, because a frame's
+            # length is limited.
             answer = await anyio.to_thread.run_sync(
                 asked.read, frame, abandon_on_cancel=True, limiter=self._reading
             )
@@ -492,10 +496,10 @@ class Sender:
         self._answered(asked, answer, merge)
 
     def _answered(self, asked: _Asked, answer: Any, merge: MetadataMerge | None = None) -> None:
-        """Give an answer to the engine.
+        """Pass an answer to the engine.
 
         Raises:
-            ProtocolError: it is none to this request; the connection is to be closed.
+            ProtocolError: The answer does not fit the request, so the connection must be closed.
         """
         odd = self._core.on_answer(asked.step, answer, self.clock(), merge)
         if odd is not None:
@@ -519,7 +523,7 @@ class Sender:
         self, link_id: int, error: Exception | None, unwritten: list[int] | tuple[()]
     ) -> None:
         if error is not None:
-            # What retrying does not heal is for an operator to see.
+            # Retrying does not help against these two, so an operator should see them.
             refused = isinstance(
                 error, errors.AuthenticationFailedError | errors.BrokerNotAllowedError
             )

@@ -1,17 +1,17 @@
-"""SettledRecords: what the engine has settled, on its way to its callers, some records at a time.
+"""SettledRecords: delivers the outcomes of records to their callers, a limited number per turn.
 
-One answer may settle tens of thousands of records, and each has a caller that waits for its
-outcome: a future, a callback, a line to count. To deliver all of them at once would block the event
-loop. So they are delivered until the turn has had enough, and the rest in the turns that follow.
+One answer may settle tens of thousands of records, and each outcome wakes a caller or runs a
+callback. To deliver all of them at once would block the event loop. So one turn of the loop
+delivers at most `AT_ONCE` outcomes, and the following turns deliver the rest.
 
 Invariants:
 
-- Each record's outcome is delivered once, in the order in which the engine settled them.
+- Each record's outcome is delivered once, in the order in which the engine settled the records.
 - If a callback calls `tell` again, that call does nothing; the outer one continues.
-- If delivering one outcome raises, the others are still there to be delivered.
+- If delivering one outcome raises, the others are still delivered later.
 
-Rejected: a pause by the clock, after so many milliseconds. What a turn delivers would depend on
-what else the machine does, and no test could say how much that is.
+Rejected: a limit in milliseconds. How much a turn delivers would then depend on the machine's other
+work, and no test could predict it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from aioidem._engine.record import Settlement
 __all__ = ["AT_ONCE", "SettledRecords"]
 
 AT_ONCE: Final = 2_000
-"""Records told in one turn of the loop: 3 ms, or 10 ms where each has an error of its own."""
+"""The most outcomes per turn of the loop: 3 ms, or 10 ms if each record has its own error."""
 
 
 class SettledRecords:
     """The outcomes of one producer that have to be delivered.
 
     Args:
-        take_settled: takes what the engine has settled since the last call.
-        announce: called with a settlement before the first of its outcomes is delivered.
+        take_settled: Returns what the engine has settled since the last call.
+        announce: Called with a settlement before its first outcome is delivered.
     """
 
     __slots__ = (
@@ -65,32 +65,32 @@ class SettledRecords:
         self._left = self.at_once
 
     def all_at_once(self) -> None:
-        """Deliver everything from here on: there may be no other turn."""
+        """Lift the limit per turn, because the producer closes and there may be no other turn."""
         self._all = True
 
     @property
     def pending(self) -> bool:
-        """Whether a turn has left something to the next one."""
+        """Whether outcomes are left for the next turn."""
         return bool(self._untold)
 
     @property
     def untold(self) -> int:
-        """Records whose outcome was not delivered yet."""
+        """How many records have an outcome that is not delivered yet."""
         self._untold += self._take_settled()
         return sum(len(settlement.records) for settlement in self._untold) - self._told
 
     def tell(self) -> bool:
-        """Deliver what this turn may deliver.
+        """Deliver as many outcomes as this turn may.
 
         Returns:
-            Whether that was everything.
+            Whether all outcomes are delivered now.
         """
         if self._telling:
             return False
         self._telling = True
         try:
             while True:
-                # Callbacks may have settled more.
+                # Callbacks may have caused more records to be settled.
                 self._untold += self._take_settled()
                 if not self._untold or (self._left <= 0 and not self._all):
                     return not self._untold

@@ -1,4 +1,4 @@
-"""TopicLookup: what the cluster's metadata says of topics, waited for where it is not known yet."""
+"""TopicLookup: the partitions of topics by the cluster's metadata, with a wait if not known yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TopicLookup:
     Args:
         core: The engine, which merges metadata.
         sender: The loop that asks brokers for metadata.
-        life: Says whether the producer may be used.
+        life: The producer's state, which says whether it may be used.
         config: The producer's options.
     """
 
