@@ -1,23 +1,24 @@
-"""Makes a real broker remember N batches per producer and partition instead of five (KIP-1269).
+"""Patch a real broker to remember N batches per producer and partition instead of five (KIP-1269).
 
-No release of Kafka has the broker side of KIP-1269. What it would change first is one constant:
-``ProducerStateEntry.addBatchMetadata`` in the jar kafka-storage drops the oldest of a producer's
-batches once there are five, ``if (batchMetadata.size() == 5)``, which javac compiles to a push of
-the constant in front of ``if_icmpne``. `patched` puts another constant there. The changed class, in
-a directory ahead of the jars on the class path, makes the broker retain exactly N batches.
+No release of Kafka implements the broker side of KIP-1269. In Kafka the number is one constant:
+``ProducerStateEntry.addBatchMetadata`` in the jar kafka-storage drops the oldest batch of a
+producer ``if (batchMetadata.size() == 5)``, which javac compiles to an instruction that pushes the
+constant, followed by ``if_icmpne``. `patched` replaces the constant. When the directory with the
+changed class comes before the jars on the class path, the broker remembers exactly N batches.
 
-A constant above 5 takes one or two bytes more than ``iconst_5``, so every reference to a place in
-the code behind it moves: branches, exception handlers, line and variable tables, stack map frames.
+The instruction that pushes a constant above 5 is one or two bytes longer than ``iconst_5``. So all
+references to later positions in the code have to be changed: branches, exception handlers, line and
+variable tables, stack map frames.
 
 Invariants
-    The class is walked by the rules of the format (JVM specification, chapter 4), never searched
-    for byte patterns. A class that is not exactly as described above is refused with a
-    `BrokerPatchError` that says what was found, because a broker patched wrongly would prove
-    nothing. Patching back to the former constant gives the former bytes.
+    The class file is parsed by the rules of its format (JVM specification, chapter 4), never
+    searched for byte patterns. A class that is not exactly as described above is refused with a
+    `BrokerPatchError` that says what was found, because tests with a wrongly patched broker would
+    prove nothing. Patching back to the former constant gives the former bytes.
 
 Rejected
-    An instrumentation agent (Java to compile, for one constant); a library for class files (all
-    that is needed of one is below).
+    An instrumentation agent: it would be Java code to compile, for one constant. A library for
+    class files: the little that is needed of one is below.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from aioidem.errors import KafkaError
 __all__ = ["CLASS_NAME", "BrokerPatchError", "patched", "retained", "write_patch"]
 
 CLASS_NAME: Final = "org/apache/kafka/storage/internals/log/ProducerStateEntry"
-"""The class for what a broker remembers of one producer in one partition."""
+"""The class that has the batches which a broker remembers of one producer in one partition."""
 
 _METHOD: Final = b"addBatchMetadata"
 _MAGIC: Final = 0xCAFEBABE
@@ -75,12 +76,12 @@ Moved = Callable[[int], int]
 
 
 class BrokerPatchError(KafkaError):
-    """The class is not the one that the patch was made for, or the constant is out of range."""
+    """The class differs from the one that the patch was made for, or N is out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a class file the code and the constant are, as offsets into the file."""
+    """The offsets, in the class file, of the code and of the constant."""
 
     attribute: int
     """Offset of the Code attribute's length."""
@@ -127,7 +128,7 @@ def retained(class_file: bytes) -> int:
     """Return how many batches a broker with this class remembers.
 
     Raises:
-        BrokerPatchError: It is another class, or not as expected.
+        BrokerPatchError: The class is another one, or differs from what the patch expects.
     """
     return _find(class_file).value
 
@@ -140,7 +141,7 @@ def patched(class_file: bytes, retain: int) -> bytes:
         retain: Batches to remember per producer and partition, 1 to 32767.
 
     Raises:
-        BrokerPatchError: It is another class, or not as expected.
+        BrokerPatchError: The class is another one, or differs from what the patch expects.
     """
     if not 1 <= retain <= _MOST:
         raise BrokerPatchError(f"retain={retain}: it must be 1 to {_MOST}")
@@ -156,7 +157,7 @@ def write_patch(jar: Path, directory: Path, retain: int) -> Path:
 
     Args:
         jar: The jar.
-        directory: Directory for the class file; to be put ahead of the jars.
+        directory: Directory for the class file; it must come before the jars on the class path.
         retain: Batches to remember per producer and partition, 1 to 32767.
 
     Returns:
@@ -208,7 +209,7 @@ def _find_constant(cursor: _Cursor) -> _Place:
 
 
 def _constants(cursor: _Cursor) -> tuple[dict[int, bytes], dict[int, int]]:
-    """Return the texts and, by index, the names of classes as indices of texts."""
+    """Return the constant pool's texts by index, and for each class the index of its name."""
     texts: dict[int, bytes] = {}
     classes: dict[int, int] = {}
     count, index = cursor.u2(), 1
@@ -234,7 +235,7 @@ def _skip_member(cursor: _Cursor) -> None:
 
 
 def _methods(cursor: _Cursor, texts: dict[int, bytes]) -> Iterator[_Place | None]:
-    """Yield where the code of each method of the right name is."""
+    """Yield the place of the code of each method with the right name."""
     for _ in range(cursor.u2()):
         cursor.take(2)
         name = texts.get(cursor.u2())
@@ -379,7 +380,8 @@ def _moved_variables(cursor: _Cursor, moved: Moved) -> bytes:
 def _moved_frames(cursor: _Cursor, moved: Moved) -> bytes:
     """Return the stack map frames with their offsets changed.
 
-    A frame has its distance from the frame before it; this moves the absolute offsets.
+    A frame contains the distance from the frame before it, so the distances are computed anew from
+    the changed absolute offsets.
     """
     count = cursor.u2()
     out = [_U2.pack(count)]

@@ -1,4 +1,4 @@
-"""What a hook of the `FaultProxy` sees of a frame, and the faults that it may answer with."""
+"""What a hook of the `FaultProxy` gets to know about a frame, and the actions it can return."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class FrameSeen:
         connection: Number of the connection, counted from 1 in the order of opening.
         answer: True for a response of the broker, False for a request of the client.
         api_key: API of the request; -1 for a response whose request the proxy did not see.
-        api_version: Version that the client used, even where the proxy uses another one towards
-            the broker; -1 as for ``api_key``.
+        api_version: Version that the client used, even if the proxy passes the request on in
+            another one; -1 as for ``api_key``.
         correlation_id: Correlation id in the frame's header.
         client_id: Client id of the request.
         size: Bytes of the frame, without the four bytes of its length.
@@ -50,9 +50,9 @@ class FrameSeen:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Delay the frame, and everything behind it on this connection, by ``seconds``.
+    """Delay the frame, and everything after it on this connection, by ``seconds``.
 
-    The delay is added to that of the link.
+    The delay is added to the delay of the link.
     """
 
     seconds: float
@@ -60,7 +60,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold the frame, and everything behind it on this connection, until `release` is called."""
+    """Hold the frame, and everything after it on this connection, until `release` is called."""
 
     released: anyio.Event = field(default_factory=anyio.Event)
 
@@ -74,8 +74,8 @@ class Drop:
     """Discard the frame.
 
     Attributes:
-        silent: Also discard everything behind it in this direction, as TCP would when a segment
-            never arrives. With False only this frame is lost, which no real network does.
+        silent: Also discard everything after the frame in this direction, as with TCP when a
+            segment never arrives. With False only this frame is lost, which no real network does.
     """
 
     silent: bool = True
@@ -97,19 +97,22 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class BlackHole:
-    """Discard everything from here on, in both directions, and keep the connection open."""
+    """Discard this frame and everything later in both directions; keep the connection open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Pass on ``change(payload)`` instead; payloads exclude the four bytes of the length."""
+    """Pass on ``change(payload)`` instead of the frame; a payload excludes the frame's length."""
 
     change: Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Wait for the whole frame, then do what ``decide(payload)`` returns; None passes it on."""
+    """Wait for the whole frame, then apply the action that ``decide(payload)`` returns.
+
+    None passes the frame on.
+    """
 
     decide: Callable[[bytes], Action | None]
 
@@ -118,8 +121,8 @@ Action: TypeAlias = Delay | Hold | Drop | Cut | BlackHole | Rewrite | Inspect
 """A fault that is applied to one frame."""
 
 FrameHook: TypeAlias = Callable[[FrameSeen], Action | None]
-"""Decides about one frame; None passes it on unchanged.
+"""A function that returns the action for a frame; None passes the frame on unchanged.
 
-It is called once per frame, in the order of the frames of each direction and connection. It runs
-in the event loop and must not block.
+The proxy calls it once per frame, in the order of the frames of each direction and connection. It
+runs in the event loop and must not block.
 """

@@ -9,12 +9,12 @@ The broker must advertise the proxy's address, or clients connect past the proxy
 and ``listen_port``.
 
 Invariants
-    Random delays depend on the seed, the number of the connection and the direction only.
+    Random delays depend only on the seed, the number of the connection and the direction.
     Leaving the ``async with`` ends every connection and the listener.
 
 Rejected
-    netem and iptables (they need root, and know no frames); a thread per connection (the hooks
-    would need locks).
+    netem and iptables: they need root, and cannot see frames. A thread per connection: the hooks
+    would need locks.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FaultProxy:
         jitter: Upper bound of a random delay that is added in each direction, in seconds; the order
             of bytes is kept.
         bandwidth: Bytes per second of every connection and direction; None: unlimited.
-        retention: How many batches the broker shall seem to retain (KIP-1269); None: it says
-            nothing about that.
+        retention: How many batches the proxy says that the broker retains (KIP-1269); None: the
+            proxy adds nothing to the broker's answers.
         connector: How to reach the broker; None: TCP.
         seed: Seed of the jitter.
 
@@ -110,7 +110,7 @@ class FaultProxy:
         )
 
     async def __aenter__(self) -> Self:
-        """Start to listen.
+        """Open the listener.
 
         Raises:
             OSError: The port cannot be bound.
@@ -162,7 +162,7 @@ class FaultProxy:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition()`` is true.
 
-        It is evaluated at each frame and whenever a connection opens or closes.
+        The condition is evaluated at each frame, and whenever a connection opens or closes.
         """
         while not condition():
             if self._changed is None:
@@ -203,7 +203,7 @@ class FaultProxy:
             relay.close(reset=reset)
 
     def freeze(self) -> None:
-        """Deliver nothing until `thaw`, on new connections either, and keep connections open."""
+        """Deliver nothing until `thaw`, also on new connections; all connections stay open."""
         if self._frozen is None:
             self._frozen = anyio.Event()
 

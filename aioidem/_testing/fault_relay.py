@@ -1,18 +1,18 @@
-"""The connections of a `FaultProxy`: bytes in from one side, out to the other when they are due.
+"""The connections of a `FaultProxy`: bytes are read from one side, and later written to the other.
 
 A `Relay` is one client's connection together with the proxy's own connection to the broker. Each of
-its two directions reads, cuts what it read into frames, asks the hooks, and queues what becomes of
-each frame with the time at which it is due.
+its two directions reads bytes, cuts them into frames, calls the hooks, and queues the result of
+each frame with the time at which it is to be written.
 
 Invariants
-    Order is TCP's: nothing overtakes, and behind a frame that is lost nothing arrives on that
-    connection (``Drop(silent=False)`` breaks this on purpose). What a client sent before it closed
-    still reaches the broker, after the link's delay: this is how a broker appends a batch long
-    after its connection ended. A frame that no hook touches passes byte for byte; it is neither
-    copied nor held until its end.
+    As with TCP, order is kept, and after a frame that is lost nothing arrives on the same
+    connection. Only ``Drop(silent=False)`` breaks this rule.
+    Bytes that a client sent before it closed the connection still reach the broker, after the
+    link's delay: so a broker may append a batch long after its connection ended.
+    A frame that no hook changes passes byte for byte; it is neither copied nor held until its end.
 
 Rejected
-    Delaying whole frames only: a frame's transmission time would count twice.
+    Delaying only whole frames: the transmission time of a frame would count twice.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ __all__ = ["JitteryLane", "Relay", "RelayOwner", "no_delay", "reset_on_close"]
 
 _READ_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 16
-# With a bandwidth, a large frame is passed on in steps of so many bytes: on a real link, too, its
-# first bytes arrive long before its last.
+# With a bandwidth, a large frame is passed on in steps of this many bytes, because on a real link
+# its first bytes arrive long before its last.
 _STEP_BYTES: Final = 1 << 14
 # How many bytes may wait for a slow reader, and how many may be in transit on a link with a delay.
 _WAITING_BYTES: Final = 1 << 20
@@ -79,7 +79,7 @@ _STREAM_ENDED: Final = (
 
 
 class RelayOwner(Protocol):
-    """What a relay reads of its proxy at each frame, so that a change applies at once."""
+    """What a relay reads of its proxy at each frame, so that a change applies to the next one."""
 
     rtt: float
     jitter: float
@@ -97,7 +97,7 @@ class RelayOwner(Protocol):
 
 
 class JitteryLane:
-    """Computes when bytes arrive, for the delay, jitter and bandwidth that are set at the time.
+    """Computes when bytes arrive, by the delay, jitter and bandwidth that are set at that time.
 
     Args:
         proxy: The proxy whose link it is.
@@ -120,7 +120,7 @@ class JitteryLane:
         return _TRAVELLING_BYTES if slow else _WAITING_BYTES
 
     def due(self, now: float, size: int, extra: float = 0.0) -> float:
-        """Return when ``size`` bytes that were read at ``now`` arrive, ``extra`` seconds late."""
+        """Return when ``size`` bytes arrive that were read at ``now``, ``extra`` seconds late."""
         proxy, lane = self._proxy, self._lane
         jitter = self._random.uniform(0.0, proxy.jitter) if proxy.jitter else 0.0
         lane.delay = proxy.rtt / 2 + jitter + extra
@@ -130,7 +130,7 @@ class JitteryLane:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request that was passed on to the broker, and what its response will need."""
+    """A request that was passed on to the broker, and what is needed to handle its response."""
 
     seen: FrameSeen
     topics: Asked = frozenset()
@@ -138,7 +138,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Something to do at ``due`` (seconds), and not before everything queued earlier is done."""
+    """An action for the time ``due`` (seconds), after all actions that were queued earlier."""
 
     due: float
     data: bytes | memoryview = b""
@@ -191,7 +191,7 @@ class Relay:
         self._scope.cancel()
 
     def swallow(self) -> None:
-        """Discard everything from here on in both directions, and keep both sides open."""
+        """Discard everything from now on in both directions, and keep both sides open."""
         self._up.swallow()
         self._down.swallow()
 
@@ -214,7 +214,7 @@ class _Direction(ABC):
     # -- reading -----------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """Read what arrives, and queue it until it is due on the other side."""
+        """Read the bytes that arrive, and queue them until they are due on the other side."""
         while True:
             try:
                 data = await self._source.receive(_READ_BYTES)
@@ -232,7 +232,7 @@ class _Direction(ABC):
 
     @abstractmethod
     def _take(self, data: bytes) -> None:
-        """Cut ``data`` into frames, and queue what becomes of each."""
+        """Cut ``data`` into frames, and queue the result of the hooks for each."""
 
     def _due(self, size: int, extra: float = 0.0) -> float:
         return self._lane.due(anyio.current_time(), size, extra)
@@ -286,7 +286,7 @@ class _Direction(ABC):
     # -- writing -----------------------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write what is due, in order."""
+        """Carry out the queued actions when they are due, in order."""
         while True:
             while not self._queue:
                 self._filled = anyio.Event()
@@ -311,7 +311,7 @@ class _Direction(ABC):
             self._relay.close(reset=item.then == "reset")
 
     def _take_due(self) -> bytes | memoryview:
-        """Remove the first item, and those behind it that are due, and return their bytes."""
+        """Remove the first item and the following ones that are due, and return their bytes."""
         now = anyio.current_time()
         first = self._queue.popleft().data
         size = len(first)
@@ -450,7 +450,7 @@ class _Downward(_Direction):
 
 
 def no_delay(stream: ByteStream) -> None:
-    """Switch off Nagle's algorithm: small frames leave at once."""
+    """Switch off Nagle's algorithm, so that small frames are sent at once."""
     raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

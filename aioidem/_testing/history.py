@@ -1,24 +1,24 @@
 """The history checker: compares what a producer said of each record with what the log contains.
 
-A history is one `Row` per record. The log is a list of `LogRecord`, read once nothing can be
-appended any more, by any reader; a reader other than ours is the better witness. The anomalies are
-those of Jepsen's Kafka workload, as far as they concern a producer without transactions, with one
-difference: order is call order per producer and partition, because a pipelined producer has no
-other.
+A history is one `Row` per record. The log is a list of `LogRecord`, read by any reader after the
+last append; a reader that shares no code with aioidem is the better witness. The anomalies are
+those of Jepsen's Kafka workload that concern a producer without transactions. One differs: records
+must be in the order of the calls, per producer and partition, because the calls of a pipelined
+producer overlap.
 
-Checked: an acknowledged record is in the log, at its offset where it has one; no record is there
-twice, acknowledged or not; a record said to be NOT_WRITTEN is not there; records are in call order;
-values are neither torn nor foreign; every outcome came in time. `check_counters` adds that nothing
-is left over.
+The checker checks that an acknowledged record is in the log, at its offset if it has one; that no
+record is in the log twice, acknowledged or not; that a record reported as NOT_WRITTEN is not in the
+log; that records are in the order of the calls; that values are neither torn nor foreign; and that
+every outcome came in time. `check_counters` checks that a producer's counters are back at zero.
 
 Invariants
-    Pure functions over plain data, linear in rows and records. A value names its sender, its
-    destination and its call, under a CRC, so that the log alone shows a value on the wrong
-    partition.
+    The checks are pure functions over plain data, linear in rows and records. A value contains its
+    sender, its destination and the number of its call, with a CRC, so the log alone shows if a
+    value is on the wrong partition.
 
 Rejected
-    Comparing whole values: two records with equal bytes cannot be told apart, and a reordered pair
-    of them would pass.
+    Comparing whole values: two records with equal bytes would be indistinguishable, and a reordered
+    pair of them would pass.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CHECKED_FROM = 8
 
 
 class ValueId(NamedTuple):
-    """What a value says of itself; ``partition`` is -1 where the producer chose it."""
+    """The identity that a value contains; ``partition`` is -1 if the producer chose it."""
 
     producer: str
     topic: str
@@ -63,7 +63,7 @@ class ValueId(NamedTuple):
 
     def __str__(self) -> str:
         where = "*" if self.partition < 0 else self.partition
-        # The names may come from a foreign record.
+        # The names may be those of a foreign record.
         return f"{printable(self.producer)}/{printable(self.topic)}-{where}#{self.call}"
 
 
@@ -72,13 +72,13 @@ def make_value(value: ValueId, size: int = 0) -> bytes:
     producer, topic = value.producer.encode(), value.topic.encode()
     head = _HEAD.pack(_MAGIC, 0, value.partition, value.call, len(producer), len(topic))
     body = head[_CHECKED_FROM:] + producer + topic
-    # The padding differs from call to call, so that a buffer that is used twice shows.
+    # The padding differs from call to call, so that a buffer that is used twice is noticed.
     body += bytes([value.call & 0xFF]) * (size - _CHECKED_FROM - len(body))
     return _MAGIC + struct.pack(">I", crc32(body)) + body
 
 
 def parse_value(data: bytes | memoryview | None) -> ValueId | None:
-    """Return what a value made by `make_value` says; None for other and for torn values."""
+    """Return the identity in a value of `make_value`; None for a foreign or a torn value."""
     if data is None or len(data) < _HEAD.size:
         return None
     data = bytes(data)
@@ -94,7 +94,7 @@ def parse_value(data: bytes | memoryview | None) -> ValueId | None:
 
 
 class Outcome(enum.Enum):
-    """What the producer said of a record."""
+    """The outcome that the producer reported for a record."""
 
     PENDING = "pending"
     ACKED = "acked"
@@ -104,16 +104,17 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Row:
-    """One record: who sent it where, as which call, and what became of it.
+    """One record of a history: its sender, destination and call, and the reported outcome.
 
     Attributes:
         value: Identity of the value.
         topic: Name of the topic.
-        partition: Index of the partition; -1 while the producer has not said it.
-        started: When it was sent, in seconds.
-        outcome: What the producer said of it.
-        offset: Offset that the producer said; -1 where it said none.
-        settled: When the producer said it, in seconds on the same clock; None while it is PENDING.
+        partition: Index of the partition; -1 if the producer has not reported it.
+        started: When the record was sent, in seconds.
+        outcome: The outcome that the producer reported.
+        offset: Offset that the producer reported; -1 if it reported none.
+        settled: When the producer reported the outcome, in seconds on the same clock; None while
+            the outcome is PENDING.
     """
 
     value: ValueId
@@ -126,15 +127,15 @@ class Row:
 
 
 class LogRecord(NamedTuple):
-    """One record as some reader found it; to be given in log order, partition by partition."""
+    """One record as a reader found it; lists of them are in log order, partition by partition."""
 
     topic: str
     partition: int
     offset: int
     value: bytes | None
     log: int = 0
-    """Number of the log, where a partition has had several: its topic was deleted and recreated, or
-    the producer moved to another cluster."""
+    """Number of the log, if the partition has had several: because its topic was deleted and
+    recreated, or because the producer moved to another cluster."""
 
 
 def log_records(topic: str, partition: int, batches: Iterable[RecordBatch]) -> Iterator[LogRecord]:
@@ -187,16 +188,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Expectations:
-    """What a history may show without being wrong.
+    """What a history may contain without being a violation.
 
     Args:
-        deadline: Seconds from a row's ``started`` within which it must be settled; None: any time.
-        lost: Values of which the broker itself lost an acknowledged copy (by an unclean election;
-            under acks=1 also by a clean election of a follower that had not copied them yet).
-        may_repeat: Values that may be in the log twice: without idempotence, or with
+        deadline: Seconds from a row's ``started`` within which it must be settled; None: no limit.
+        lost: Values that were acknowledged and then lost by the broker: by an unclean election, or
+            with acks=1 by a clean election of a follower that had not copied them.
+        may_repeat: Values that may be in the log twice, as without idempotence or with
             ``in_doubt="resend"``.
-        may_reorder: Values that may come late: UNKNOWN ones, where nothing fences the request off.
-        unpromised: Neither order nor uniqueness is promised for any record.
+        may_reorder: Values that may be out of order: those with the outcome UNKNOWN whose request
+            no epoch fences.
+        unpromised: Whether neither order nor uniqueness is promised for any record.
     """
 
     deadline: float | None = None
@@ -218,12 +220,12 @@ class _Found(NamedTuple):
 def check_history(
     rows: Iterable[Row], log: Iterable[LogRecord], expect: Expectations | None = None
 ) -> list[Violation]:
-    """Return everything that is wrong with a history, in no particular order.
+    """Return all violations in a history, in no particular order.
 
     Args:
         rows: One row per record that was sent.
         log: All records of all partitions, each partition in log order.
-        expect: What is allowed; None allows nothing.
+        expect: What is no violation; None: every anomaly is one.
     """
     expect = expect or Expectations()
     known = {row.value: row for row in rows}

@@ -1,6 +1,7 @@
 """Administration of a `KafkaCluster`: topics, their configs, their leaders and replicas.
 
-A change returns when every running broker knows of it, so that a test can rely on it.
+A method that changes something returns when every running broker knows of the change, so that a
+test can rely on it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class KafkaAdmin:
     Args:
         brokers: The brokers; the list may grow until the cluster has started.
         count: How many brokers the cluster has once it has started.
-        timeout: Seconds that a change is waited for.
+        timeout: Seconds to wait until the brokers know of a change.
     """
 
     def __init__(self, brokers: Sequence[KafkaBroker], count: int, timeout: float) -> None:
@@ -70,7 +71,7 @@ class KafkaAdmin:
         return await self.questions.ask(self._brokers[broker], api_key, version, fields)
 
     async def controller(self) -> int:
-        """Return the id of the active controller; -1 if there is none, known after 10 seconds.
+        """Return the id of the active controller; -1 if there is none within 10 seconds.
 
         Raises:
             KafkaError: No broker runs.
@@ -100,7 +101,7 @@ class KafkaAdmin:
             partitions: How many partitions.
             replication: How many replicas; None: one on each broker, three at most.
             configs: Configs of the topic.
-            replicas: Ids of the brokers of each partition, the leader first, instead of
+            replicas: Ids of the brokers of each partition, the leader first; used instead of
                 ``partitions`` and ``replication``.
 
         Raises:
@@ -122,8 +123,8 @@ class KafkaAdmin:
             ],
         }
         created = await self._ask_to_create(topic)
-        # The controller refuses brokers that have started and are still fenced. That passes, but
-        # not for a broker that does not run.
+        # The controller refuses replicas on brokers that have just started, while they are fenced.
+        # That passes soon, but not for a broker that does not run.
         all_run = len(self.questions.responsive()) == self._count
         with anyio.move_on_after(self._timeout if all_run else 0):
             while created.error_code == ErrorCode.invalid_replica_assignment:
@@ -192,13 +193,13 @@ class KafkaAdmin:
     async def until_in_sync(
         self, topic: str, partition: int = 0, *, brokers: Collection[int] | None = None
     ) -> None:
-        """Wait until the in-sync replicas are ``brokers``; None: until they are all replicas.
+        """Wait until the in-sync replicas are those of ``brokers``; None: until all are in sync.
 
         A broker that was killed or paused leaves the in-sync replicas when its session of 3 seconds
         has ended.
 
         Raises:
-            KafkaError: It does not happen in time.
+            KafkaError: The in-sync replicas are others when the cluster's timeout has passed.
         """
         wanted = None if brokers is None else frozenset(brokers)
 
@@ -215,11 +216,11 @@ class KafkaAdmin:
         )
 
     async def move_leader(self, topic: str, partition: int, broker: int) -> None:
-        """Make an in-sync replica the leader: as the preferred one, by a preferred election.
+        """Make an in-sync replica the leader: it becomes the preferred one, and is then elected.
 
         Raises:
             BrokerResponseError: The cluster refuses.
-            KafkaError: It does not happen in time.
+            KafkaError: The replica does not become the leader in time.
         """
         others = [each for each in await self._replicas(topic, partition) if each != broker]
         await self._place(topic, partition, [broker, *others])
@@ -227,13 +228,13 @@ class KafkaAdmin:
         await self._until_led(topic, partition, broker)
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Move a partition to other brokers, and wait until these have it and no others.
+        """Move a partition to other brokers, and wait until exactly these have replicas.
 
         The first of ``replicas`` becomes the leader if the old leader is none of them.
 
         Raises:
             BrokerResponseError: The cluster refuses.
-            KafkaError: It does not happen in time.
+            KafkaError: The partition is not moved in time.
         """
         await self._place(topic, partition, replicas)
 

@@ -51,7 +51,9 @@ class KafkaBroker:
 
 
 def small_broker_properties(brokers: int) -> dict[str, Any]:
-    """Return server properties that make brokers small and quick; the rest is Kafka's defaults.
+    """Return server properties that make brokers small and quick to start.
+
+    Other properties keep Kafka's defaults.
 
     Args:
         brokers: How many brokers the cluster has.
@@ -74,7 +76,7 @@ def small_broker_properties(brokers: int) -> dict[str, Any]:
         "group.initial.rebalance.delay.ms": 0,
         "num.network.threads": 2,
         "num.io.threads": 4,
-        # After so long a killed broker is fenced, and may register again. Kafka's default: 9 s.
+        # After this time a killed broker is fenced, and may register again. Kafka's default: 9 s.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
         # Kafka's default, 128 MiB, is half of the heap.

@@ -10,14 +10,14 @@ This module starts and ends the brokers. `kafka_setup` has what they are started
 has topics and leaders, and `kafka_tools` Kafka's command line tools.
 
 Invariants
-    Every wait has a bound. Nothing is left behind: processes, ports and the directory go with the
-    ``async with``, also when its body fails and when this process is killed (`ProcessGuard`).
-    Readiness is asked for in Kafka's own protocol, never assumed after a while.
-    A broker keeps its ports and its directory over restarts.
+    Every wait has a bound. At the end of the ``async with`` the processes are killed and the
+    directory is removed, also if its body fails or this process is killed (`ProcessGuard`).
+    A broker is ready when it answers Metadata with all brokers, not after some time.
+    A broker keeps its ports and its directory when it is restarted.
 
 Rejected
-    One broker for a whole test run (the tests worth having kill it); separate controllers (twice
-    the processes, and no test needs them yet).
+    One broker for a whole test run: many tests kill brokers. Separate controllers: twice as many
+    processes, and no test needs them yet.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["KafkaCluster", "KafkaStartError"]
 
 _DOWNLOAD_SECONDS: Final = 300.0
 
-# Small and quick to start: for a few seconds of work the JVM's second compiler does not pay.
+# A small JVM that starts quickly: its second compiler needs more time than a short test lasts.
 _JVM_OPTIONS: Final = (
     "-Xms64m",
     "-Xmx256m",
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class KafkaStartError(KafkaError):
-    """A broker did not start, or not in time; the message contains the end of its log."""
+    """A broker did not start in time, or ended; the message contains the end of its log."""
 
 
 def _admin(
@@ -117,8 +117,8 @@ class KafkaCluster:
             ends of the logs to the exception as a note.
         start_timeout: Seconds that a start may take until the broker is ready.
         stop_timeout: Seconds that a broker may take to end.
-        unpinned: Run a version whose jars' SHA-256 is not in this package, as Maven Central gives
-            it.
+        unpinned: Accept the jars that Maven Central has for a version whose SHA-256 sums are not in
+            this package.
 
     Raises:
         KafkaInstallError: (On entering) there is no Java, no jgo, no network for the first use,
@@ -217,7 +217,7 @@ class KafkaCluster:
         """Return what a broker's proxy says about the batches it retains (KIP-1269).
 
         Raises:
-            KafkaError: It is a stock broker, about which the proxy says nothing.
+            KafkaError: The broker is a stock broker, so its proxy says nothing about retention.
         """
         face = self._brokers[broker].proxy.retention
         if face is None:
@@ -226,7 +226,7 @@ class KafkaCluster:
 
     @property
     def inner_servers(self) -> str:
-        """Return ``host:port,...`` past the proxies, for clients that faults shall not reach."""
+        """Return ``host:port,...`` of the brokers past their proxies, so without faults."""
         return ",".join(f"{HOST}:{each.inner_port}" for each in self._brokers)
 
     def secure_servers(self, listener: str) -> str:
@@ -238,10 +238,10 @@ class KafkaCluster:
     async def kill(self, broker: int = 0) -> None:
         """Kill a broker with SIGKILL, and wait for its end.
 
-        Writes that it did not flush are in the page cache and survive.
+        Writes that the broker did not flush are in the page cache, and so are not lost.
 
         Raises:
-            KafkaError: It does not end within ``stop_timeout``.
+            KafkaError: The broker does not end within ``stop_timeout``.
         """
         await self._stop(broker, signal.SIGKILL)
 
@@ -249,7 +249,7 @@ class KafkaCluster:
         """End a broker with SIGTERM, a controlled shutdown, and wait for its end.
 
         Raises:
-            KafkaError: It does not end within ``stop_timeout``; a paused broker never does.
+            KafkaError: The broker does not end within ``stop_timeout``; a paused one never does.
         """
         await self._stop(broker, signal.SIGTERM)
 
@@ -257,7 +257,7 @@ class KafkaCluster:
         """Start a broker again, with its ports and directory, and wait until it is ready.
 
         Raises:
-            KafkaStartError: It did not start in time.
+            KafkaStartError: The broker did not start in time.
         """
         target = self._brokers[broker]
         await anyio.to_thread.run_sync(target.process.start)
@@ -274,8 +274,8 @@ class KafkaCluster:
         """End a broker by `terminate` (by `kill` if not ``clean``), and `start` it again.
 
         Raises:
-            KafkaError: It does not end in time.
-            KafkaStartError: It did not start in time.
+            KafkaError: The broker does not end in time.
+            KafkaStartError: The broker did not start in time.
         """
         await self._stop(broker, signal.SIGTERM if clean else signal.SIGKILL)
         await self.start(broker)
@@ -284,7 +284,7 @@ class KafkaCluster:
         """Pause a broker with SIGSTOP: it answers nothing, and its connections stay open.
 
         Raises:
-            KafkaError: Its process does not stop.
+            KafkaError: The process of the broker does not stop.
         """
         await self._signal(broker, signal.SIGSTOP)
 
@@ -293,10 +293,10 @@ class KafkaCluster:
         await self._signal(broker, signal.SIGCONT)
 
     async def revive(self) -> None:
-        """Resume paused brokers, start ended ones, and wait until each knows of all.
+        """Resume paused brokers, start stopped ones, and wait until each of them knows all others.
 
         Raises:
-            KafkaStartError: One did not start, or they do not find one another in time.
+            KafkaStartError: A broker did not start, or does not know all others in time.
         """
         for broker in self._brokers:
             await self.resume(broker.node_id)

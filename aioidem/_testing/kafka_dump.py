@@ -1,11 +1,12 @@
-"""What Kafka's own DumpLogSegments prints of a partition's log, as plain data.
+"""Parse what Kafka's own tool DumpLogSegments prints of a partition's log.
 
-It is a witness other than ours: its text is parsed here, and our reader reads none of the bytes.
+The tool is a reader that shares no code with aioidem: only its printed text is parsed here.
 
 Invariants
-    A line that is neither a batch, a record nor a known message raises an error, so that a new
-    version that prints differently is noticed. Payloads are text, as the tool prints them. Bytes
-    that are not UTF-8 do not survive, so tests send text (hexadecimal digits, for example).
+    A line that is neither a batch, a record nor a known message raises an error, so that a version
+    of the tool that prints something else is noticed. Payloads are text, as the tool prints them.
+    The tool does not preserve bytes that are not UTF-8, so tests send text (hexadecimal digits, for
+    example).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class LogDumpError(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class DumpedRecord:
-    """One record; ``key`` and ``payload`` are None where the tool printed none.
+    """One record of a dumped batch; ``key`` and ``payload`` are None if the tool printed none.
 
     ``marker`` is COMMIT or ABORT for a record that ends a transaction.
     """
@@ -54,7 +55,7 @@ class DumpedRecord:
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """One record batch, data or control."""
+    """One record batch of a dumped log: a batch of data or a control batch."""
 
     base_offset: int
     last_offset: int
@@ -68,7 +69,7 @@ class DumpedBatch:
 
 
 def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
-    """Parse what ``DumpLogSegments --print-data-log`` printed.
+    """Parse the output of ``DumpLogSegments --print-data-log``.
 
     Raises:
         LogDumpError: A line is unknown, or a batch's checksum is wrong.
@@ -89,7 +90,7 @@ def parse_dump(lines: Iterable[str]) -> tuple[DumpedBatch, ...]:
 
 
 def split_dumps(lines: Iterable[str]) -> Mapping[str, list[str]]:
-    """Split what was printed of several partitions' files, by the names of their directories.
+    """Split the output for the files of several partitions by the names of their directories.
 
     Raises:
         LogDumpError: The text does not begin with the name of a file.

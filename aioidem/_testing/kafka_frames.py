@@ -1,19 +1,19 @@
-"""Kafka frames in a stream: what a proxy must know of each to decide about it. No IO.
+"""Find Kafka's frames in a stream of bytes, without IO, so that a proxy can decide about each.
 
-`FrameCutter` walks along a stream of frames. Frames that need no change come out as slices of what
-was fed, however many frames they span, so that the common case costs one look at each frame's first
-bytes, and no copy. A frame that is to be changed comes out whole.
+`FrameCutter` takes the bytes of a stream and yields them again. Bytes that need no change are
+yielded as slices of the input, which may contain several frames. So the common case costs one look
+at the first bytes of each frame, and no copy. A frame that is to be changed is yielded whole.
 
 Invariants
-    Every byte fed comes out once and in order, in a slice or in a whole frame (except for bytes of
-    a frame that is not complete). If the stream stops being frames (a length that no broker
-    accepts), everything from there on is passed on unread: a proxy must not hide from a broker what
-    a client sent.
+    Every byte is yielded once and in order, in a slice or in a whole frame, except for the bytes of
+    a frame that is not complete.
+    If a length is one that no broker accepts, everything from there on is passed on unread: a proxy
+    must not hide from a broker what a client sent.
 
 Rejected
-    Decoding every message (decoding a Fetch response costs more than all else a proxy does); the
-    client's `FrameSplitter` (it copies each frame, and holds it until its last byte is there, which
-    would add a frame's transmission time to every hop).
+    Decoding every message: decoding a Fetch response costs more than everything else a proxy does.
+    The client's `FrameSplitter`: it copies each frame and holds it until its last byte has arrived,
+    which would add the frame's transmission time to every hop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 H = TypeVar("H")
 
 MAX_FRAME_BYTES: Final = 100 << 20
-"""A broker's ``socket.request.max.bytes``; a larger length is not taken for a frame."""
+"""A broker's ``socket.request.max.bytes``; a larger length is no frame."""
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">hhih")
@@ -64,7 +64,7 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Pass the frame on with some bytes replaced; ``at`` counts from the start of its length."""
+    """Pass the frame on with some bytes replaced; ``at`` 0 is the first byte of its length."""
 
     at: int
     data: bytes
@@ -84,7 +84,7 @@ PASS: Final = _Verdict("PASS")
 """Pass the frame on unchanged."""
 
 WHOLE: Final = _Verdict("WHOLE")
-"""Yield the frame whole, once it is complete."""
+"""Yield the frame as a whole, when it is complete."""
 
 Verdict: TypeAlias = _Verdict | Patch
 
@@ -100,7 +100,7 @@ class WholeFrame(Generic[H]):
 Piece: TypeAlias = bytes | memoryview | WholeFrame[H]
 
 Parse: TypeAlias = Callable[[bytes, int, int], H | None]
-"""Reads a frame's head from (data, offset of the payload, size); None: it needs more bytes."""
+"""Reads a frame's head from (data, offset of the payload, size); None if bytes are missing."""
 
 
 def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
@@ -126,7 +126,7 @@ def request_head(data: bytes, at: int, size: int) -> RequestHead | None:
 
 
 def _answered(body: bytes, version: int) -> bool | None:
-    """Return whether the field acks is not 0; None: it has not arrived yet."""
+    """Return whether the field acks is not 0; None if that field has not arrived yet."""
     if version < _FIRST_FLEXIBLE_PRODUCE:
         at = 0
         if version >= 3:
@@ -163,7 +163,8 @@ class FrameCutter(Generic[H]):
 
     Args:
         parse: Reads a frame's head.
-        judge: Decides about each frame, in order, as soon as its head has arrived.
+        judge: Called with each frame's head, in order, as soon as it has arrived; decides whether
+            the frame is passed on, patched, or yielded whole.
     """
 
     __slots__ = ("_judge", "_left", "_opaque", "_parse", "_rest", "_wanted", "_whole")
@@ -183,13 +184,13 @@ class FrameCutter(Generic[H]):
 
     @property
     def opaque(self) -> bool:
-        """Return whether the stream has stopped being frames."""
+        """Return whether a length was found that no broker accepts, so that no frames follow."""
         return self._opaque
 
     def feed(self, data: bytes) -> Iterator[Piece[H]]:
-        """Take bytes of the stream, and yield what they complete, in order.
+        """Take bytes of the stream, and yield the slices and whole frames that they complete.
 
-        A frame is judged after everything before it was yielded. The caller must exhaust the
+        A frame is judged when everything before it was yielded. The caller must exhaust the
         iterator.
         """
         if self._rest:
@@ -219,7 +220,7 @@ class FrameCutter(Generic[H]):
         self._rest = rest
 
     def _begin(self, data: bytes, at: int) -> Verdict | None:
-        """Judge the frame that begins here; None: its head has not arrived yet."""
+        """Judge the frame that begins here; return None if its head has not arrived yet."""
         if len(data) - at < 4:
             return None
         size: int = _LENGTH.unpack_from(data, at)[0]

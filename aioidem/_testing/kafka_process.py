@@ -1,20 +1,22 @@
-"""Broker processes that end with the process that started them, however it ends.
+"""Broker processes that end when the process that started them ends, in whatever way.
 
-A `ProcessGuard` is a small process that reads a pipe from this one, and so learns of each process
-group and directory. When the pipe closes, because the guard was closed or this process has ended
-(by an exception, ``os._exit`` or SIGKILL), it kills the groups, removes the directories and ends.
-There is one way of cleaning up, and every end of a test takes it.
+A `ProcessGuard` is a small process that reads from a pipe which process groups and directories it
+is responsible for. The pipe closes when the guard is closed, and when this process ends (by an
+exception, ``os._exit`` or SIGKILL). Then the guard kills the groups, removes the directories and
+ends. So everything is cleaned up in the same way, however a test ends.
 
 Invariants
-    A child has its own session and process group, so no Ctrl-C of a terminal reaches it, and all
-    processes that it started are killed with it. A group is forgotten once its process has been
-    waited for, because its number may be reused. Methods block for a moment (fork, files, a pipe):
-    call them from a thread where an event loop runs. POSIX only.
+    A child has its own session and process group, so Ctrl-C in a terminal does not reach it, and
+    all processes that it started are killed with it.
+    The guard forgets a group once its process has been waited for, because the system may reuse
+    the number.
+    Methods block for a moment (fork, files, a pipe): if an event loop runs, call them from a
+    thread. This works on POSIX only.
 
 Rejected
-    atexit alone (it does not run after a signal or ``os._exit``); PR_SET_PDEATHSIG (it fires when
-    the starting *thread* ends, and ours are pooled); supervising in the JVM (no hook survives
-    SIGKILL either).
+    atexit alone: it does not run after a signal or ``os._exit``. PR_SET_PDEATHSIG: the signal is
+    sent when the starting *thread* ends, and threads are pooled here. Supervision in the JVM: no
+    hook there is called after SIGKILL.
 """
 
 from __future__ import annotations
@@ -62,8 +64,9 @@ for folder in folders:
 """
 
 
-# Reports itself to the guard through the pipe that is its stdin, then becomes the command.
-# While it holds the pipe the guard keeps reading, so at every moment something would end it.
+# This program reports its process group to the guard, through the pipe that is its standard input,
+# and then becomes the command. The guard reads until the program has closed the pipe, so there is
+# no moment at which nothing would end the process.
 _ENROL: Final = ("/bin/sh", "-c", 'echo "group $$" >&0 && exec "$@" </dev/null', "enrol")
 
 
@@ -83,11 +86,11 @@ class ProcessGuard:
         )
 
     def watch_folder(self, folder: Path) -> None:
-        """Have a directory removed in the end."""
+        """Let the guard remove a directory in the end."""
         self._tell(f"folder {folder}")
 
     def watch_group(self, group: int) -> None:
-        """Have a process group killed in the end."""
+        """Let the guard kill a process group in the end."""
         self._tell(f"group {group}")
 
     def start(
@@ -98,9 +101,9 @@ class ProcessGuard:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a command in a process group that is watched before the command runs.
+        """Start a command in a new process group, which the guard watches before the command runs.
 
-        Its output is appended to the log.
+        The output of the command is appended to the log.
 
         Raises:
             KafkaError: The guard was closed.
@@ -119,14 +122,14 @@ class ProcessGuard:
         )
 
     def forget_group(self, group: int) -> None:
-        """Stop watching a group, which has ended."""
+        """Stop watching a group that has ended."""
         self._tell(f"forget {group}")
 
     def close(self) -> None:
-        """Clean up, and return when that is done.
+        """Kill the groups and remove the directories, and return when that is done.
 
         Raises:
-            KafkaError: It took too long; something may be left behind.
+            KafkaError: The guard took too long; processes or files may be left behind.
         """
         if self._process.stdin is not None:
             with suppress(OSError):
@@ -141,18 +144,18 @@ class ProcessGuard:
     def _tell(self, line: str) -> None:
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
-            # One write, which a pipe does not split: several threads may write.
+            # A pipe does not split a single short write, so several threads may write at once.
             os.write(pipe.fileno(), f"{line}\n".encode())
 
 
 class KafkaProcess:
-    """One Java process that may be started again.
+    """One Java process, which can be started again after it has ended.
 
     Args:
         command: The command.
-        log: File that its output is appended to.
-        guard: Ends it if nothing else does.
-        env: Its environment; None: this process's own.
+        log: File that the output of the process is appended to.
+        guard: Kills the process if nothing else ends it.
+        env: Environment of the process; None: that of this process.
     """
 
     __slots__ = ("_command", "_env", "_guard", "_process", "_stopped", "log")
@@ -182,16 +185,16 @@ class KafkaProcess:
 
     @property
     def running(self) -> bool:
-        """Return whether it was started and has not ended."""
+        """Return whether the process was started and has not ended."""
         return self._process is not None and self.exit_code() is None
 
     @property
     def paused(self) -> bool:
-        """Return whether it runs, and was sent SIGSTOP and no SIGCONT since."""
+        """Return whether the process runs and is stopped by SIGSTOP."""
         return self._stopped and self.running
 
     def start(self) -> None:
-        """Start it, if it is not running."""
+        """Start the process, if it is not running."""
         if self.running:
             return
         self._forget()
@@ -200,14 +203,14 @@ class KafkaProcess:
             self._process = self._guard.start(self._command, log, env=self._env)
 
     def exit_code(self) -> int | None:
-        """Return its exit code; None while it runs or before it was started. Does not block."""
+        """Return the exit code, without blocking; None while there is none."""
         return None if self._process is None else self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to its whole group, if it runs; after SIGSTOP, wait until it has stopped.
+        """Send a signal to the whole process group, if it runs; wait for the effect of SIGSTOP.
 
         Raises:
-            KafkaError: It does not stop.
+            KafkaError: The process does not stop after SIGSTOP.
         """
         if self._process is not None and self.running:
             with suppress(ProcessLookupError):
@@ -218,10 +221,10 @@ class KafkaProcess:
                 _wait_until_stopped(self._process.pid)
 
     def wait(self, timeout: float) -> None:
-        """Wait until it has ended.
+        """Wait until the process has ended.
 
         Raises:
-            KafkaError: It has not ended within ``timeout`` seconds.
+            KafkaError: The process has not ended within ``timeout`` seconds.
         """
         if self._process is None:
             return
@@ -238,17 +241,18 @@ class KafkaProcess:
             self._guard.forget_group(self._process.pid)
 
     def tail(self, lines: int = 30) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the log."""
         with suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         return ""
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Return when a child has stopped or ended, without reaping it.
+    """Wait until a child process has stopped or ended, without reaping it.
 
-    kill(2) returns when the signal is pending: one thread takes it when it is next scheduled, and
-    the others run on until then. The parent is notified when the last one has stopped.
+    kill(2) returns when the signal is pending. One thread of the child handles the signal when it
+    is next scheduled, and the other threads run on until then. The parent is notified when all
+    threads have stopped.
     """
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return
@@ -266,14 +270,14 @@ def _wait_until_stopped(pid: int) -> None:
 def reserve_port(host: str = "127.0.0.1") -> int:
     """Return a free TCP port that the kernel assigns to no other socket for about a minute.
 
-    This leaves a connection of the port in TIME_WAIT. A server that sets SO_REUSEADDR, as Java's
-    do, can still bind it.
+    The function leaves a connection of the port in TIME_WAIT. A server that sets SO_REUSEADDR, as
+    servers in Java do, can still bind the port.
     """
     with socket.create_server((host, 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection((host, port)) as client:
             accepted, _ = server.accept()
-            # The side that closes first is the one in TIME_WAIT.
+            # The side that closes first has its connection in TIME_WAIT.
             accepted.close()
             client.recv(1)
     return port

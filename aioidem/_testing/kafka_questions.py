@@ -1,7 +1,7 @@
-"""Questions to the brokers of a `KafkaCluster`, past their proxies: one connection per request.
+"""Send requests to the brokers of a `KafkaCluster`, past their proxies; one connection per request.
 
-A broker that runs answers with what it knows, which need not be what the controller knows: after a
-change brokers learn of it one by one. Where that matters, all brokers are asked.
+After a change brokers learn of it one by one, so the answer of one broker may differ from what the
+controller knows. Where that matters, all brokers are asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aioidem.errors import KafkaConnectionError, KafkaError, ProtocolError
 __all__ = ["POLL_SECONDS", "KafkaQuestions"]
 
 POLL_SECONDS: Final = 0.02
-"""Seconds between two questions where a condition is waited for."""
+"""Seconds between two requests while a condition is waited for."""
 
 _ANSWER_SECONDS: Final = 10.0
 _MAX_ANSWER_BYTES: Final = 100 << 20
@@ -35,11 +35,11 @@ _METADATA: Final = (ApiKey.METADATA, 12)
 
 
 class KafkaQuestions:
-    """Asks the brokers of one cluster.
+    """Sends requests to the brokers of one cluster.
 
     Args:
         brokers: The brokers; the list may grow until the cluster has started.
-        timeout: Seconds that a condition is waited for.
+        timeout: Seconds to wait for a condition.
     """
 
     def __init__(self, brokers: Sequence[KafkaBroker], timeout: float) -> None:
@@ -76,10 +76,10 @@ class KafkaQuestions:
         return decode_response(answer, payload)[1]
 
     async def ask_any(self, api_key: int, version: int, **fields: Any) -> Any:
-        """Ask the first broker that can answer; it forwards to the controller what is for that.
+        """Ask the first broker that can answer; it forwards requests for the controller.
 
         Raises:
-            KafkaError: No broker runs, or for the reasons of `ask`.
+            KafkaError: No broker runs, or `ask` fails.
         """
         responsive = self.responsive()
         if not responsive:
@@ -87,7 +87,7 @@ class KafkaQuestions:
         return await self.ask(responsive[0], api_key, version, fields)
 
     async def metadata(self, broker: KafkaBroker, topic: str | None) -> Any:
-        """Return the broker's Metadata, without topics for None; None if it does not answer."""
+        """Return a broker's Metadata of one topic, or of none (None); None without an answer."""
         fields = {
             "topics": [] if topic is None else [{"name": topic, "topic_id": None}],
             "allow_auto_topic_creation": False,
@@ -99,7 +99,7 @@ class KafkaQuestions:
             return None
 
     async def partition(self, broker: KafkaBroker, topic: str, partition: int) -> Any:
-        """Return a partition's Metadata as one broker knows it; None if it does not know it."""
+        """Return the Metadata of a partition that one broker has; None if it has none."""
         metadata = await self.metadata(broker, topic)
         for each in () if metadata is None else metadata.topics:
             for state in each.partitions:
@@ -124,7 +124,8 @@ class KafkaQuestions:
         """Wait until the condition is true.
 
         Raises:
-            KafkaError: It was not within the timeout; the message begins with ``failure``.
+            KafkaError: The condition was not true within the timeout; the message begins with
+                ``failure``.
         """
         try:
             with anyio.fail_after(self._timeout):

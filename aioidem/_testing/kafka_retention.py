@@ -1,19 +1,20 @@
-"""Makes a broker of today seem to implement KIP-1269: what a proxy changes in messages. No IO.
+"""Change the messages of a Kafka 4.3 broker so that the broker seems to implement KIP-1269; no IO.
 
-A broker that is patched to remember more batches (`broker_patch`) does not say so. `RetentionFace`
-says it for the broker, as KIP-1269 specifies: ApiVersions offers Produce v14, requests in v14 are
-passed on as v13 (the bodies are the same), their responses get the tagged field, and
+A broker that is patched to remember more batches (`broker_patch`) does not announce it. A proxy
+with a `RetentionFace` announces it as KIP-1269 specifies: ApiVersions offers Produce v14, requests
+in v14 are passed on as v13 (the bodies are the same), their responses get the tagged field, and
 DescribeConfigs of a topic contains ``producer.state.batches.to.retain``.
 
 Invariants
-    A broker without Produce v13 is never sent v14. A message that cannot be read is passed on as it
-    is. A value of 5 is not written into responses, as Kafka leaves out what equals the default. A
-    topic without a value of its own has the default; a topic whose name is not known yet, because
-    no Metadata response has named it, gets no field.
+    Produce v14 is offered only for a broker that has v13.
+    A message that cannot be read is passed on as it is.
+    A value of 5 is not written into responses, because Kafka leaves out default values.
+    A topic without a value of its own has the default. If no Metadata response has named a topic
+    id yet, the responses for that topic get no field.
 
 Rejected
-    Answering DescribeConfigs without the broker (its other values, errors and authorisation would
-    have to be made up).
+    Answering DescribeConfigs without the broker: its other values, errors and authorisation would
+    have to be invented.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ _FROM_DEFAULT: Final = 5
 _ANSWERS: Final = frozenset({ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS})
 
 Asked = frozenset[str]
-"""Topics for which a DescribeConfigs request asks for this config, or for all configs."""
+"""The topics of a DescribeConfigs request that asks for this config or for all configs."""
 
 
 class RetentionFace:
-    """What the brokers of one cluster say about the batches they retain; proxies share it.
+    """How many batches the brokers of one cluster seem to retain; several proxies may share it.
 
     Args:
         default: Batches retained for a topic without a value of its own.
@@ -85,9 +86,9 @@ class RetentionFace:
         return f"<RetentionFace default={self._default} topics={self._own}>"
 
     def set(self, topic: str | None, batches: int) -> None:
-        """Change the value of a topic, or (None) of all topics without one of their own.
+        """Change the value of a topic; None: of all topics without a value of their own.
 
-        A broker refuses values below 5; a client must cope with them.
+        Values below 5 are accepted here, though a broker refuses them: clients must tolerate them.
 
         Raises:
             ConfigError: The value is below 1.
@@ -104,7 +105,7 @@ class RetentionFace:
         return self._own.get(topic, self._default)
 
     def learn(self, topic: str, topic_id: uuid.UUID) -> None:
-        """Record a topic's id, by which responses name it; Metadata responses have it, too."""
+        """Record the id of a topic, because Produce responses name topics by id."""
         self._names[topic_id] = topic
 
     # -- requests ----------------------------------------------------------------------------------
@@ -115,11 +116,11 @@ class RetentionFace:
         return _FORWARDED if v14 else version
 
     def reads_request(self, api_key: int) -> bool:
-        """Return whether `request` must see the requests of this API."""
+        """Return whether requests of this API must be passed to `request`."""
         return api_key == ApiKey.DESCRIBE_CONFIGS
 
     def request(self, payload: bytes) -> Asked:
-        """Return what the response to this DescribeConfigs request will need."""
+        """Return the topics of a DescribeConfigs request that its response must be changed for."""
         try:
             _, request = decode_request(payload)
         except ProtocolError:
@@ -136,11 +137,11 @@ class RetentionFace:
     # -- answers -----------------------------------------------------------------------------------
 
     def reads_response(self, api_key: int, version: int) -> bool:
-        """Return whether `response` must see the responses to requests of this API and version."""
+        """Return whether responses of this API and version must be passed to `response`."""
         return api_key in _ANSWERS or (api_key, version) == (ApiKey.PRODUCE, OFFERED_PRODUCE)
 
     def response(self, api_key: int, version: int, payload: bytes, asked: Asked) -> bytes:
-        """Return what the client gets instead of a response.
+        """Return the changed payload of a response.
 
         Args:
             api_key: API of the request.
@@ -249,7 +250,7 @@ def _offering(answer: Any) -> Any:
 
 
 def _values(entity: Any) -> dict[str, Any]:
-    """Return an entity's own fields; nested entities stay as they are."""
+    """Return the fields of an entity by name; nested entities are not converted."""
     return {each.name: getattr(entity, each.name) for each in dataclasses.fields(entity)}
 
 

@@ -5,7 +5,8 @@ Besides its usual listeners each broker gets two more, on ``localhost`` and past
 GSSAPI). The listener behind the proxy cannot be encrypted, because the proxy reads frames, but it
 can be made SASL_PLAINTEXT.
 
-OAUTHBEARER is validated as Kafka does by default: unsigned tokens with ``sub`` and ``exp``.
+The brokers validate OAUTHBEARER as Kafka does by default: they accept unsigned tokens with ``sub``
+and ``exp``.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class KafkaSecurity:
         users: Passwords by user name, for PLAIN and SCRAM.
         max_session: Seconds until clients have to authenticate again; 0: never. One value, or one
             per mechanism.
-        authorize: An authenticated client may do only what an ACL allows (`KafkaCluster.ask` can
-            create ACLs); a client without authentication may do everything.
+        authorize: Whether an authenticated client may do only what an ACL allows
+            (`KafkaCluster.ask` can create ACLs). A client without authentication may do everything.
         proxied: Protocol of the listener behind the proxy.
     """
 
@@ -78,7 +79,7 @@ class KafkaSecurity:
         return settings
 
     def added(self, ports: Sequence[int]) -> str:
-        """Return the additional listeners, as properties list them."""
+        """Return the additional listeners in the form of the property ``listeners``."""
         pairs = zip(self.listeners, ports, strict=True)
         return "".join(f",{name}://localhost:{port}" for name, port in pairs)
 

@@ -1,4 +1,4 @@
-"""What the brokers of a `KafkaCluster` are started with: ports, properties, patch and storage.
+"""The ports, properties, patch and storage with which the brokers of a `KafkaCluster` are started.
 
 Each broker is a controller too (KRaft). Its files are in the folder of the cluster, which the
 caller makes and removes.
@@ -71,7 +71,7 @@ class KafkaSetup:
         return [BrokerPorts.reserve(secure) for _ in range(self.brokers)]
 
     def retention(self, node_id: int) -> RetentionFace | None:
-        """Return what the proxy of a patched broker says about it; None for a stock broker."""
+        """Return what the proxy of a patched broker announces; None for a stock broker."""
         batches = self.retain.get(node_id)
         return None if batches is None else RetentionFace(batches)
 
@@ -144,14 +144,14 @@ def _properties_file(folder: Path, node_id: int) -> Path:
 
 
 def by_broker(retain: int | Mapping[int, int] | None, brokers: int) -> dict[int, int]:
-    """Return the batches to remember by broker id; a single number is for all brokers."""
+    """Return how many batches each broker remembers, by id; a single number is for all brokers."""
     if retain is None:
         return {}
     return dict.fromkeys(range(brokers), retain) if isinstance(retain, int) else dict(retain)
 
 
 def new_cluster_id() -> str:
-    """Return a cluster id in Kafka's form that a command line does not take for an option."""
+    """Return a random cluster id in Kafka's form; it does not begin with "-" like an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

@@ -1,4 +1,4 @@
-"""Kafka's own command line tools, run on a `KafkaCluster`: they read what a producer wrote."""
+"""Run Kafka's own command line tools on a `KafkaCluster`, to read what a producer has written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Replica: TypeAlias = tuple[int, str, int]
 
 
 class KafkaToolError(KafkaError):
-    """One of Kafka's command line tools failed; the message contains what it printed."""
+    """One of Kafka's command line tools failed; the message contains the tool's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class KafkaJava:
 
     def command(self, *ahead: Path) -> list[str]:
         """Return the command up to the main class; ``ahead`` comes first in the class path."""
-        # Libraries unpack native code there, and a killed process leaves it behind.
+        # Libraries unpack native code into the temporary directory, and a killed process does not
+        # remove it.
         scratch = f"-Djava.io.tmpdir={self.folder}"
         class_path = self.install.class_path(*ahead)
         return [str(self.install.java), *self.options, scratch, "-cp", class_path]
@@ -80,7 +81,7 @@ class KafkaTools:
             timeout: Seconds that it may take.
 
         Raises:
-            KafkaToolError: It failed, or took longer than ``timeout`` seconds.
+            KafkaToolError: The tool failed, or took longer than ``timeout`` seconds.
         """
         command = [*self._java.command(), main_class, *arguments]
         try:
@@ -94,7 +95,7 @@ class KafkaTools:
         return stdout
 
     async def _run(self, command: Sequence[str]) -> tuple[int, bytes, bytes]:
-        """Run a command as `anyio.run_process` does, under the guard."""
+        """Run a command as `anyio.run_process` does, in a process group that the guard watches."""
         guard = self._java.guard
         printed: tuple[list[bytes], list[bytes]] = ([], [])
         process = await anyio.open_process(
@@ -182,7 +183,7 @@ class KafkaTools:
                 stop at the last stable offset.
 
         Raises:
-            KafkaToolError: It failed, or there are fewer records.
+            KafkaToolError: The tool failed, or there are fewer records.
         """
         option = "--formatter-property" if self._is_kafka_4() else "--property"
         settings = [
@@ -200,7 +201,7 @@ class KafkaTools:
         return printed.splitlines()
 
     def _is_kafka_4(self) -> bool:
-        """Return whether the tools are those of Kafka 4, which renamed some and their options."""
+        """Return whether the tools are those of Kafka 4, which renamed some tools and options."""
         return int(self._version.split(".", 1)[0]) >= 4
 
 

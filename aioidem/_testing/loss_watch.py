@@ -1,17 +1,19 @@
-"""Whether answers prove that a broker lost what it had acknowledged, and an event reported it.
+"""Check that the producer reports each loss of acknowledged records that the answers prove.
 
-Answers prove a loss
-- by an offset: error NONE for a batch newer than every acknowledged one names an offset that was
+Answers prove that a broker has lost acknowledged records in four ways:
+- by an offset: the answer NONE to a batch newer than every acknowledged one has an offset that was
   acknowledged before;
-- by a hole: error NONE for a batch above one of its identity that cannot have been appended;
-- by a gap: OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that cannot have been appended, next to
-  acknowledged ones of an identity none of whose sequences was given up; its records then begin
-  another identity;
-- by refused probes: OUT_OF_ORDER_SEQUENCE_NUMBER is why a record ends UNKNOWN, next to acknowledged
-  batches of an identity none of whose sequences was given up.
+- by a hole: a batch is answered NONE although an earlier batch of its identity cannot have been
+  appended;
+- by a gap: a batch that cannot have been appended is answered OUT_OF_ORDER_SEQUENCE_NUMBER, the
+  batches before it were acknowledged, and no sequence of the identity was given up; the producer
+  then sends the batch's records under another identity;
+- by refused probes: a record ends UNKNOWN because of OUT_OF_ORDER_SEQUENCE_NUMBER, although batches
+  of its identity were acknowledged and no sequence of it was given up.
 
-A refusal proves nothing where the leader has said that it does not know the producer, nor in any
-partition once INVALID_PRODUCER_EPOCH has shown that another producer writes under its id.
+A refusal proves nothing if the leader has said that it does not know the producer. After
+INVALID_PRODUCER_EPOCH, by which another producer writes under the same id, refusals prove nothing
+in any partition.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class LossWatch:
     """Collects the losses that answers prove.
 
     Args:
-        outcomes: Returns what the producer has said of a batch's records; None: it was not asked.
+        outcomes: Returns the outcomes that the producer has reported for a batch's records; None if
+            they are unknown.
     """
 
     def __init__(self, outcomes: Callable[[Sent], set[Outcome] | None]) -> None:
@@ -38,11 +41,11 @@ class LossWatch:
         self._shared: set[int] = set()
 
     def shared(self, producer_id: int) -> None:
-        """Note that another producer writes under this id, as a leader has said."""
+        """Note that another producer writes under this id, as a leader's refusal has shown."""
         self._shared.add(producer_id)
 
     def cluster_changed(self) -> None:
-        """Forget which producer ids are shared: another cluster knows others."""
+        """Forget which producer ids are shared, because each cluster has its own."""
         self._shared.clear()
 
     def reported(self, state: PartitionAccount) -> None:
@@ -52,7 +55,7 @@ class LossWatch:
 
     @staticmethod
     def unreported(states: Iterable[PartitionAccount]) -> list[Violation]:
-        """Return a violation for each proved loss that no event followed."""
+        """Return a violation for each proved loss after which no data-loss event was raised."""
         return [
             Violation(Anomaly.EVENT, f"none raised: {detail}")
             for state in states
@@ -62,11 +65,11 @@ class LossWatch:
     def succeeded(
         self, state: PartitionAccount, identity: Identity, sent: Sent, answer: WireAnswer
     ) -> None:
-        """Handle error NONE for a batch, before it counts as proved."""
+        """Handle error NONE for a batch, before the batch counts as proved."""
         if state.newest is None or state.current is not identity:
             return
         where, evidence = f"{answer.topic}-{answer.partition}", state.evidence
-        # Records that were given up meanwhile leave a hole of their own.
+        # The sequences of records that the producer gave up are a hole without a loss.
         awaited = Outcome.PENDING in (self._outcomes(sent) or ())
         below = (identity.batches[base] for base in identity.order if base < sent.base)
         if awaited and any(not (lower.outstanding or lower.ambiguous) for lower in below):
@@ -113,13 +116,13 @@ class LossWatch:
         state.evidence.losses.append(detail)
 
     def _gapless(self, identity: Identity, head: Sent) -> bool:
-        """Return whether all below is acknowledged, and nothing of the identity was given up."""
+        """Return whether all batches below are acknowledged and none of the identity given up."""
         before = [sent for base, sent in identity.batches.items() if base < head.base]
         if identity.disowned or identity.producer_id in self._shared:
             return False
         if not before or not all(sent.proved for sent in before):
             return False
-        # Where the leader may have forgotten the producer, a later success settles no doubt.
+        # If the leader may have forgotten the producer, a later success proves nothing.
         if any(self._outcomes(sent) != {Outcome.ACKED} for sent in before if sent.ambiguous):
             return False
         others = (sent for base, sent in identity.batches.items() if base != head.base)

@@ -1,31 +1,34 @@
-"""The wire monitor: what a producer may never do, watched where its bytes meet the socket.
+"""The wire monitor: checks the Produce requests of one producer against the rules of the protocol.
 
 The code that carries the bytes (a simulation, a proxy, a wrapper of a stream) reports each Produce
 request written, each answer delivered and each connection lost. The monitor keeps its own account
 of sequences, windows and identities per partition (`wire_account`), and collects `violations`. It
 is written from the protocol's side and shares no code with the engine that it watches.
 
-Watched
-- Sequences of first sends are contiguous per (producer id, epoch), from 0 in every new epoch.
-- A sequence sent again carries the same bytes. One exception: a batch whose every attempt was
-  refused, the last time as too large, may be sent again as smaller ones with the same sequences.
-- A first send lies within the window: there are at most as many batches from the oldest one that is
-  not proved stored to this one, inclusive, as the leader last said; 5 where it has said nothing on
-  this connection since it last changed.
-- A batch under a new identity is written only when nothing of the partition is outstanding or in
-  doubt under an older one. What is in doubt may have been given up, which `outcome` tells.
-- Nothing joins a batch that is outstanding until error NONE was heard under this identity, leader
-  and connection, and again after any error: a leader without state accepts any first sequence.
-  Only what is asked about after OUT_OF_ORDER_SEQUENCE_NUMBER (the leader has state), or after a
-  refusal of what is in doubt by a code that is sent before the append, may go in company.
-- A partition is outstanding on one connection at a time, and a connection has no more requests in
-  flight than it may.
-- Where the data-loss events are reported too (`loss_reported`), an event follows when answers prove
-  that the broker lost what it acknowledged: see `loss_watch`.
+The rules:
+- The sequences of batches that are sent for the first time are contiguous per (producer id, epoch),
+  and begin at 0 in every new epoch.
+- A sequence that is sent again has the same bytes. One exception: a batch whose attempts were all
+  refused, the last one as too large, may be sent again as smaller batches with the same sequences.
+- A batch that is sent for the first time is within the window: from the oldest batch that is not
+  proved stored to this one, both counted, there are at most as many batches as the leader last
+  said; 5 if the leader has said nothing on this connection since the last change of the leader.
+- A batch under a new identity is written only when no batch of the partition is outstanding or in
+  doubt under an older identity. Batches in doubt that the producer has given up (`outcome`) do not
+  count.
+- While a batch is outstanding no other one is sent, until error NONE has come under this identity,
+  from this leader, on this connection; and again after any error. The reason is that a leader
+  without state accepts any first sequence. Two kinds of batches may be sent beside others: those
+  resent after OUT_OF_ORDER_SEQUENCE_NUMBER, which shows that the leader has state, and batches in
+  doubt after a refusal by a code that is sent before the append.
+- The batches of a partition are outstanding on one connection at a time, and a connection has no
+  more requests in flight than allowed.
+- If data-loss events are reported (`loss_reported`), an event is raised whenever answers prove that
+  the broker lost acknowledged records: see `loss_watch`.
 
 Rejected
-    Watching inside the broker: what it has read lags behind what the client has sent by half a
-    round trip, and a window that shrank meanwhile would look overrun.
+    Watching inside the broker: it reads a batch half a round trip after the client has sent it, so
+    a batch could seem to exceed a window that shrank meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ _TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_lis
 _SHOWS_STATE: Final = frozenset(
     {ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number}
 )
-# Brokers send these before the append, and after it with the base offset of what was appended.
+# Brokers send these codes before the append, and also after it, with the appended base offset.
 _TWO_FACED: Final = frozenset(
     {
         ErrorCode.unknown_topic_or_partition,
@@ -63,7 +66,7 @@ _TWO_FACED: Final = frozenset(
         ErrorCode.unknown_topic_id,
     }
 )
-# Codes that every broker path sends before the append, if no base offset comes with them.
+# Codes that brokers send only before the append, if the answer has no base offset.
 _BEFORE_APPEND: Final = _TWO_FACED | frozenset(
     {
         ErrorCode.corrupt_message,
@@ -106,21 +109,21 @@ _BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 
 
 class WireMonitor:
-    """Watches one producer.
+    """Checks the requests of one producer.
 
     Args:
-        max_in_flight: The producer's ``max.in.flight.requests.per.connection``; None: not watched.
-        outcome: Returns what the producer has said of a value (see `history`). It is asked about
-            batches in doubt only, when another identity follows theirs or they would overrun the
-            window: they may have been given up, or found in the log by reading it.
-        first_sequences: The first sequence of a partition where it is not 0, by (topic, partition).
-        windowed: Whether a window of batches applies at all; under KIP-758 none does.
+        max_in_flight: The producer's ``max.in.flight.requests.per.connection``; None: not checked.
+        outcome: Returns the outcome that the producer has reported for a value (see `history`). It
+            is called only for batches in doubt that block a new identity or the window, because
+            the producer may have given them up, or found them by reading the log.
+        first_sequences: The first sequence of a partition if it is not 0, by (topic, partition).
+        windowed: Whether there is a window of batches; with KIP-758 there is none.
         renumbers: Whether batches in doubt may get a new identity (``in_doubt="resend"``).
         trust_base_offset: The producer's option of that name. With False an error code that can
             follow an append leaves a batch in doubt even without a base offset.
 
     Attributes:
-        violations: What the producer has done wrong.
+        violations: The violations of the rules so far, in words.
         max_span: The largest span of batches that was seen.
     """
 
@@ -165,7 +168,7 @@ class WireMonitor:
             self._report(Anomaly.IN_FLIGHT, f"{len(requests)} of {self._max_in_flight}")
 
     def answered(self, connection: object, request: object, answers: Sequence[WireAnswer]) -> None:
-        """Report that an answer reached the producer; batches it leaves out stay in doubt."""
+        """Report that an answer reached the producer; batches not in the answer stay in doubt."""
         left = self._requests.get(connection, {}).pop(request, {})
         for answer in answers:
             carried = left.pop((answer.topic, answer.partition), None)
@@ -175,11 +178,11 @@ class WireMonitor:
             carried.doubt()
 
     def lost(self, connection: object, unwritten: Collection[object] = ()) -> None:
-        """Report that a connection has ended, and that the producer knows it or ended it.
+        """Report that a connection has ended, and that the producer has noticed it or closed it.
 
         Args:
             connection: Identifies the connection.
-            unwritten: Requests of which the producer knows that no byte was written.
+            unwritten: The requests of which, as the producer knows, no byte was written.
         """
         for request, carried in self._requests.pop(connection, {}).items():
             for each in carried.values():
@@ -189,18 +192,18 @@ class WireMonitor:
                     each.doubt()
 
     def leader_changed(self, topic: str, partition: int) -> None:
-        """Report that the producer has learned of another leader epoch; the window starts over."""
+        """Report that the producer has noticed another leader epoch: the window is reset."""
         state = self._partition(topic, partition)
         state.era += 1
         state.start_over()
 
     def topic_recreated(self, topic: str) -> None:
-        """Report that the producer has learned that a topic was recreated; its accounts restart."""
+        """Report that the producer has noticed a recreated topic: its accounts start anew."""
         for key in [key for key in self._partitions if key[0] == topic]:
             self._partitions[key] = PartitionAccount()
 
     def cluster_changed(self) -> None:
-        """Report that the producer has moved to another cluster; every account restarts."""
+        """Report that the producer has moved to another cluster: all accounts start anew."""
         self._partitions.clear()
         self._losses.cluster_changed()
 
@@ -213,7 +216,7 @@ class WireMonitor:
         self._losses.gave_up(self._partition(topic, partition), f"{topic}-{partition}", value)
 
     def unreported_losses(self) -> list[Violation]:
-        """Return a violation for each loss that answers proved and that no event followed."""
+        """Return a violation for each proved loss after which no data-loss event was raised."""
         return self._losses.unreported(self._partitions.values())
 
     @property
@@ -320,7 +323,7 @@ class WireMonitor:
         return self._renumbers or outcomes is None or Outcome.PENDING not in outcomes
 
     def _take_in_what_was_read(self, identity: Identity, base: int) -> None:
-        """Count batches as proved that the producer found by reading the log, unseen here."""
+        """Count batches as proved that the producer has found by reading the log."""
         for before in identity.order:
             sent = identity.batches[before]
             if before < base and sent.ambiguous and not sent.outstanding:

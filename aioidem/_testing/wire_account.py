@@ -1,7 +1,7 @@
-"""What one producer has sent to each partition, and what the answers have shown.
+"""What one producer has sent to each partition, and what the answers have proved.
 
-The account is kept for the `WireMonitor` from bytes on the wire alone. It shares no code with the
-engine that it watches, arithmetic included.
+The `WireMonitor` keeps this account from the bytes on the wire alone. It shares no code with the
+engine that it watches, not even the arithmetic of sequences.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class WireAnswer(NamedTuple):
         topic: Name of the topic.
         partition: Index of the partition.
         code: Error code.
-        base_offset: Base offset; -1 where the answer has none.
-        retained: How many batches per producer the leader retains (KIP-1269); None where the answer
-            does not say.
+        base_offset: Base offset; -1 if the answer has none.
+        retained: How many batches per producer the leader retains (KIP-1269); None if the answer
+            does not say it.
     """
 
     topic: str
@@ -74,11 +74,11 @@ class Sent:
         base: First sequence, not wrapped.
         count: How many sequences.
         data: Bytes of the batch.
-        attempts: How often it was written.
+        attempts: How often the batch was written.
         outstanding: How many attempts are neither answered nor lost.
-        proved: An answer has proved that it is in the log.
-        ambiguous: An attempt may have been appended, and no answer says.
-        split: The last answer was "too large", and no attempt can have been appended.
+        proved: Whether an answer has proved that the batch is in the log.
+        ambiguous: Whether an attempt may have been appended, without an answer that proves it.
+        split: Whether the last answer was MESSAGE_TOO_LARGE and no attempt can have been appended.
     """
 
     __slots__ = ("ambiguous", "attempts", "base", "count", "data", "outstanding", "proved", "split")
@@ -94,7 +94,7 @@ class Sent:
         self.split = False
 
     def values(self) -> list[ValueId]:
-        """Return what the records' values say of themselves; foreign values are left out."""
+        """Return the identities in the records' values; foreign values are left out."""
         values = [parse_value(record.value) for record in read_batches(self.data)[0].records()]
         return [value for value in values if value is not None]
 
@@ -106,9 +106,10 @@ class Identity:
         producer_id: The producer id.
         frontier: The next sequence that was never sent, not wrapped.
         batches: The batches by their first sequence.
-        order: First sequences from the oldest batch that is not proved on, in ascending order.
+        order: First sequences of the oldest batch that is not proved and of all later ones, in
+            ascending order.
         gaps: Ranges of sequences whose batch was refused as too large; smaller batches fill them.
-        disowned: The leader has said that it does not know the producer id.
+        disowned: Whether the leader has said that it does not know the producer id.
     """
 
     __slots__ = ("batches", "disowned", "frontier", "gaps", "order", "producer_id")
@@ -122,7 +123,7 @@ class Identity:
         self.disowned = False
 
     def unwrap(self, sequence: int) -> int:
-        """Return the number, congruent to a sequence of the wire, that is nearest the frontier."""
+        """Return the unwrapped sequence, nearest to the frontier, for a sequence on the wire."""
         ahead = (sequence - self.frontier) % _WRAP
         return self.frontier + (ahead if ahead < _WRAP // 2 else ahead - _WRAP)
 
@@ -147,13 +148,13 @@ class Identity:
         return sent
 
     def open_gap(self, known: Sent) -> None:
-        """Let smaller batches take the sequences of one that was refused as too large."""
+        """Free the sequences of a batch that was refused as too large, for smaller batches."""
         if known.base in self.order:
             self.order.remove(known.base)
         self.gaps.append((known.base, known.base + known.count))
 
     def fill_gap(self, base: int, end: int) -> bool:
-        """Take these sequences from a gap that begins with them; return whether there is one."""
+        """Take these sequences from the gap that begins with them; return whether there is one."""
         for position, (first, last) in enumerate(self.gaps):
             if first == base and end <= last:
                 self.gaps[position : position + 1] = [(end, last)] if end < last else []
@@ -162,13 +163,14 @@ class Identity:
 
 
 class Evidence:
-    """What the answers about one partition have shown of losses; `LossWatch` keeps it.
+    """What `LossWatch` knows about losses in one partition.
 
     Attributes:
-        acked_last: The newest batch acknowledged with an offset: its identity's key and its base.
-        acked_end: End of the acknowledged offsets.
-        gap: The batch whose refusal showed a gap, until an event or a proof follows.
-        losses: Losses that the answers have proved since the last data-loss event, in words.
+        acked_last: The newest batch that was acknowledged with an offset, as the key of its
+            identity and its first sequence.
+        acked_end: The offset after the last acknowledged one.
+        gap: The batch whose refusal showed a gap, until a data-loss event or a proof follows.
+        losses: The losses proved since the last data-loss event, in words.
     """
 
     __slots__ = ("acked_end", "acked_last", "gap", "losses")
@@ -188,11 +190,12 @@ class PartitionAccount:
         newest: Producer id and epoch of the newest identity.
         connection: The connection that carried the last batch.
         outstanding: How many batches are neither answered nor lost.
-        window: How many batches the leader retains, as far as it has said.
-        era: Number of leader changes that the producer has learned of.
-        gate: The last answer was error NONE: the leader has shown that it holds our state.
-        asking: What is in doubt may be sent again in company of other batches.
-        evidence: What the answers have shown of losses.
+        window: How many batches the leader retains, by its last answer; 5 before that.
+        era: Number of leader changes that the producer has noticed.
+        gate: Whether the last answer was NONE, which shows that the leader has the producer's
+            state.
+        asking: Whether batches in doubt may be sent again beside others.
+        evidence: What the answers have shown about losses.
     """
 
     __slots__ = (
@@ -219,11 +222,11 @@ class PartitionAccount:
 
     @property
     def current(self) -> Identity | None:
-        """Return the newest identity, None before anything was sent."""
+        """Return the newest identity; None before anything was sent."""
         return None if self.newest is None else self.identities[self.newest]
 
     def start_over(self) -> None:
-        """Forget what the leader has shown, because it or the connection is another one."""
+        """Reset what the leader has shown, because the leader or the connection has changed."""
         self.window = DEFAULT_WINDOW
         self.gate = self.asking = False
 
@@ -244,13 +247,13 @@ class Carried(NamedTuple):
     era: int
 
     def withdraw(self) -> None:
-        """Note that no byte of it was written."""
+        """Note that no byte of the batch was written."""
         self.partition.outstanding -= 1
         if self.sent is not None:
             self.sent.outstanding -= 1
 
     def doubt(self) -> None:
-        """Note that it will not be answered: it may be in the log or not."""
+        """Note that the batch will not be answered, so it may be in the log or not."""
         self.partition.outstanding -= 1
         self.partition.gate = False
         if self.sent is not None:
