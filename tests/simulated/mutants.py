@@ -754,7 +754,8 @@ def blind_resend_where_suspect(patch: Patch) -> None:
 @mutant("expiry goes by record timestamps, not by idleness")
 def expiry_by_idleness(patch: Patch) -> None:
     def naive(self: Suspicion, wall_ms: float, _expiration: float, _unresolved: Any) -> bool:
-        # This is the time since something was acknowledged: moments ago, for any busy producer.
+        # The mutant takes the time since the last acknowledgement, which is short for a busy
+        # producer.
         del wall_ms
         self.suspect = False
         return False

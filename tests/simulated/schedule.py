@@ -60,19 +60,19 @@ class Work:
 
     records: tuple[Call, ...]
     groups: tuple[str, ...] = ()
-    """The groups whose offsets it commits, after its records were queued."""
+    """The groups whose offsets the transaction commits, after its records were queued."""
     end: str = "commit"
-    """How it ends: "commit", "abort", or "raise" (an exception in its block)."""
+    """How the transaction ends: "commit", "abort", or "raise" (an exception in its block)."""
     block: bool = True
-    """Whether it is written as `async with producer.transaction()`."""
+    """Whether the transaction is written as `async with producer.transaction()`."""
     pause: float = 0.0
-    """Seconds before it begins."""
+    """The seconds before the transaction begins."""
     dawdle: float = 0.0
-    """Seconds between its last record and its end."""
+    """The seconds between the last record of the transaction and its end."""
     patience: float | None = None
-    """The `timeout` of the first attempts of its calls, in seconds; None means `max_block`."""
+    """The `timeout` of the first attempts of each call, in seconds; None means `max_block`."""
     restless: bool = False
-    """Whether its calls are cancelled now and then."""
+    """Whether the application's calls are cancelled now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +107,19 @@ class Schedule:
     all_acked: bool = False
     """Whether nothing in the schedule entitles the producer to lose or doubt a record."""
     round_trips: int | None = None
-    """Bound, in round trips after the next connection, on settling what preceded the incident."""
+    """How many round trips after a reconnection may pass until earlier records are settled."""
     says: int | None = None
     """How many batches brokers say they retain, whatever they do; None means the truth."""
     noticed: bool = False
     """Whether the only incident shows that the brokers lie, and the producer must notice."""
     wide_at_end: bool = False
-    """Whether whatever hid the window has ended long before the last records are sent."""
+    """Whether every fault that hides the window ends long before the last records are sent."""
     quiet_at: float | None = None
-    """From when on no glitch happens, in seconds; None means that they happen to the end."""
+    """The time from which on no glitch happens, in seconds; None means that glitches never stop."""
     work: tuple[Work, ...] = ()
-    """Transactions, one after the other: see `transactional`. There are no `calls` then."""
+    """The transactions, one after the other: see `transactional`; `calls` is empty then."""
     coordination: tuple[Glitch, ...] = ()
-    """What happens to the n-th request to a coordinator, or to find one."""
+    """What happens to the n-th request to a coordinator, where FindCoordinator counts too."""
     transaction_version: Literal[0, 2] = 2
     small_limit: int = 0
     """The `max.message.bytes` of every topic from the beginning; 0 means Kafka's default."""
@@ -132,8 +132,9 @@ class Schedule:
     def at_once(self) -> tuple[int, int]:
         """How many outcomes are delivered, and records assigned, in one slice.
 
-        The slices are small, so that there are many although no seed has thousands of records. They
-        are not drawn with the rest, so that a seed is what it was before there were slices.
+        The slices are small, so that a run has many of them although no seed has thousands of
+        records. Their sizes have a generator of their own, so that older seeds draw what they
+        always drew.
         """
         r = random.Random(f"pieces {self.seed}")
         return r.choice((2, 5, 20, AT_ONCE)), r.choice((2, 5, 20, SLICE))
@@ -473,9 +474,9 @@ class Drawer:
             self._fault("flush")
 
     def _add_to_it(self) -> None:
-        """Add faults that were invented later, drawn from a generator of their own.
+        """Add the faults that were invented last, drawn from a generator of their own.
 
-        That way a seed's other faults stay as they were.
+        That way the other faults of a seed stay as they were.
         """
         if self.profile in ("gentle", "sprint", "ladder", "unclean"):
             return
@@ -552,7 +553,7 @@ class Drawer:
     def _hide_windows(self) -> None:
         """Draw brokers that lie about their memory, and lost Produce v14 that must come back.
 
-        These come from a generator of their own, too.
+        A generator of their own draws these faults.
         """
         if self.profile in ("sprint", "forgetful", "unclean", "range", "resend", "plain"):
             return
@@ -647,7 +648,7 @@ class Drawer:
     def _missing_partitions(self) -> None:
         """Add records for partitions that their topic does not have, or not yet.
 
-        These come from a generator of their own, too.
+        A generator of their own draws these records.
         """
         if self.profile in ("sprint", "ladder"):
             return
@@ -680,7 +681,7 @@ class Drawer:
     def _limit_topics(self) -> None:
         """Draw topics with a low size limit, batches that could outgrow it, and lost answers.
 
-        These, and what follows, come from generators of their own.
+        These faults, and those that later methods draw, come from generators of their own.
         """
         self.r = random.Random(self.seed ^ 0x512E)
         r, v = self.r, self.values
@@ -1067,8 +1068,8 @@ class Drawer:
             v["retain"] = (20,) * v["brokers"]
             v["versions"] = (14,) * v["brokers"]
         if r.random() < 0.15:
-            # Addressed by its name it would be the same topic, with a log that has forgotten
-            # everything.
+            # A request that named the topic by its name could not tell the recreated topic from the
+            # old one.
             v["versions"] = (14,) * v["brokers"]
             self._fault("recreate", r.choice(v["topics"])[0], at=round(self.until * 0.3, 5))
         for _ in self._times(1, 5):

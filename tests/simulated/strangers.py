@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["STRANGER", "Stranger"]
 
 STRANGER = "s"
-"""The first letter of the names in its values."""
+"""The first letter of the names in a stranger's values."""
 
 _VERSION = 9
 _ATTEMPTS = 4

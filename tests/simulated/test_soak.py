@@ -1,4 +1,4 @@
-"""The seeds of every day, and the machinery around them."""
+"""Tests that run the first seeds of the simulation, and tests of the soak and its mutants."""
 
 from __future__ import annotations
 

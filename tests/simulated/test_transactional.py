@@ -1,4 +1,4 @@
-"""Transactions under faults: the seeds of every day, the judge, and the machinery around them."""
+"""Tests that run the first seeds of transactions, and tests of their judge and their mutants."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_planted_fatal_error_that_nothing_explains() -> None:
 def test_planted_transaction_that_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge finds a transaction that is left open at the end.
 
-    The last producer begins it and vanishes.
+    The last producer begins the transaction and vanishes.
     """
 
     async def leave(self: Transactional, application: Any) -> None:

@@ -1,8 +1,8 @@
 """Schedules that were written to break the producer, each as a test.
 
 Each is a `Schedule` written by hand, run through the engine, the Sender and the model of the
-broker, and judged by the history checker and the wire monitor. Beside "no violation", the test says
-what must be the result.
+broker, and judged by the history checker and the wire monitor. Each test also asserts how the
+records of its schedule must end.
 """
 
 from __future__ import annotations
@@ -67,10 +67,9 @@ LATER = FIRST + 5 * RTT
 
 
 def test_not_leader_after_the_append_is_no_rejection() -> None:
-    """NOT_LEADER with a base offset comes after the append, and the batch is acknowledged.
+    """A batch that was appended and then answered NOT_LEADER is acknowledged.
 
-    A leader moves under load: a batch is appended, waits for the followers, and is then answered
-    so.
+    The leader moves under load: the old one appended the batch, and waited for its followers.
     """
     result = clean(
         schedule(
@@ -99,7 +98,7 @@ def test_two_faced_codes_are_in_doubt_with_a_base_offset(code: int) -> None:
 def test_a_two_faced_code_before_an_expiry_never_ends_not_written() -> None:
     """A batch that expires after NOT_LEADER with a base offset does not end NOT_WRITTEN.
 
-    It is in the log.
+    The base offset shows that the batch is in the log.
     """
     plan = schedule(
         options={"delivery_timeout": 2.1, "request_timeout": 2.0},
@@ -314,8 +313,8 @@ def test_a_leader_that_flaps_is_drained_by_leader_epoch() -> None:
 def test_a_silent_old_leader_does_not_hold_its_successor_for_long() -> None:
     """A silent former leader holds its successor up for two seconds, not for thirty.
 
-    It owes answers and says nothing. The other partition has a connection to the new leader, which
-    tells of the move.
+    The former leader owes answers and never sends them. The producer learns of the new leader on
+    the connection of the other partition.
     """
     result = clean(
         schedule(

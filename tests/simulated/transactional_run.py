@@ -86,7 +86,7 @@ class _Injector(WholeInjector):
         self._whole: Transactional = world
         self._coordination = {glitch.request: glitch for glitch in world.schedule.coordination}
         self._asked = -1
-        # By API key, what the next request suffers.
+        # The faults of the next requests, by API key.
         self._struck: dict[int, Glitch] = {}
 
     def inject(self, fault: Fault) -> None:
@@ -383,7 +383,7 @@ class Transactional(Whole):
             self.reasons.append(f"{seen.client_id} {_TOOK}")
 
     def crash(self) -> None:
-        """Kill the process of the application: no byte leaves it any more."""
+        """Kill the application's process, so that no further byte leaves it."""
         if self._current is None or self._tasks is None or self.healed:
             return
         seat, producer = self._current

@@ -469,7 +469,7 @@ class Whole:
         return any(c.id == peer_id and not c.closed for c in self.cluster.connections)
 
     def at(self, when: float, act: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Do something at the given time."""
         if self._tasks is not None:
             self._tasks.start_soon(self._run_at, when, act)
 
@@ -591,7 +591,8 @@ class Whole:
         return lambda: self.injector.inject(fault)
 
     def _chance(self, *what: object) -> random.Random:
-        # Each thing has its own generator, so that leaving one out changes no other.
+        # Each thing that may be left out has a generator of its own, so that the others stay the
+        # same.
         return random.Random(f"{self.schedule.seed} {what}")
 
     async def _call(self, producer: TapProducer, call: Call) -> None:
@@ -758,7 +759,7 @@ class Whole:
 
 
 def _stay(_seconds: float) -> None:
-    """Ignore a jump, because no clock is running yet."""
+    """Ignore a jump of the clock, because no clock is running yet."""
 
 
 async def until(when: float) -> None:

@@ -633,7 +633,7 @@ class World:
         return self.wall_ms / 1000 + self.wall_jump
 
     def at(self, when: float, act: Callable[[], None]) -> None:
-        """Do something at a time."""
+        """Do something at the given time."""
         heapq.heappush(self._events, (max(when, self.now), next(self._order), act))
 
     # -- the run ------------------------------------------------------------------------------
@@ -729,9 +729,9 @@ class World:
                 self._shut()
 
     def _client(self, act: Callable[[], None], *, always: bool = False) -> None:
-        """Let the client's process do or receive something, after a stall if it is stalled.
+        """Let the client's process act, or receive something, once it is not stalled.
 
-        If `always` is True, it happens even after the producer has ended.
+        If `always` is True, this happens even after the producer has ended.
         """
         if self._stalled:
             self._inbox.append(lambda: self._client(act, always=always))
