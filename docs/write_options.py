@@ -16,17 +16,18 @@ PAGE = Path(__file__).resolve().parent / "options.md"
 INTRODUCTION = """\
 # Options
 
-Written by `python docs/write_options.py` from the table in `aioidem/_config/options.py`: edit that.
-
-Options are keyword arguments of `aioidem.Producer` and of `ProducerConfig.build`, with times in
-seconds and sizes in bytes: `Producer("h:9092", linger=0.005)`. `ProducerConfig.from_properties`
-takes the names in the column "property", which are Java's, with values as text and times in
-milliseconds: `{"bootstrap.servers": "h:9092", "linger.ms": "5"}`. Java's producer lacks the
-properties marked with \\*. `help(aioidem.Producer)` shows the same in Python. The arguments of the
-drop-in `AIOKafkaProducer` are in [aiokafka.md](aiokafka.md).
+For those who configure a producer: every option, with its legal values and default. Options are
+keyword arguments of `aioidem.Producer` and of `ProducerConfig.build`, with times in seconds and
+sizes in bytes: `Producer("h:9092", linger=0.005)`. `ProducerConfig.from_properties` takes the names
+in the column "property", which are Java's, with values as text and times in milliseconds:
+`{"bootstrap.servers": "h:9092", "linger.ms": "5"}`. Java's producer lacks the properties marked
+with \\*. `help(aioidem.Producer)` shows the same in Python. The arguments of the drop-in
+`AIOKafkaProducer` are in [aiokafka.md](aiokafka.md).
 
 An unknown name, an illegal value and two options that contradict each other raise `ConfigError`
-when the producer is made; nothing is corrected silently.
+when the producer is created; nothing is corrected silently.
+
+`python docs/write_options.py` writes this page from the table in `aioidem/_config/options.py`.
 
 """
 
