@@ -139,7 +139,7 @@ async def copy(cluster: EmbeddedCluster) -> None:
 async def ended(copier: asyncio.Task[None]) -> bool:
     """Return whether the copier copied everything.
 
-    It did not where it was killed, or failed because brokers died.
+    A copier that was killed, or that failed because brokers died, did not.
     """
     try:
         await asyncio.wait([copier])

@@ -36,7 +36,7 @@ __all__ = ["Injector"]
 
 
 class Injector:
-    """Carry out the faults of a schedule in a world."""
+    """The part of a run that carries out the faults of its schedule."""
 
     def __init__(self, world: World) -> None:
         self._world = world

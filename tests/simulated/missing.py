@@ -17,7 +17,7 @@ __all__ = ["MissingPartitions"]
 
 
 class MissingPartitions:
-    """The books of the judge.
+    """The judge's books about records, Metadata requests and their answers.
 
     Args:
         rows: the history, which grows during the run.

@@ -79,7 +79,7 @@ class _ApplicationError(Exception):
 
 
 class _Injector(WholeInjector):
-    """An injector of faults of coordinators, beside all others."""
+    """An injector that knows the faults of coordinators beside those of `Injector`."""
 
     def __init__(self, world: Any) -> None:
         super().__init__(world)
@@ -194,7 +194,7 @@ class _Injector(WholeInjector):
         if code in (*FATAL, *_DISOWNED) or (seen.api_key, code) in _DEADLY:
             self._whole.reasons.append(f"a coordinator says {code}")
         if seen.api_key in (10, 24):
-            # The codes of FindCoordinator and AddPartitionsToTxn do not have to be prevented.
+            # FindCoordinator and AddPartitionsToTxn may be carried out although refused.
             return Rewrite(lambda answer: _with_code(seen.api_key, answer, code))
         before = faults.get(key)
         faults[key] = ErrorCode.coordinator_not_available
@@ -309,7 +309,7 @@ class _Unnamed:
 
 
 class _Seat:
-    """What each of several producers uses in the place of the whole run."""
+    """One producer's view of a run in which there are several producers."""
 
     def __init__(self, whole: Transactional, name: str) -> None:
         self.name = name

@@ -458,12 +458,12 @@ class SimSender(Sender):
         super()._send_produce(step)
 
     def link_refused(self, link_id: int, error: errors.KafkaError) -> None:
-        """Take the failure of an attempt to connect."""
+        """Handle the failure of an attempt to connect."""
         if link_id not in self._cancelled:
             self._lost(link_id, error, ())
 
     def link_opened(self, link_id: int, connection: SimConnection) -> None:
-        """Take a connection that is open."""
+        """Handle a connection that has just been opened."""
         if link_id in self._cancelled:
             connection.open = False
             return
@@ -473,7 +473,7 @@ class SimSender(Sender):
         self._core.on_link_open(link_id, version, self.clock())
 
     def link_ended(self, link_id: int, cause: Exception | None) -> None:
-        """Take the end of a connection, as `_serve` does last."""
+        """Handle the end of a connection, as the last lines of `Sender._serve` do."""
         channel = self._channels.pop(link_id, None)
         if channel is not None:
             # The engine takes the requests of a connection that it gave up itself for written.
@@ -483,7 +483,7 @@ class SimSender(Sender):
             self._lost(link_id, cause, unwritten)
 
     def link_frame(self, link_id: int, payload: bytes) -> Exception | None:
-        """Take an answer; a returned error ends the connection."""
+        """Handle an answer; the connection ends if an error is returned."""
         channel = self._channels.get(link_id)
         if channel is None:
             return None
@@ -498,7 +498,7 @@ class SimSender(Sender):
         return None
 
     def link_progress(self, link_id: int) -> None:
-        """Take note that bytes have left on a connection."""
+        """Note that bytes have left on a connection."""
         channel = self._channels.get(link_id)
         if channel is not None:
             self._on_progress(channel)
@@ -902,7 +902,7 @@ class World:
             )
 
     def event(self, event: str) -> None:
-        """Take an event that the producer reports to its operator."""
+        """Note an event that the producer reports to its operator."""
         self.trace(f"event: {event}")
         if event.endswith("the topic was recreated"):
             self._recreated_at = self.now
