@@ -580,7 +580,7 @@ def test_aiokafka_names_are_arguments_of_its_producer() -> None:
 
 
 def test_the_table_has_the_fields_in_their_order() -> None:
-    """Options are documented in the order in which the configuration has them."""
+    """The table of options has the fields of the configuration, in the same order."""
     assert list(OPTIONS) == list(_FIELDS)
 
 
@@ -588,7 +588,7 @@ def test_the_table_has_the_fields_in_their_order() -> None:
 def test_help_shows_every_option_with_its_values_default_and_javas_name(
     documented: type,
 ) -> None:
-    """`help(ProducerConfig)` and `help(Producer)` say all about an option in one place."""
+    """`help` of ProducerConfig and Producer shows each option's values, default and Java name."""
     text = inspect.getdoc(documented) or ""
     for name, option in OPTIONS.items():
         if documented is Producer and name == "bootstrap_servers":
@@ -604,7 +604,7 @@ def test_help_shows_every_option_with_its_values_default_and_javas_name(
 
 @pytest.mark.parametrize("documented", [ProducerConfig, Producer])
 def test_pydoc_and_subclasses_show_the_options(documented: type) -> None:
-    """A docstring that is written when it is read is shown wherever any other one is."""
+    """pydoc and subclasses show the list of options, although it is written when first read."""
     text = inspect.getdoc(documented) or ""
     assert "\n    delivery_timeout" in text
     assert inspect.getdoc(types.new_class("Sub", (documented,))) == text
@@ -613,7 +613,7 @@ def test_pydoc_and_subclasses_show_the_options(documented: type) -> None:
 
 
 def test_importing_writes_no_help() -> None:
-    """A program that never reads the help does not spend the time of writing it."""
+    """Importing aioidem does not write the list of options, which costs time."""
     script = """
 import textwrap
 def fill(*args, **kwargs):
@@ -632,7 +632,7 @@ except NotImplementedError:
 
 
 def test_help_of_the_drop_ins_own_arguments_shows_each_in_milliseconds() -> None:
-    """`help(MoreOptions)` has the drop-in's names, units and defaults."""
+    """`help(MoreOptions)` shows the drop-in's own arguments with their defaults in milliseconds."""
     text = inspect.getdoc(MoreOptions) or ""
     for name in MoreOptions.__annotations__:
         entry = _entry(text, name)
@@ -721,7 +721,7 @@ def test_a_topic_name_passes_exactly_by_kafkas_rules(name: str) -> None:
 
 
 def test_idempotence_and_all_acknowledgements_are_the_default() -> None:
-    """Five requests in flight are the default, and more are allowed."""
+    """Idempotence, acks=all and five requests in flight are the defaults; more are allowed."""
     config = ProducerConfig.build("h:1")
     assert (config.acks, config.enable_idempotence) == (-1, True)
     assert config.max_in_flight_requests_per_connection == 5

@@ -1,4 +1,4 @@
-"""The engine keeps its shape: `shape.py` measures it."""
+"""The source keeps the structure that `shape.py` measures."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def library() -> list[Source]:
-    """Parse every file of the package."""
+    """Parse every file of the package, once for this module."""
     return sources(ROOT, "aioidem")
 
 
 def test_no_files_of_a_package_import_one_another_in_a_circle(library: list[Source]) -> None:
-    """A file can be read before the files that import it; imports for types alone count."""
+    """No files of one package import one another in a circle, not even for types alone."""
     assert list(circles(library)) == []
 
 
 def test_nothing_reaches_through_the_core_into_its_parts(library: list[Source]) -> None:
-    """Outside of the engine a part of it is held, or asked through one method of the core."""
+    """Code outside of the engine calls no method of a part of the core through the core."""
     outside = [each for each in library if "engine" not in each.module]
     assert list(two_levels_in(outside)) == []
 
 
 def test_the_way_of_a_record_is_up_to_date(library: list[Source]) -> None:
-    """Each function that `shape.py` lists as a hop of a record is where it says."""
+    """Each function that `shape.py` lists as a step of a record exists in the file it names."""
     count, *hops = way(library)
     assert count.startswith(f"{len(hops)} functions")
