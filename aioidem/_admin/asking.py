@@ -1,15 +1,15 @@
-"""Send one request to one broker and return the answer, for requests the producer never sends.
+"""Send a request to a broker and return the answer, for requests that the producer never sends.
 
 Each request opens a connection, with the producer's own security settings, and closes it
 afterwards. `until_known` repeats a request, at another bootstrap server each time, while brokers
 are unreachable or busy.
 
-Invariants: the configuration's `request_timeout` bounds a request, its `connection_setup_timeout`
-the connecting, and the caller's `timeout` all repetitions. The error after that time names the last
-failure.
+Invariants: the configuration's `connection_setup_timeout` bounds the time for connecting, its
+`request_timeout` the time for the answer, and the caller's `timeout` the time for all repetitions.
+The error after that time contains the last failure.
 
-Rejected: using the producer's connections (only the sender may, which knows what is outstanding on
-them).
+Rejected: using the producer's connections: only the sender may use them, because only the sender
+knows which requests are outstanding on them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def until_known(
 
     Args:
         config: how to connect.
-        what: what is being looked for, for the error message.
+        what: the information that is requested, in words for the error message.
         timeout: seconds for all attempts together.
         find: sends the request, beginning at the given server.
 
@@ -108,7 +108,8 @@ async def ask(
     Raises:
         KafkaConnectionError: the broker cannot be reached, or the connection was lost.
         KafkaTimeoutError: there was no answer within the configuration's `request_timeout`.
-        AuthenticationFailedError: one side does not accept the other.
+        AuthenticationFailedError: the broker refuses the credentials, or the broker itself cannot
+            be authenticated.
         IncompatibleBrokerVersion: the broker offers no version that we speak.
     """
     connection = await Connection.open(

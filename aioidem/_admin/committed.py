@@ -1,13 +1,13 @@
 """Read the offsets that a consumer group has committed (OffsetFetch v7, KIP-447).
 
-The producer commits offsets but never reads them, so this has requests of its own: FindCoordinator,
-then OffsetFetch with `require_stable`.
+The producer commits offsets but never reads them, so this module sends the requests itself:
+FindCoordinator, then OffsetFetch with `require_stable`.
 
 Invariants:
 
 - While a transaction may still change an offset, the coordinator answers UNSTABLE_OFFSET_COMMIT and
   the request is repeated. Without `require_stable` it would answer the previous offset.
-- `timeout` bounds the whole.
+- `timeout` bounds the time for all requests together.
 
 Rejected: using a consumer for this (aiokafka's does not ask for stable offsets).
 """
@@ -45,7 +45,7 @@ async def committed_offsets(
         config: how to connect.
         group: the group's id.
         partitions: the partitions to read.
-        timeout: seconds for the whole.
+        timeout: seconds for all requests together.
 
     Returns:
         The offsets, without those partitions for which none is committed.

@@ -29,7 +29,7 @@ _EXTRAS = {
     "pyspark": ("pyspark", "spark"),
     "pyarrow": ("pyarrow", "spark"),
 }
-"""What the extras install: the name to import, the name to install, and the extra."""
+"""The packages that the extras install: name to import, name to install, and the extra."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if argv is None else argv)
-    # Commands import what they need when they run, so a missing extra can show at either point.
+    # Commands import further packages when they run, so a missing extra is found here or there.
     try:
         from aioidem._cli.app import run
 

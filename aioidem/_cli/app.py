@@ -1,4 +1,4 @@
-"""The commands, as Typer calls them; `flags` has their flags, and the plans check the values.
+"""The functions that Typer calls for the commands; `flags` has their flags, plans check the values.
 
 Invariants:
 
@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     except typer.Abort:
         return 130
     except BrokenPipeError:
-        # The reader of the help or of the address closed the pipe (`| head`).
+        # The reader of the output closed the pipe (`| head`).
         silence(sys.stdout)
         return 1
     return status if isinstance(status, int) else 0

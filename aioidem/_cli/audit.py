@@ -4,7 +4,7 @@ Invariants:
 
 - A mistake in the flags is found before a JVM is started, and reported in one line.
 - Exit status: 0 no anomaly, 1 an anomaly or the audit could not be made, 2 bad usage.
-- What is shown is the JSON's content; nothing is computed here.
+- The output shows the contents of the JSON; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _follow(spark: SparkSession, plan: AuditPlan, every: int) -> int:
 def example_lines(found: Mapping[str, Any]) -> list[str]:
     """Return one line with examples for each kind of anomaly.
 
-    The examples contain producers' names, which come from the records and may be any text.
+    The examples contain the producers' names, which are read from records and may be any text.
     """
     return [
         f"{finding}: {'; '.join(map(printable, examples))}"

@@ -4,7 +4,7 @@ A command names the types of this module as annotations of its parameters, and T
 from there. A default of None means "not given", so that a plan can tell a contradiction from a
 default; the help then shows the plan's default.
 
-Rejected: the options inside the commands' signatures. The one of `perf` was 200 lines long.
+Rejected: writing the options into the signatures of the commands; that of `perf` had 200 lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import typer
 
 from aioidem._load import plan as plans
 
-# Kafka 4.2's name of the flag (KIP-1147), and the one before.
+# The flag's name since Kafka 4.2 (KIP-1147), and its earlier name.
 _CONFIG: Final = ("--command-config", "--producer.config")
 _CONFIG_HELP: Final = "Read properties from FILE, in Java's format; for passwords, with mode 0600."
 _PROPERTIES: Final = "NAME=VALUE..."

@@ -1,15 +1,16 @@
-"""The load loop: queue records as fast as the producer accepts them, and note how each one ends.
+"""The load loop: queue records as fast as the producer accepts them, and record each outcome.
 
 Invariants:
 
 - The loop calls `send_nowait` until the buffer is full, then awaits `wait_for_room`. It never
   awaits a single record, so that it measures the producer and not itself.
-- It ends after a number of records or seconds, also while it waits for room. Then it calls `flush`,
-  whose timeout is longer than any record's own deadline.
-- The clock is read once for the sending of a record and once for its end. The tally and the journal
-  get these two times, so their latencies are equal.
-- With transactions, every record belongs to one, and the last one is committed before the run ends.
-  A commit waits until no batch is in flight, and that time is part of the measurement.
+- The loop ends after a number of records or seconds, even while it waits for room. Then it calls
+  `flush`, whose timeout is longer than any record's own deadline.
+- The clock is read once when a record is sent and once when its outcome is known. The tally and the
+  journal get these two times, so their latencies are equal.
+- With transactions, every record belongs to a transaction, and the last transaction is committed
+  before the run ends. A commit waits until no batch is in flight; that time is part of the
+  measurement.
 - An error of the client ends the run and is returned, never raised, because what was measured until
   then is still a result.
 
@@ -59,11 +60,11 @@ class LoadDelivery(Protocol):
         ...
 
     def exception(self) -> BaseException | None:
-        """Return why it was not acknowledged; None if it was."""
+        """Return the error that the record failed with; None if it was acknowledged."""
         ...
 
     def add_done_callback(self, callback: Callable[..., object], /) -> object:
-        """Call this function with the delivery once its outcome is known."""
+        """Call ``callback(delivery)`` when the outcome is known."""
 
 
 class LoadProducer(Protocol):
@@ -76,16 +77,16 @@ class LoadProducer(Protocol):
         ...
 
     async def wait_for_room(self) -> object:
-        """Return when there may be room."""
+        """Wait until the buffer may have room."""
 
     async def flush(self, timeout: float | None = None) -> object:
-        """Return when every record queued so far has an outcome."""
+        """Wait until every record queued so far has an outcome."""
 
     async def begin_transaction(self) -> object:
         """Begin a transaction."""
 
     async def commit_transaction(self, timeout: float | None = None) -> object:
-        """Return when the transaction is committed."""
+        """Commit the transaction, and wait until it is committed."""
 
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the topic's partitions, asking a broker if they are not known yet."""
@@ -93,10 +94,10 @@ class LoadProducer(Protocol):
 
 
 class Journal(Protocol):
-    """Makes each record of a run, and notes how it ended.
+    """Makes the records of a run, and stores the outcome of each.
 
-    Records are numbered from 0 in the order in which they are sent. Times are the loop's readings
-    of its clock, the same ones that the tally gets.
+    Records are numbered from 0 in the order in which they are sent. Times are in seconds on the
+    loop's clock: the same numbers that the tally gets.
     """
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
@@ -104,7 +105,7 @@ class Journal(Protocol):
         ...
 
     def ended(self, number: int, delivery: LoadDelivery, sent_at: float, ended_at: float) -> None:
-        """Note the outcome of a record."""
+        """Store the outcome of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,9 @@ class Pace:
     start: float
 
     def delay(self, sent: int, now: float) -> float:
-        """Return the seconds until the next record is due after `sent` records, or 0 if it is.
+        """Return the seconds until the next record is due, or 0, when `sent` records were sent.
 
-        A shorter wait than a timer can measure becomes one millisecond; records that become due
+        A wait below the resolution of a timer becomes one millisecond; the records that become due
         meanwhile are then sent at once.
         """
         if self.records_per_sec == math.inf:
@@ -196,7 +197,7 @@ class _Outcomes:
         self._journal = journal
 
     def ended(self, number: int, size: int, sent_at: float, delivery: LoadDelivery) -> None:
-        """Note that record `number`, of `size` bytes and sent at `sent_at`, has its outcome now."""
+        """Enter the outcome of record `number`, of `size` bytes, which was sent at `sent_at`."""
         now = self._clock()
         status = delivery.status
         if status is DeliveryStatus.ACKED:
@@ -209,7 +210,11 @@ class _Outcomes:
             self._journal.ended(number, delivery, sent_at, now)
 
     async def close_first_batch(self) -> None:
-        """Note the end of the first batch: its records end with no other task in between."""
+        """Tell the tally when the first batch is over.
+
+        All records of a batch end before another task runs. So when this task runs, the records
+        acknowledged by then are those of the first batch.
+        """
         await self.first.wait()
         self._tally.first_batch_over()
 

@@ -2,21 +2,24 @@
 
 Invariants:
 
-- `Tally` is given everything, times included; it reads no clock and only counts. A record costs a
-  few microseconds and no memory of its own.
+- `Tally` only counts: it reads no clock, and gets all times as arguments. A record costs a few
+  microseconds and no memory.
 - Every queued record ends as exactly one of acked, not_written and unknown. Records without an
   outcome at the end of the run count as unknown, because they may have been written.
-- The tallies of several processes can be added up (`merged`). Each is passed as `state()`, plain
-  data, with times of one common clock, the wall clock. The histograms are added, so the percentiles
-  are those of all records.
+- The tallies of several processes can be added up (`merged`). Each is passed as plain data
+  (`state()`), with times of one common clock, the wall clock. The histograms are added, so the
+  percentiles are those of all records.
 - The steady rate runs from the first acknowledgement to the last, and leaves out the records of the
   first batch. The time before was spent on connecting, discovering the window and the first round
   trip; counting these records without that time would make a short run look better than it is.
 
-Rejected: a sorted list of latencies (8 bytes and a sort per record; an HDR histogram keeps three
-digits in constant memory); recognising the first batch by elapsed time (with no round-trip time one
-large batch takes longer than several small ones; the caller knows when its event loop ran other
-tasks, and calls `first_batch_over`).
+Rejected:
+
+- A sorted list of latencies: it needs 8 bytes per record and a sort. An HDR histogram keeps three
+  digits in constant memory.
+- Recognising the first batch by elapsed time: without a round-trip time one large batch takes
+  longer than several small ones. The caller knows when its event loop has run other tasks, and
+  calls `first_batch_over`.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """What was run: the facts about a result that are known before its first record."""
+    """The facts about a result that are known before the first record is sent."""
 
     client: str
     version: str
@@ -287,7 +290,7 @@ class Tally:
         self._finished = max(self._finished, now)
 
     def note_failure(self, error: BaseException) -> None:
-        """Keep the first failure; later ones are usually its consequences."""
+        """Keep the first failure; later ones are usually consequences of it."""
         if self._failure is None:
             name, text = type(error).__name__, " ".join(str(error).split())
             # The texts of our own errors and of aiokafka's already begin with the class, others do
@@ -295,9 +298,9 @@ class Tally:
             self._failure = text if name in text else f"{name}: {text}".removesuffix(": ")
 
     def first_batch_over(self) -> None:
-        """Note that other tasks ran: the records acknowledged so far were the first batch.
+        """Note that the records acknowledged so far were the first batch.
 
-        It has an effect only once, after the first acknowledgement.
+        Only the first call after the first acknowledgement has an effect.
         """
         if self.acked:
             self._first_batch_over = True
@@ -311,10 +314,10 @@ class Tally:
 
     @classmethod
     def merged(cls, states: Iterable[Mapping[str, Any]]) -> Self:
-        """Add up tallies that used one clock, from the first start to the last outcome.
+        """Add up tallies that used the same clock, from the first start to the last outcome.
 
-        For the steady rate, the first batches of all tallies are left out, and the time begins when
-        the first of them was over. So the rate is never higher than what was observed.
+        The steady rate leaves out the first batch of each tally, and its time begins when the first
+        of these batches was over. So the rate is never higher than the true one.
 
         Raises:
             ValueError: there are no tallies.

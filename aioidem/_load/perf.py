@@ -2,15 +2,16 @@
 
 Invariants:
 
-- Each run has its own producer and, on the embedded cluster, its own topic, so that it starts
-  without a window, a batch in flight or a span of the run before.
-- The first signal ends the current run, gives its records a bounded time to end, and keeps what was
-  measured. The second signal ends everything at once.
-- Nothing is checked or decided here: the plan was checked before, records end as the producer says,
-  and on the embedded cluster the span is the broker's own count.
+- Each run has its own producer and, on the embedded cluster, its own topic. So no run starts with
+  the discovered window, the batches in flight or the span of an earlier one.
+- The first signal ends the current run, gives its records a bounded time to end, and keeps the
+  measurements. The second signal ends everything at once.
+- This module checks nothing: the plan was checked before. The outcomes are those that the producer
+  reports, and on the embedded cluster the span is the broker's own count.
 
-Rejected: one producer for all runs, with its limit changed in between (a run would start with the
-window that the one before had discovered); a new cluster per run (it takes time and gains nothing).
+Rejected: one producer for all runs, whose limit is changed in between (a run would start with the
+window that the run before had discovered); a new cluster per run (it takes time, and changes
+nothing).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class PerfOutcome:
 
 
 class Interrupt:
-    """Turns the first signal into cancelling `run_scope`, and the second into ending everything."""
+    """Cancels the scope of the current run at the first signal, and all runs at the second."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -160,7 +161,7 @@ def perf(plan: PerfPlan) -> int:
 def loop_options() -> dict[str, object]:
     """Return options for `anyio.run` that use uvloop if it is installed.
 
-    The timers and sockets of asyncio's own loop cost a long pipeline a few per cent.
+    asyncio's own event loop is a few per cent slower with many batches in flight.
     """
     return {"use_uvloop": importlib.util.find_spec("uvloop") is not None}
 
@@ -168,7 +169,7 @@ def loop_options() -> dict[str, object]:
 def write_files(plan: PerfPlan, results: Sequence[RunResult], screen: Screen) -> bool:
     """Write the files that the plan asks for, and return whether that succeeded.
 
-    The screen shows what failed.
+    An error is shown on the screen.
     """
     try:
         if plan.json_file is not None:
@@ -246,8 +247,8 @@ async def _run_each(
     for in_flight, topic in zip(plan.in_flight, target.topics, strict=True):
         result = await run_once(plan, target, topic, in_flight, screen, interrupt)
         results.append(result)
-        # If a run sent nothing, the target is unreachable, and the next run would wait just as
-        # long.
+        # If a run sent nothing, the target is unreachable, and the next run would only wait for it
+        # again.
         if interrupt.number is not None or result.records == 0:
             return
 

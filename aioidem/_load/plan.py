@@ -1,4 +1,4 @@
-"""What `aioidem perf` was asked to do: it turns the command line into one frozen `PerfPlan`.
+"""Check the flags of `aioidem perf`, and turn them into one frozen `PerfPlan`.
 
 Invariants:
 
@@ -71,13 +71,13 @@ MAX_RTT_MS = 60_000.0
 MAX_BROKERS = 16
 MAX_PARTITIONS = 1_000
 
-# Values are made once and sent in turn. Several are needed, because a codec would compress a
-# repeated value to nothing; the bound in bytes keeps large records from filling the memory.
+# Values are made once and sent in turn. There are several, because a codec compresses a repeated
+# value to almost nothing; the bound in bytes limits the memory for large records.
 _POOL_VALUES = 64
 _POOL_BYTES = 4 << 20
 
-# Typical of a batch that fills while a window is in flight; they decide one or two bytes per
-# record.
+# Typical values of a batch that fills while a window is in flight. They change the size of a record
+# in the batch by one or two bytes.
 _OFFSET_DELTA = 15
 _TIMESTAMP_DELTA = 100
 
@@ -131,12 +131,12 @@ class PerfPlan:
     def config(self, in_flight: int, bootstrap: str) -> ProducerConfig:
         """Return the configuration of the run with `in_flight` requests, against `bootstrap`.
 
-        A run that ends after a time and seals batches at `batch.size` gets a buffer of two windows,
-        unless the user set its size. Kafka's 32 MiB would hold minutes of records on a long link,
-        and after the time is over each of them would still have to be sent or to expire. Two
-        windows keep the pipeline full, and exactly two leave no part of a window for an extra round
-        trip at the end. With late sealing the whole buffer is needed to fill batches, and it
-        empties fast.
+        A run with a duration that seals batches at `batch.size` gets a buffer of two windows,
+        unless the user has set its size. Kafka's 32 MiB would contain the records of minutes on a
+        long link, and after the end of the run each of them would still have to be sent or to
+        expire. Two windows keep the pipeline full; being a whole number of windows, they need no
+        extra round trip at the end. With late sealing the whole buffer is needed to fill batches,
+        and is emptied quickly.
 
         Raises:
             ConfigError: a property is unknown, malformed or contradicts another.
@@ -197,7 +197,7 @@ def read_payloads(path: Path, delimiter: str = "\n") -> tuple[bytes, ...]:
         raise UsageError(f"--payload-file: {path}: {reason(error)}") from error
     if len(content) > MAX_PAYLOAD_FILE:
         raise UsageError(f"--payload-file: {path} is larger than {MAX_PAYLOAD_FILE >> 20} MiB")
-    # The bytes as the shell passed them, which need not be valid text.
+    # The delimiter in the bytes that the shell passed, which need not be valid UTF-8.
     separator = os.fsencode(_ESCAPES.get(delimiter, delimiter))
     values = tuple(value for value in content.split(separator) if value)
     if not values:
@@ -402,7 +402,7 @@ def _throughput(records_per_second: float) -> float:
 
 
 def _check_configs(plan: PerfPlan, flag: str) -> None:
-    """Build every run's configuration once, so that a wrong property shows before the first run."""
+    """Build the configuration of every run, to find a wrong property before the first run."""
     bootstrap = "localhost:9092" if plan.bootstrap is None else plan.bootstrap
     try:
         configs = [plan.config(in_flight, bootstrap) for in_flight in plan.in_flight]

@@ -1,12 +1,12 @@
-"""Client properties for a command: from its flags, from a file in Java's format, or from elsewhere.
+"""Read a command's client properties from its flags, from a file, and from the environment.
 
-Every user of the machine can read a command line while the command runs, passwords included. So a
-value may be in a file (`--command-config`), or be named instead of given: `sasl.password=env:NAME`
-takes it from the environment, `sasl.password=file:PATH` from a file.
+Every user of the machine can read a command line while the command runs, passwords included. So
+properties may be in a file in Java's format (`--command-config`), and a value may be a reference:
+`sasl.password=env:NAME` takes it from the environment, `sasl.password=file:PATH` from a file.
 
-Invariants: a flag overrides the file, as in Kafka's own tools. No message contains a value, or what
-may be one (a line that is not a property may be a password). A secret that other users can read is
-used, with a warning.
+Invariants: a flag overrides the file, as in Kafka's own tools. No message contains a value, nor a
+line that is not a property, which may be a password. A secret that other users can read is used,
+with a warning.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Properties(NamedTuple):
 def gather_properties(
     items: Sequence[str] = (), file: Path | None = None, *, flag: str = "--producer-props"
 ) -> Properties:
-    """Read properties from a file and a flag, which overrides the file, and look up named values.
+    """Read properties from a file and a flag, and look up the values that are references.
+
+    The flag overrides the file.
 
     Args:
         items: `name=value`, as given with the flag.
@@ -65,7 +67,7 @@ def gather_properties(
         flag: the flag's name, for messages.
 
     Raises:
-        UsageError: an item or the file is malformed, or a named value does not exist.
+        UsageError: an item or the file is malformed, or a referenced value does not exist.
     """
     given = parse_properties(items, flag)
     warnings = [_exposed(flag, name) for name, value in given.items() if _is_plain(name, value)]
@@ -83,7 +85,7 @@ def _read_file(path: Path) -> dict[str, str]:
     """Read a file as `java.util.Properties` does.
 
     Raises:
-        UsageError: it cannot be read, is larger than 1 MiB, or is malformed.
+        UsageError: the file cannot be read, is larger than 1 MiB, or is malformed.
     """
     import javaproperties  # comes with the extra `cli`
 
@@ -125,7 +127,7 @@ def parse_properties(items: Iterable[str], flag: str = "--producer-props") -> di
 
 
 def without_values(message: str, argv: Sequence[str]) -> str:
-    """Remove from a parser's message what follows the equals sign in words of the command line."""
+    """Remove from a parser's message the values of the properties in the command line."""
     for word in argv:
         name, equals, value = word.partition("=")
         if value:
@@ -136,8 +138,8 @@ def without_values(message: str, argv: Sequence[str]) -> str:
 def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[str]:
     """Repeat a flag before each of its values: `--f a=1 b=2` becomes `--f a=1 --f b=2`.
 
-    Kafka's own tool takes several values after one flag. Option parsers that know only one value
-    per flag take the others for stray arguments. A value that starts with a dash ends the list.
+    Kafka's own tool allows several values after one flag, but option parsers in Python allow one,
+    and refuse the others as stray arguments. A value that starts with a dash ends the list.
     """
     spread: list[str] = []
     position = 0
@@ -159,7 +161,7 @@ def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[st
 
 
 def _look_up(name: str, text: str) -> str:
-    """Return the value, or what `env:NAME` or `file:PATH` names."""
+    """Return the value, or for `env:NAME` and `file:PATH` the value that it refers to."""
     try:
         return look_up(text)
     except NamedValueError as error:
@@ -167,7 +169,7 @@ def _look_up(name: str, text: str) -> str:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Return whether this property is a secret that is given itself instead of being named."""
+    """Return whether the property is a secret whose value is given, and not a reference."""
     return bool(value and _SECRET.search(name)) and not is_named(value)
 
 

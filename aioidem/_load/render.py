@@ -1,11 +1,11 @@
-"""Results as text: the table, the progress lines, the JSON file, the statistics.
+"""Format results as text: the table, the progress lines, the JSON file, the statistics.
 
 Invariants:
 
-- Every function but `write_json` and `write_whole` only turns data into text, or into something
+- Every function except `write_json` and `write_whole` only turns data into text, or into something
   that rich can print.
 - Output to a pipe is plain ASCII, with one line per interval and a table as wide as its content, so
-  that `grep` and logs get what a person would see.
+  that `grep` finds whole lines and logs are readable.
 - The JSON has the documented keys and no others; an unknown value is null.
 """
 
@@ -150,7 +150,7 @@ def results_json(results: Sequence[RunResult]) -> str:
 
 
 def write_json(path: Path, results: Sequence[RunResult]) -> None:
-    """Write the results so that a reader sees the old file or the whole new one.
+    """Write the results as JSON; a reader sees either the old file or the whole new one.
 
     Raises:
         OSError: the file cannot be written.
@@ -159,7 +159,7 @@ def write_json(path: Path, results: Sequence[RunResult]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file atomically; what is not a regular file (`/dev/stdout`) is written to directly.
+    """Replace a file atomically; write directly to one that is not regular, such as `/dev/stdout`.
 
     Raises:
         OSError: the file cannot be written.

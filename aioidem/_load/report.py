@@ -1,10 +1,10 @@
-"""`--report`: the results as one HTML file that needs no other file and no network.
+"""The flag `--report`: write the results as one HTML file that needs no other file and no network.
 
 Invariants:
 
-- The page contains everything, also the plotting library's script, so it can be mailed and
+- The page contains everything, including the plotting library's script, so it can be mailed and
   archived.
-- It draws `RunResult`s and computes nothing new; its numbers are those of the table and the JSON.
+- It shows `RunResult`s and computes nothing; its numbers are those of the table and the JSON.
 - Only this module imports plotly, which comes with the extra `report`.
 
 Rejected: matplotlib (static pictures, and it needs numpy); a script from a CDN (behind a firewall
@@ -64,7 +64,7 @@ def report_html(results: Sequence[RunResult]) -> str:
 
 
 def run_names(results: Sequence[RunResult]) -> list[str]:
-    """Give each row a name, all different, because a chart would merge rows with the same name."""
+    """Return a different name for each row, because a chart merges rows with the same name."""
     clients = {row.label.client for row in results}
     names: list[str] = []
     for row in results:

@@ -1,9 +1,9 @@
-"""Show a run while it goes on: with a live bar on a terminal, with plain lines in a pipe.
+"""Show the progress of a run: a live bar on a terminal, plain lines in a pipe.
 
 Invariants:
 
-- Both screens have the methods `begin`, `update` and `end`, and are given plain data; neither reads
-  a clock or uses a producer.
+- Both screens have the methods `begin`, `update` and `end`, whose arguments are plain data; neither
+  reads a clock or uses a producer.
 - Results go to standard output, errors to standard error, one line each.
 
 Rejected: rich's live display in a pipe. It prints one blank frame at the end and nothing before.
@@ -28,7 +28,7 @@ __all__ = ["LiveScreen", "PlainScreen", "Screen", "choose_screen", "silence"]
 
 
 class Screen(Protocol):
-    """What shows the runs; `update` is to be called every `interval` seconds."""
+    """Shows the progress of runs; call `update` every `interval` seconds."""
 
     interval: float
 
@@ -63,8 +63,8 @@ class Screen(Protocol):
 class _PatientConsole(Console):
     """A console that becomes silent when its reader closes the pipe (`| head`).
 
-    Rich would exit the process wherever it printed, here in a task next to a producer with records
-    in flight. Instead the run goes on, so that its files are written and its exit status is right.
+    Rich would exit the process at the next print, while a producer has records in flight. With this
+    console the run goes on, so that its files are written and its exit status is right.
     """
 
     def on_broken_pipe(self) -> None:
@@ -74,9 +74,9 @@ class _PatientConsole(Console):
 
 
 def silence(file: IO[str]) -> None:
-    """Redirect a file's descriptor to /dev/null, or Python reports another error on exit.
+    """Redirect a file's descriptor to /dev/null, so that Python reports no error on exit.
 
-    A file without a descriptor is left alone.
+    A file without a descriptor is left as it is.
     """
     try:
         descriptor = file.fileno()
@@ -97,10 +97,10 @@ class PlainScreen:
         self._errors = errors
 
     def begin(self, name: str, total: float | None) -> None:
-        """Show nothing: the first line follows with the first interval."""
+        """Print nothing; the first line is printed after the first interval."""
 
     def update(self, name: str, progress: Interval, done: float) -> None:
-        """Print one line per interval, without what is left to do."""
+        """Print one line per interval; it does not say how much is left."""
         del done
         self.note(render.progress_line(name, progress))
 
@@ -203,6 +203,6 @@ def choose_screen() -> Screen:
 
 
 def _line(console: Console, line: str) -> None:
-    # soft_wrap keeps a line whole however narrow the terminal is. Markup is off, because a broker's
-    # text may contain brackets.
+    # soft_wrap keeps a line whole even on a narrow terminal. Markup is off, because a broker's text
+    # may contain brackets.
     console.print(printable(line, len(line)), markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Mistakes in a command line, each reported in one line."""
+"""Report mistakes in a command line, each in one line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def reason(error: OSError) -> str:
-    """Return the system's text for why a file could not be read."""
+    """Return the operating system's reason for which a file could not be read."""
     return error.strerror or type(error).__name__
 
 
@@ -34,7 +34,7 @@ def one_line(error: Exception) -> str:
 def terminal_line(text: str) -> str:
     """Turn any text into one line that is safe to print on a terminal.
 
-    Messages quote files, paths and servers, and none of those may move the cursor. A very long text
+    Messages quote files, paths and servers, whose text must not move the cursor. A very long text
     is shortened.
     """
     line = printable(" ".join(text.split()), len(text))

@@ -1,22 +1,23 @@
-"""The audit: compare what ledgers say of each record with the topic, for any number of records.
+"""The audit: compare the outcomes in ledgers with the records of the topic, however many.
 
 It does with DataFrames what `aioidem.testing.check_history` does in memory. Each record of the
-topic names its sender and the number of its call; a ledger has the outcome of that call. One
-shuffle brings the two together, a second one checks the order. The results are written as Parquet:
-`records` (each with its findings), `anomalies` and `latency`.
+topic contains its sender and the number of its call; a ledger has the outcome of that call. One
+shuffle groups the two by sender and call, a second one checks the order. The results are written as
+Parquet: `records` (each with its findings), `anomalies` and `latency`.
 
 Invariants:
 
-- It consists of DataFrame expressions and window functions only, which run in the JVM and can spill
-  to disk. The driver collects only sums, one row per partition and window size, and a few examples.
-- The findings are about what a reader with `read_committed` sees. An aborted record counts as
-  absent, and is distinguished from a lost one.
-- A value contains its own identity under a CRC, so a value in the wrong place is recognised.
-- The order is the order of calls per producer and partition. A value found twice counts at its
-  first place.
+- The audit consists of DataFrame expressions and window functions, which run in the JVM and can
+  spill to disk. The driver collects only sums, one row per partition and window size, and a few
+  examples.
+- The findings are about the records that a reader with `read_committed` gets. An aborted record
+  counts as absent, and is distinguished from a lost one.
+- A value contains its own identity with a CRC, so a value in the wrong place is recognised.
+- Records must be in the order of the calls, per producer and partition. A value that is found twice
+  counts at its first place.
 
 Rejected: Python functions on rows (ten times slower, with memory that Spark does not account for);
-joining ledger and topic (a duplicate would multiply rows; grouping counts it).
+joining ledger and topic (a duplicate would multiply the rows; grouping counts it).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = [
 
 
 class Finding(enum.StrEnum):
-    """What can be wrong with a record."""
+    """The kinds of anomalies of a record."""
 
     LOST = "lost"
     """Acknowledged, but not in the topic."""
@@ -66,7 +67,7 @@ class Finding(enum.StrEnum):
     REORDERED = "reordered"
     """In the topic after a later call of the same producer, in the same partition."""
     WRONG_OFFSET = "wrong_offset"
-    """Acknowledged at an offset where it is not."""
+    """Acknowledged with an offset at which the topic has another record or none."""
     NOT_ABSENT = "not_absent"
     """Reported as not written, but in the topic."""
     UNSETTLED = "unsettled"
@@ -76,7 +77,7 @@ class Finding(enum.StrEnum):
     FOREIGN = "foreign"
     """In the topic, but in no ledger."""
     MISPLACED = "misplaced"
-    """In another topic or partition than its value names."""
+    """In another topic or partition than the one in its value."""
     TORN = "torn"
     """A value that no producer can have sent: cut, changed, or of another kind."""
 
@@ -105,7 +106,7 @@ _NOT_WRITTEN: Final = DeliveryStatus.NOT_WRITTEN.value
 _UNKNOWN: Final = DeliveryStatus.UNKNOWN.value
 _EXAMPLES: Final = 3
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-_ACCURACY: Final = 1000  # of `percentile_approx`: the rank is wrong by at most a thousandth
+_ACCURACY: Final = 1000  # of `percentile_approx`: ranks are exact to one part in a thousand
 
 # The fields of a value, see aioidem.testing.make_value: magic, CRC32 of what follows it, partition,
 # call, the lengths of the two names, the names.
@@ -172,12 +173,14 @@ def entries_of(ledger: DataFrame, topic: str) -> DataFrame:
 def copies_of(
     records: DataFrame, topic: str, *, aborted: bool = False, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """Parse the records of a topic, check that each is whole and in place; use the common columns.
+    """Parse the records of a topic, and check that each is whole and in its place.
+
+    The result has the common columns of ledger rows and records.
 
     Args:
         records: rows of Spark's Kafka source.
-        topic: the topic they were read from.
-        aborted: they belong to aborted transactions, and only show that a record was tried.
+        topic: the topic that they were read from.
+        aborted: whether the records belong to aborted transactions, and so only prove an attempt.
         keep: further columns of `records` to keep.
     """
     parsed = records.select(
@@ -229,10 +232,10 @@ def _shaped(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 
 
 def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> DataFrame | None:
-    """Return the records that only a reader with `read_uncommitted` sees; None if there are none.
+    """Return the records that only a reader with `read_uncommitted` gets; None if there are none.
 
-    Counting the records first is cheap. Most topics have no transactions, so that no second shuffle
-    is needed.
+    The records are counted first, which is cheap: most topics have no aborted records, and then a
+    second shuffle is not needed.
     """
     if committed.count() == uncommitted.count():
         return None
@@ -243,7 +246,7 @@ def aborted_copies(committed: DataFrame, uncommitted: DataFrame, topic: str) -> 
 
 
 def grouped(rows: DataFrame, *also: Column) -> DataFrame:
-    """Return one row per record: what ledgers say of it, and where it is in the topic.
+    """Return one row per record: its rows in the ledgers, and its places in the topic.
 
     Args:
         rows: the rows of `entries_of` and `copies_of`, in one DataFrame.
@@ -282,15 +285,14 @@ def out_of_order(records: DataFrame) -> DataFrame:
 
 
 def judged(records: DataFrame) -> DataFrame:
-    """Add the column `findings`: an array of what is wrong with each record, empty if nothing is.
+    """Add the column `findings`: the array of the anomalies of each record.
 
     Args:
         records: rows of `grouped`, with the column `late` of `out_of_order`.
     """
     entered, acked = F.col("entries") > 0, F.col("status") == _ACKED
     absent, present = F.col("copies") == 0, F.col("copies") > 0
-    # Of more than two copies only the first and the last place are kept; they are reported as
-    # duplicates.
+    # Of several copies only the first and the last place are kept; such a record is a duplicate.
     elsewhere = (
         acked
         & (F.col("told.offset") >= 0)
@@ -341,8 +343,9 @@ def summary_of(records: DataFrame) -> DataFrame:
 def latencies(records: DataFrame, bucket: int | None) -> DataFrame:
     """Return throughput and latency (in ms) of acknowledged records that are in the topic.
 
-    There is a row per partition, window size (the limit of requests in flight) and interval of
-    `bucket` seconds, by the time of acknowledgement. None means one interval for all.
+    There is one row per partition, window size (the limit of requests in flight) and interval of
+    `bucket` seconds. A record counts in the interval of its acknowledgement. With None there is one
+    interval for all records.
     """
     acked = records.filter((F.col("status") == _ACKED) & (F.col("copies") > 0))
     took = (F.unix_micros("ended_at") - F.unix_micros("sent_at")) / 1000
@@ -373,9 +376,8 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
     """Audit a topic, and write `records`, `anomalies` and `latency` below `plan.out`.
 
     Returns:
-        What `--json` writes: sums, anomalies by kind with a few examples, and figures per partition
-            and
-        window size.
+        The contents of `--json`: sums, anomalies by kind with a few examples, and figures per
+        partition and window size.
     """
     committed = read_topic(spark, plan.bootstrap, plan.topic, committed=True, options=plan.options)
     uncommitted = read_topic(
@@ -392,7 +394,7 @@ def audit(spark: SparkSession, plan: AuditPlan) -> dict[str, Any]:
 
 def report(spark: SparkSession, records: DataFrame, plan: AuditPlan) -> dict[str, Any]:
     """Write judged records and the results drawn from them, and return a summary."""
-    # Written and read again, because Spark would otherwise compute them anew for each use below.
+    # The records are written and read again, because Spark would compute them anew for each use.
     records.drop("last", "late", "stray").write.mode("overwrite").parquet(f"{plan.out}/records")
     records = spark.read.parquet(f"{plan.out}/records")
     anomalies = records.filter(F.size("findings") > 0).withColumn("finding", F.explode("findings"))

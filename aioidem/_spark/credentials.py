@@ -1,18 +1,16 @@
 """Credentials that only the executors know: options with the value `env:NAME` or `file:PATH`.
 
-The option is sent to the tasks as it was given, and each task looks its value up on its own
-machine. So no plan, event log or pickle contains a password, and no process of the driver ever has
-it.
+Such an option is sent to the tasks as it was given, and each task looks its value up on its own
+machine. So no plan, event log or pickle contains a password, and no process of the driver has it.
 
 Invariants:
 
-- Nothing is looked up while options are checked; `stand_ins` supplies placeholders for what is
-  unknown.
+- No value is looked up while options are checked; `stand_ins` returns placeholders instead.
 - No message contains a value.
 
-Rejected: naming any option this way (a number that only the executors know cannot be checked before
-a task starts); options such as `kafka.sasl.password.file` (two options for one value could
-contradict each other).
+Rejected: references as values of other options (a number that only the executors know cannot be
+checked before a task starts); options such as `kafka.sasl.password.file` (two options for one value
+could contradict each other).
 """
 
 from __future__ import annotations
@@ -49,12 +47,12 @@ _IN_JAAS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the properties that are given, and those that are only named.
+    """Split properties into those with a value and those whose value is a reference.
 
     Raises:
-        ConfigError: a property is named that must be given.
+        ConfigError: the value of a property that is no credential is a reference.
     """
-    # A value that is not a text is refused later, where the properties are checked.
+    # A value that is not a string is refused later, when the properties are checked.
     named = {n: text for n, text in properties.items() if is_named(text)}
     given = {name: text for name, text in properties.items() if name not in named}
     for name in named:
@@ -67,7 +65,7 @@ def take_named(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, str]:
-    """Return properties that can be checked, with a placeholder for each that is only named."""
+    """Return properties that can be checked, with placeholders for the referenced values."""
     unknown = dict.fromkeys(named, "unknown")
     if unknown.pop(_JAAS, None) is not None:
         inside = _IN_JAAS.get(given.get("sasl.mechanism", "").strip(), ())
@@ -76,7 +74,7 @@ def stand_ins(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, s
 
 
 def look_up_named(named: Mapping[str, str]) -> dict[str, str]:
-    """Return the values from this process's environment and this machine's files; it blocks.
+    """Look up the referenced values in this process's environment and this machine's files; block.
 
     Raises:
         ConfigError: a value does not exist, cannot be read, or is empty.

@@ -1,8 +1,8 @@
 """Describe an anomaly in words: which record it is, what its ledger says, and where it was found.
 
-It is a plain function over one row, so that tests can give it hostile text without Spark. The
-result contains the producer's name as it is in the record, so the caller must escape it before
-showing it.
+`example` is a plain function over one row, so that tests can call it with hostile text without
+Spark. Its result contains the producer's name as it is in the record, so the caller must escape it
+before showing it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def example(row: Any) -> str:
 
     Args:
         row: a row of `anomalies`. Its `producer` and `call` are None if the value has no identity;
-            `told` is the ledger's place, `found` the first place in the topic.
+            `told` is the place in the ledger, `found` the first place in the topic.
     """
     name = "a value" if row.producer is None else f"{row.producer}#{row.call}"
     told = "" if row.status is None else f", {row.status}"

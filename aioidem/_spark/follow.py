@@ -1,25 +1,25 @@
 """Audit a load while it runs: read ledgers and topic as streams, and report anomalies early.
 
-Grouping and rules are those of `audit.py`; time is what differs. A record is judged when both
-streams have advanced `delay` seconds beyond the time it was sent. Until then it is kept in Spark's
-state store. Each batch of judged records is written to a folder of its own.
+Grouping and rules are those of `audit.py`. A record is judged when both streams have advanced
+`delay` seconds beyond the time at which it was sent; until then it is kept in Spark's state store.
+Each batch of judged records is written to a folder of its own.
 
 Invariants:
 
 - Ledger row and record are paired by the time of sending, which both contain: `NumberedRecords`
   gives a record the `sent_at` of its row as timestamp. In a topic with LogAppendTime the broker
   replaces the timestamps, so such a topic is refused.
-- `delay` must exceed `delivery.timeout.ms`, within which a record ends. Otherwise a ledger row
-  comes too late, Spark drops it, and its record looks foreign.
-- State is bounded by what is sent within `delay`, plus the edges: two numbers per producer and
-  partition, to check the order from one batch to the next.
+- `delay` must exceed `delivery.timeout.ms`, within which every record ends. Otherwise a ledger row
+  may come too late: Spark drops it, and the record seems to be in no ledger.
+- The state is bounded by the records sent within `delay`, plus the edges: the highest call and
+  offset per producer and partition, to check the order from one batch to the next.
 - A batch that is repeated after a restart overwrites its own output.
 
-The last seconds of a load are never judged here, because nothing follows that would end the wait.
-What aborted transactions wrote is not seen either. The batch audit has the final result.
+The last seconds of a load are never judged here, because no later record ends the wait. Records of
+aborted transactions are not seen either. The batch audit has the final result.
 
-Rejected: an outer join of two streams (duplicates multiply its rows, and it needs a bound on the
-time between the two just the same).
+Rejected: an outer join of two streams (duplicates multiply its rows, and it also needs a bound on
+the time between ledger row and record).
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _REFUSED: Final = "the topic has LogAppendTime: records cannot be paired by when
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowPlan:
-    """What is followed, and how closely.
+    """The options of an audit that follows a load.
 
     Attributes:
         audit: the topic, the ledger and the output folder.
-        delay: seconds until a record is judged; more than a record needs to end.
-        step: the interval of sending times, in seconds, that are judged together.
-        every: seconds between batches; None processes what is there and ends.
+        delay: seconds until a record is judged; more than the longest time a record takes to end.
+        step: length in seconds of the interval of sending times whose records are judged together.
+        every: seconds between batches; None: process the present data, then end.
     """
 
     audit: AuditPlan
@@ -78,7 +78,7 @@ def follow(
     Args:
         spark: a session with Spark's Kafka source.
         plan: what to follow.
-        told: called with the sums of each batch that judged a record.
+        told: called with the sums of each batch in which a record was judged.
     """
     out = plan.audit.out
 
@@ -98,7 +98,7 @@ def follow(
 
 def _entries(spark: SparkSession, plan: FollowPlan) -> DataFrame:
     ledger = spark.readStream.schema(LEDGER_SCHEMA).parquet(plan.audit.ledger)
-    # Records have milliseconds, truncated and not rounded.
+    # The timestamps of records are truncated to milliseconds, not rounded.
     sent = F.timestamp_millis(F.floor(F.unix_micros("sent_at") / 1000))
     rows = entries_of(ledger, plan.audit.topic)
     return rows.withColumn("at", sent).withWatermark("at", f"{plan.delay} seconds")
@@ -119,7 +119,7 @@ def _copies(spark: SparkSession, plan: FollowPlan) -> DataFrame:
 
 
 def _judge(spark: SparkSession, batch: DataFrame, number: int, plan: FollowPlan) -> dict[str, Any]:
-    """Judge and write one batch, and sum up what was written."""
+    """Judge and write one batch, and return its sums."""
 
     def folder(name: str, which: int = number) -> str:
         return f"{plan.audit.out}/{name}/batch={which}"

@@ -1,20 +1,20 @@
 """A task's ledger: the outcome of each of its records, written as Parquet while the load runs.
 
-There is one row per record: its sender and the number of its call, when it was sent, where it went,
-and its outcome. The record's value contains the same identity (`aioidem.testing.make_value`), so
-that an audit can pair the two.
+There is one row per record: its sender and the number of its call, when it was sent, its topic and
+partition, and its outcome. The record's value contains the same sender and number
+(`aioidem.testing.make_value`), so that an audit can pair row and record.
 
 Invariants:
 
 - A row is written after its record has ended, so no row of a ledger changes later.
 - A file gets its final name when it is complete; Spark's readers skip names that begin with a dot.
-- Memory is bounded by `ROWS_PER_FILE` rows plus what ends while a file is being written. That
-  happens in a thread, so the load does not wait for a disk.
-- Rows are in the order in which records ended. An order by call would hold back all later rows
+- Memory is bounded by `ROWS_PER_FILE` rows plus the records that end while a file is being written.
+  Files are written in a thread, so the load does not wait for a disk.
+- Rows are in the order in which records ended. Ordered by call, all later rows would have to wait
   while one record is in doubt.
 
-Rejected: returning the rows to Spark, which writes them. They would be visible only when the whole
-job is over, and never those of a failed task, which are the interesting ones.
+Rejected: returning the rows to Spark and letting it write them. They would be visible only when the
+whole job is over, and the rows of a failed task, the interesting ones, would be lost.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _STAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def smallest_value(producer: str, topic: str) -> int:
-    """Return the fewest bytes in which a value can contain its identity."""
+    """Return the size in bytes of the smallest value that contains its identity."""
     return len(make_value(ValueId(producer, topic, -1, 0)))
 
 
@@ -213,10 +213,10 @@ def _table(fixed: tuple[str, str, int], rows: _Rows) -> Any:
 
 
 class NumberedRecords:
-    """The records of one producer, made from their numbers and entered into its ledger.
+    """Makes the numbered records of one producer, and enters their outcomes into its ledger.
 
-    It is the load loop's journal. A record's timestamp is its row's `sent_at`, truncated to
-    milliseconds; `follow.py` pairs records and rows by that.
+    It is the journal of the load loop. A record's timestamp is the `sent_at` of its row, truncated
+    to milliseconds: `follow.py` pairs records and rows by this time.
 
     Args:
         ledger: gets a row for each record.
@@ -228,7 +228,7 @@ class NumberedRecords:
         self._size = size
 
     def record(self, number: int, sent_at: float) -> tuple[bytes, float]:
-        """Return a value that contains its identity, and the timestamp; times as in `Ledger`."""
+        """Return a value that contains its identity, and the record's timestamp (epoch seconds)."""
         identity = ValueId(self._ledger.producer, self._ledger.topic, -1, number)
         return make_value(identity, self._size), _microseconds(sent_at) // 1000 / 1000
 

@@ -1,8 +1,8 @@
-"""`aioidem perf --spark`: the load loop in many tasks at once, with one common result.
+"""`aioidem perf --spark`: run the load loop in many tasks at once, with one common result.
 
-Each task is a process with its own producer, made and measured by `aioidem._load.perf`, and enters
-its records into a ledger (`ledger.py`). The counts of each task, a few kilobytes, are sent to the
-driver and merged there: counters, timelines and histograms are added.
+Each task is a process with its own producer. `aioidem._load.perf` runs and measures it, and its
+records are entered into a ledger (`ledger.py`). Each task sends its counts, a few kilobytes, to the
+driver, which adds counters, timelines and histograms.
 
 Invariants:
 
@@ -69,8 +69,9 @@ class SparkLoad:
     Attributes:
         plan: the load as a whole.
         tasks: the number of tasks that share it.
-        ledger: the folder for the ledgers, reachable by this name from every task; None for none.
-        master: Spark's master URL; None for a local one with as many threads as tasks.
+        ledger: the folder for the ledgers, under a name that is valid in every task; None: write no
+            ledgers.
+        master: Spark's master URL; None: a local master with as many threads as tasks.
         run: the prefix of the producers' names.
     """
 
@@ -184,7 +185,7 @@ def _highest(values: Iterable[Any]) -> Any:
 
 
 def _run_task(load: SparkLoad, in_flight: int, task: int) -> dict[str, Any]:
-    """Run this task's share, and return its counts; called in a task."""
+    """Run a task's share of the load, and return its counts; called in the task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -240,7 +241,7 @@ def _wall_clock() -> Clock:
 
 
 def _quiet_screen() -> Screen:
-    """Make a task's screen, which shows only errors, in the executor's log."""
+    """Return a screen for a task: it shows only errors, which go to the executor's log."""
     from rich.console import Console
 
     quiet = PlainScreen(Console(quiet=True), Console(stderr=True, highlight=False))

@@ -1,14 +1,14 @@
-"""The marker: a committed offset that tells a repeated task what the attempt before has done.
+"""The marker: a committed offset by which a repeated task knows what an earlier attempt has done.
 
-In the transaction that contains its rows, a task also commits an offset of a consumer group of its
-own: the number of its batch plus one, with a digest of its rows as metadata. `decide` is the whole
-rule for what a marker means, in one plain function. The marker is read only after the producer has
-fenced earlier attempts; an attempt that was paused in between could otherwise still commit, and the
-rows would be written twice.
+A task commits its marker in the transaction that contains its rows. The marker is an offset of a
+consumer group that only this task uses: the number of its batch plus one, with a digest of its rows
+as metadata. The function `decide` has all rules of what a marker means. The marker is read after
+the producer has fenced earlier attempts: otherwise a paused attempt could still commit after the
+marker was read, and the rows would be written twice.
 
 Invariants:
 
-- Nothing is guessed: a state that may mean lost data is an error, which says what to do.
+- Nothing is guessed: a state that may mean lost data raises an error, which says what to do.
 - `__aioidem_eos.<query id>.<task>` is both the transactional id and the group, so that one prefixed
   ACL covers a query.
 
@@ -50,7 +50,7 @@ _MASK: Final = 2**64 - 1
 
 
 class MarkerError(KafkaError):
-    """This task must not write, because rows would be lost or written twice."""
+    """The task must not write, because rows could be lost or written twice."""
 
 
 class MarkerAheadError(MarkerError):
@@ -61,26 +61,26 @@ class MarkerAheadError(MarkerError):
 
 
 class MarkerMissingError(MarkerError):
-    """There should be a marker but there is none: it expired, or its topic was created anew."""
+    """A marker that should exist does not: it has expired, or its topic was created anew."""
 
 
 class RowsChangedError(MarkerError):
-    """The batch is already written, but with other rows: source or plan are not deterministic."""
+    """The batch was written before with other rows: the source or the plan is not deterministic."""
 
 
 class IdentityUsedError(MarkerError):
-    """The identity of a batch write may be used once, and was used before."""
+    """The identity of a batch write, which may be used only once, was used before."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskIdentity:
-    """Which rows a task writes, the same for every attempt.
+    """The identity of a task's rows; it is the same for every attempt.
 
     Attributes:
         query: the id that Spark keeps in the checkpoint; for a batch write the option `identity`.
         batch: the batch's number; 0 for a batch write.
         task: the partition's number.
-        run: which batch write it is; empty for streams, whose batches have numbers.
+        run: identifies one batch write; empty for streams, whose batches are numbered.
     """
 
     query: str
@@ -106,7 +106,7 @@ class RowSum:
     digest: int = 0
 
     def add(self, rows: Iterable[Any]) -> None:
-        """Add rows; a row may be anything whose repr shows its whole value."""
+        """Add rows; a row is any object whose repr contains its whole value."""
         for row in rows:
             digest = blake2b(repr(row).encode(), digest_size=8).digest()
             self.digest = (self.digest + int.from_bytes(digest, "big")) & _MASK
@@ -115,7 +115,7 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a task committed; `batch` is the next batch's number, `at` seconds since the epoch."""
+    """A task's marker; `batch` is the number of the next batch, `at` is in epoch seconds."""
 
     batch: int
     rows: int
@@ -125,7 +125,7 @@ class Marker:
 
     @property
     def metadata(self) -> str:
-        """Everything but the batch number, which is the committed offset itself."""
+        """The marker without the batch number, which is the committed offset itself."""
         told = asdict(self)
         del told["batch"]
         return json.dumps({"v": 1, **told}, separators=(",", ":"))
@@ -135,7 +135,7 @@ class Marker:
         """Read a committed offset as a marker.
 
         Raises:
-            MarkerError: something else committed this offset.
+            MarkerError: the offset was committed by another program.
         """
         try:
             told = json.loads(metadata)
@@ -173,8 +173,8 @@ def decide(
     """Decide what a task has to do, after it has fenced its earlier attempts.
 
     Args:
-        task: which rows it has.
-        own: its marker.
+        task: the identity of the task's rows.
+        own: the task's marker, if there is one.
         first: the marker of task 0, used only if `own` is missing.
         now: seconds since the epoch.
         retention: seconds for which the cluster keeps offsets of groups without members.
@@ -189,14 +189,14 @@ def decide(
         return _of_own(task, own)
     if first is not None and first.run != task.run:
         raise _used(task)
-    # The number of tasks varies between batches, so a task may rightly have no marker yet.
+    # The number of tasks differs from batch to batch, so a task may have no marker yet.
     if task.batch == 0 or missing_ok:
         return Answer.WRITE
     if task.task == 0 or first is None:
         raise MarkerMissingError(_missing(task, "it may have expired"))
     if first.batch <= task.batch:
-        # Task 0's marker was committed before this batch began, so one of this batch cannot have
-        # expired.
+        # The marker of task 0 is from before this batch and has not expired, so a marker of this
+        # batch cannot have expired either.
         return Answer.WRITE
     if first.batch == task.batch + 1 and now - first.at < retention / 2:
         return Answer.WRITE

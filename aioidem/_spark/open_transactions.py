@@ -1,17 +1,18 @@
 """End the transactions that a killed query left open, before it is started again.
 
-Readers of committed data wait at an open transaction. The task that left it would end it when it
-runs again. But a restarted query may run that task late, or never if it needs fewer tasks, and then
-readers wait until the transaction times out. Spark's Python API tells the driver neither how many
-tasks the last batch had nor when a query is restarted. So this is a function to call before
-`start()`. It asks the coordinators (ListTransactions, KIP-664) for open transactions under the
-query's prefix, and fences each.
+Readers of committed data wait at an open transaction. The task that left it open ends it when it
+runs again. But a restarted query may run that task late, or never if it needs fewer tasks; then
+readers wait until the transaction times out. With Spark's Python API the driver knows neither how
+many tasks the last batch had nor that a query is restarted. So users call this function before
+`start()`. It asks all brokers (ListTransactions, KIP-664) for open transactions under the query's
+prefix, and fences the producer of each.
 
 Invariants:
 
-- It affects only open transactions of that query; it commits and writes nothing.
-- It may be called at any time: an attempt that still runs is fenced, and Spark repeats it.
-- `_ASK_SECONDS` bounds the requests, `max.block.ms` the ending of each transaction.
+- Only open transactions of that query are affected; nothing is committed or written.
+- The function may be called at any time: an attempt that still runs is fenced, and Spark repeats
+  it.
+- `_ASK_SECONDS` bounds the time for the requests, `max.block.ms` that for ending one transaction.
 
 Rejected: fencing when each batch is planned (it needs a connection to every broker per batch, for
 something that happens once per restart); the number of tasks in the marker (tasks do not know it).
@@ -102,7 +103,7 @@ async def _open(config: ProducerConfig, prefix: str) -> tuple[str, ...]:
         return {name for broker in brokers async for name in _listed(config, broker)}
 
     found = await until_known(config, "open transactions", _ASK_SECONDS, find)
-    # Our own ids end with a task's number; other ids with the prefix are left alone.
+    # The query's ids end with a task's number; other ids with this prefix are not touched.
     return tuple(sorted(name for name in found if name.removeprefix(prefix).isdecimal()))
 
 

@@ -1,10 +1,10 @@
-"""The options of the sink: it turns Spark's options into one frozen `SinkOptions`.
+"""Check the options of the sink, and turn them into one frozen `SinkOptions`.
 
 Invariants:
 
 - Every mistake in options and columns is found on the driver, before a task starts, and is raised
   as `ConfigError` with the name of the option or column. Only values that the executors look up
-  (`credentials.py`) are checked there.
+  (`credentials.py`) are checked on the executors.
 - The names are those of Spark's own Kafka sink: `kafka.bootstrap.servers`, `kafka.*` (producer
   properties by their Java names), `topic`, and the columns key, value, topic, partition, headers.
   The column `timestamp` is an addition.
@@ -67,16 +67,17 @@ class SinkOptions:
     """The options of a write, the same for all of its tasks.
 
     Attributes:
-        properties: the producer's, by their Java names.
+        properties: the producer's properties, by their Java names.
         topic: the topic of all rows; None if each row names its own.
         mode: at-least-once or exactly-once, see `writing.py`.
         identity: the identity of an exactly-once batch write.
         marker_topic: the topic whose partition 0 the markers are offsets of.
-        missing_ok: write even if a marker is missing that should exist.
+        missing_ok: whether to write even if a marker is missing that should exist.
         retention: seconds for which the cluster keeps a group's offsets.
-        adaptive, speculation: allowed, in spite of the risk for exactly-once.
+        adaptive: whether adaptive execution is allowed, in spite of its risk for exactly-once.
+        speculation: whether speculative execution is allowed, in spite of its risk.
         named: further properties of the producer, with values `env:NAME` or `file:PATH`.
-        by_tasks: each task checks whether the identity was used, because the driver has no
+        by_tasks: whether each task checks if the identity was used, because the driver has no
             credentials.
     """
 
@@ -99,7 +100,8 @@ class SinkOptions:
 
         Args:
             options: all options that were given.
-            streaming: makes exactly-once the default; for batch writes it is with an identity only.
+            streaming: whether a stream is written. Then exactly-once is the default; for a batch
+                write it is the default only if an identity is given.
 
         Raises:
             ConfigError: an option is unknown, missing or illegal.
@@ -142,7 +144,7 @@ class SinkOptions:
 
     @without_frames
     def looked_up(self) -> SinkOptions:
-        """Return the options with the values that are named, as this process finds them; it blocks.
+        """Return the options with referenced values looked up by this process; this blocks.
 
         Raises:
             ConfigError: a value does not exist or is illegal; the message names its option.
@@ -153,13 +155,13 @@ class SinkOptions:
         return known
 
     def config(self, transactional_id: str | None = None) -> ProducerConfig:
-        """Return the configuration of a task's producer; an id is needed for exactly-once."""
+        """Return the configuration of a task's producer; exactly-once needs a transactional id."""
         if self.mode == AT_LEAST_ONCE or transactional_id is None:
             return ProducerConfig.from_properties(self.properties)
         timeout = self.properties.get(_TIMEOUT, _DEFAULT_TIMEOUT)
         return ProducerConfig.from_properties(
             {
-                # The transaction of an earlier attempt may have to be ended first.
+                # The producer may first have to end the transaction of an earlier attempt.
                 "max.block.ms": timeout,
                 **self.properties,
                 _TIMEOUT: timeout,
@@ -210,7 +212,7 @@ def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
 
 
 def _word(own: Mapping[str, str], option: str, word: str) -> bool:
-    """Return whether an option was given, which has only this one legal value."""
+    """Return whether an option was given; `word` is its only legal value."""
     if own.get(option, word) != word:
         raise ConfigError(f"{option}: {own[option]!r} is not {word!r}")
     return option in own

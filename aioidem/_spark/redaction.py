@@ -1,11 +1,11 @@
-"""Make Spark hide our credentials: option names that its own pattern does not cover.
+"""Make Spark hide the options with credentials whose names its own pattern does not match.
 
 Spark hides an option's value in plans, the event log and the UI if `spark.redaction.regex` or
-`spark.sql.redaction.options.regex` matches its name or value. By default they match names with
-`secret`, `password`, `token` or `url` in them. That does not cover `kafka.ssl.keystore.key`, and
-covers `kafka.sasl.jaas.config` only because of its usual value.
+`spark.sql.redaction.options.regex` matches its name or value. By default these match names that
+contain `secret`, `password`, `token` or `url`. So they do not match `kafka.ssl.keystore.key`, and
+match `kafka.sasl.jaas.config` only by its usual value.
 
-Invariant: what was hidden before stays hidden.
+Invariant: options that were hidden before stay hidden.
 
 Rejected: refusing a key that is given as plain text (Spark's error about the refusal quotes the
 plan, with the key in it).
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["REDACTION", "hide_credentials"]
 
 REDACTION: Final = "spark.sql.redaction.options.regex"
-"""A setting of the session that can be changed while it runs, unlike the other one."""
+"""The pattern that can be changed while the session runs; `spark.redaction.regex` cannot."""
 _OURS: Final = "(?i:keystore[.]key|jaas[.]config)"
 
 
 def hide_credentials(spark: SparkSession) -> None:
-    """Add the names of our credentials to what this session hides."""
+    """Add the names of the options with credentials to the pattern of a session."""
     # Pass no default: it would be returned in place of Spark's own default.
     theirs = spark.conf.get(REDACTION) or ""
     if _OURS not in theirs:

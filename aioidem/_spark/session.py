@@ -1,14 +1,13 @@
-"""A Spark session for the command line; what is missing for one is reported in one line.
+"""Open a Spark session for the command line, and report in one line what is missing for it.
 
 Invariants:
 
-- Nothing of Spark is imported before `require_extra` has found it.
+- No package of Spark is imported before `require_extra` has found it.
 - pyspark, the Spark that it starts (`SPARK_HOME` may name another) and its Kafka connector have the
   same version: the connector is chosen by the installed version of pyspark.
-- `aioidem._jars` finds the connector's jars before a JVM starts; jars that Spark itself has are
-  left out.
-- Java is the one that Spark would start (`JAVA_HOME`, else the `PATH`). It is tried with the module
-  that Spark needs, because a reduced JRE may lack it.
+- `aioidem._jars` finds the connector's jars before a JVM starts, except those that Spark has.
+- Java is the one that Spark starts (`JAVA_HOME`, else the `PATH`). It is started once with the
+  module that Spark needs, because a reduced JRE may lack that module.
 
 Rejected: `aioidem.testing`'s search for Java (it may find one that Spark would not use); letting
 Spark resolve the connector (`spark.jars.packages`), which looks into Maven's local repository
@@ -74,7 +73,7 @@ def require_java() -> Path:
     """Return the Java that Spark would start.
 
     Raises:
-        SparkUnavailableError: there is none, it is older than 17, or lacks a module.
+        SparkUnavailableError: there is no Java, it is older than 17, or it lacks a module.
     """
     home = os.environ.get("JAVA_HOME")
     found = Path(home) / "bin" / "java" if home else shutil.which("java")
@@ -103,9 +102,9 @@ def require_java() -> Path:
 
 
 def job_failure(error: Exception) -> str:
-    """Return why a job failed, in one line: the Python exception of its task, if there is one.
+    """Return the reason for a job's failure in one line: its task's Python exception, if any.
 
-    Spark reports a task's failure as pages of Java stack traces with the reason in the middle.
+    Spark reports the failure of a task as pages of Java stack traces that contain the exception.
     """
     _, traceback, told = str(error).rpartition(_TRACEBACK)
     # The exception follows the traceback's indented lines.
@@ -122,7 +121,7 @@ def _major(told: str) -> int:
 
 
 def kafka_jars() -> tuple[Path, ...]:
-    """Return those jars of Spark's Kafka source that Spark lacks; they are downloaded on first use.
+    """Return the jars of Spark's Kafka source that Spark lacks; download them on first use.
 
     Raises:
         SparkUnavailableError: the extra is missing, or the jars for this version cannot be found.
@@ -177,17 +176,19 @@ def open_session(
     kafka: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Open a session that logs little, for a command or a test; an active session is used as it is.
+    """Open a session that logs little, for a command or a test, unless a session is active.
+
+    An active session is used as it is.
 
     Args:
         name: the application's name.
-        master: Spark's master URL; None for the environment's, or else this machine.
-        kafka: add Spark's Kafka source, from Maven Central on first use, unless `settings` name
-            packages or jars.
+        master: Spark's master URL; None: that of the environment, or else this machine.
+        kafka: whether to add Spark's Kafka source, from Maven Central on first use, unless
+            `settings` name packages or jars.
         settings: Spark properties, which override those chosen here.
 
     Raises:
-        SparkUnavailableError: the extra is missing, or Java, or the jars of the Kafka source.
+        SparkUnavailableError: the extra, Java, or the jars of the Kafka source are missing.
     """
     require_extra()
     from pyspark.errors import PySparkRuntimeError
@@ -228,13 +229,13 @@ def _chosen(
 def _start(chosen: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    # By default workers start any `python3`, which need not be that of the virtual environment.
+    # By default workers start any `python3`, which may be another one than this process's.
     if chosen.get("spark.master", "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    # The caller reports why a job failed; Spark would add pages about it.
+    # The caller reports in one line why a job failed; Spark would log pages about it.
     spark.sparkContext.setLogLevel("FATAL")
     return spark

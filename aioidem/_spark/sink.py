@@ -8,15 +8,15 @@
 Invariants:
 
 - Options and columns are checked on the driver, when the write is planned.
-- A write is atomic per task at most, because Spark's commit comes after the tasks' own commits.
-  `abort` logs how many tasks had written when one failed for good.
-- For exactly-once, a task's identity comes from Spark's local properties. Their names are internal
-  to Spark, so a missing one is an error. Plans that may give a repeated task other rows are
-  refused.
+- A write is atomic at most per task, because Spark commits after each task has committed its own
+  transaction. If a write fails for good, `abort` logs how many tasks had written.
+- For exactly-once, a task's identity is made of Spark's local properties. Their names are internal
+  to Spark, so a missing property is an error. A plan is refused if a repeated task may get other
+  rows.
 - Only plain data goes to the executors, and no repr contains a password.
 
-Batch writes receive Arrow's record batches, streams receive rows, because this version of Spark has
-no Arrow writer for streams. Both are converted to `SinkRow`s here.
+A batch write gets Arrow's record batches, a stream gets rows, because this version of Spark has no
+Arrow writer for streams. Both are converted to `SinkRow`s here.
 
 Rejected: a data source that can also read, because Spark has one.
 """
@@ -177,7 +177,7 @@ def _task_context(options: SinkOptions) -> TaskContext:
     """Return the task's context, after checking that the plan repeats the task with the same rows.
 
     Raises:
-        UnsafePlanError: the plan may repeat it with other rows.
+        UnsafePlanError: the plan may repeat the task with other rows.
     """
     context = TaskContext.get()
     if context is None:
@@ -187,7 +187,7 @@ def _task_context(options: SinkOptions) -> TaskContext:
             f"{_SPECULATION} is on: of two attempts at once each fences the other; turn it off,"
             " or pass speculation=allow"
         )
-    # Adaptive execution is on by default, and then the property is absent. Streams turn it off.
+    # Adaptive execution is on by default, and then the property is absent. Streams switch it off.
     if not options.adaptive and context.getLocalProperty(_ADAPTIVE) != "false":
         raise UnsafePlanError(
             f"{_ADAPTIVE} is on: a repeated batch may be cut into other tasks, and rows that move"

@@ -1,10 +1,10 @@
-"""What one task of the sink does: start a producer, write its rows, and end with a definite result.
+"""One task of the sink: start a producer, write the task's rows, and end with a definite result.
 
 `TaskWriter` has the steps of a task:
 
 1. `open` starts the producer, as soon as there is a row or it is certain that there is none. For
-   exactly-once this fences every other attempt at these rows and ends the transaction it may have
-   left.
+   exactly-once this fences all other attempts at these rows, and ends a transaction that one of
+   them left open.
 2. `begin` returns True if the rows must be written, False if an earlier attempt has written them.
    For exactly-once it reads the marker, whose value is final, because step 1 has fenced the earlier
    attempts.
@@ -14,16 +14,16 @@
 
 Invariants:
 
-- A task succeeds only if every one of its rows was acknowledged. NOT_WRITTEN and UNKNOWN rows fail
-  it, with their counts and the first reason, and Spark repeats it. With at-least-once, rows that
-  were written are then written twice. With exactly-once they were aborted, or the marker exists and
-  they are skipped.
-- Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks stay.
+- A task succeeds only if all of its rows were acknowledged. If a row is NOT_WRITTEN or UNKNOWN, the
+  task fails with the counts and the first reason, and Spark repeats it. With at-least-once, rows
+  that were written are then written again. With exactly-once they were aborted, or the marker
+  exists and the repeated task skips them.
+- Exactly-once is atomic per task. When a batch fails for good, the rows of finished tasks remain.
 - Rows for one partition are written in the order in which the task has them.
-- An attempt whose rows cannot be computed fences no other. Spark fails it and starts its successor
-  without waiting for its Python worker, which may still be connecting. An attempt that fails after
-  its first rows, while it is still opening, can still fence its successor; that costs one of
-  `spark.task.maxFailures`.
+- An attempt whose rows cannot be computed does not fence another one. Spark fails such an attempt
+  and starts the next one without waiting for the first one's Python worker, which may still be
+  connecting. An attempt that fails after its first rows, while it is still opening, can fence the
+  next one; that costs one of `spark.task.maxFailures`.
 - Memory is bounded by the producer's buffer, because `write` waits for room; outcomes are only
   counted.
 - Spark's thread reads its iterator, and the producer's event loop runs in another thread. So
@@ -86,7 +86,7 @@ _MARGIN: Final = 10.0
 _ABORT_SECONDS: Final = 10.0
 _ASK_SECONDS: Final = 60.0
 _NEAR: Final = 0.9
-"""A task fails that has not begun to commit after this share of the transaction's timeout."""
+"""The share of the transaction's timeout after which a task fails if it has not begun to commit."""
 _ACLS: Final[Mapping[type[KafkaError], str]] = {
     TransactionalIdAuthorizationFailed: "WRITE on transactional ids with the prefix {prefix}.",
     GroupAuthorizationFailedError: "READ on groups with the prefix {prefix}.",
@@ -96,7 +96,7 @@ _ACLS: Final[Mapping[type[KafkaError], str]] = {
 
 
 class SinkTaskError(KafkaError):
-    """Rows of this task were not acknowledged; the message has their counts and the first reason.
+    """Some rows of a task were not acknowledged; the message has the counts and the first reason.
 
     `status` is UNKNOWN if any of the rows may have been written, else NOT_WRITTEN.
     """
@@ -115,7 +115,7 @@ class SinkRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task did; `skipped` if an earlier attempt had written the rows."""
+    """The result of a task; `skipped` means that an earlier attempt had written the rows."""
 
     rows: int
     skipped: bool = False
@@ -132,7 +132,7 @@ class TaskWriter:
         self._first: KafkaError | None = None
 
     async def open(self) -> None:
-        """Connect; it raises what `Producer.start` raises."""
+        """Start the producer; raise what `Producer.start` raises."""
         await self._producer.start()
 
     async def begin(self) -> bool:
@@ -141,13 +141,13 @@ class TaskWriter:
         return True
 
     def look_at(self, rows: Sequence[SinkRow]) -> None:
-        """Take note of rows in Spark's thread, before they are written or skipped."""
+        """Process rows in Spark's thread, before they are written or skipped."""
 
     async def write(self, rows: Sequence[SinkRow]) -> None:
         """Queue rows.
 
         Raises:
-            SinkTaskError: a row has failed, of these or of earlier ones.
+            SinkTaskError: one of these or of the earlier rows has failed.
             KafkaError: a row cannot be sent as it is.
         """
         for number, row in enumerate(rows):
@@ -216,8 +216,8 @@ class ExactlyOnceWriter(TaskWriter):
     """A task whose rows and marker are committed in one transaction.
 
     Args:
-        options: the sink's, in the mode exactly-once.
-        task: which rows these are.
+        options: the options of the sink, in the mode exactly-once.
+        task: the identity of the rows.
     """
 
     def __init__(self, options: SinkOptions, task: TaskIdentity) -> None:
@@ -233,12 +233,12 @@ class ExactlyOnceWriter(TaskWriter):
         """Read the marker and return whether the rows must be written.
 
         Raises:
-            MarkerError: it is not safe to write, see `decide`.
+            MarkerError: writing could lose or repeat rows, see `decide`.
         """
         own = await self._marker(self._task)
         first = own
-        # A stream's first batch has no marker before it, nor has a batch write that the driver
-        # checked.
+        # There is no marker before a stream's first batch, nor before a batch write that the driver
+        # has checked.
         asked = self._task.batch > 0 or self._options.by_tasks
         if own is None and asked and self._task.task > 0:
             first = await self._marker(self._task.first())
@@ -291,8 +291,8 @@ class ExactlyOnceWriter(TaskWriter):
         Raises:
             RowsChangedError: other rows were written for this batch.
             SinkTaskError: a row was not acknowledged; nothing is committed.
-            KafkaError: the commit failed. With `status` UNKNOWN it may have happened, and the next
-                attempt will find out.
+            KafkaError: the commit failed. With `status` UNKNOWN the transaction may be committed;
+                the next attempt reads the marker and so knows.
         """
         if self._done is not None:
             if not self._done.holds(self._sum):
@@ -329,11 +329,11 @@ async def read_marker(
 
 
 def check_identity(options: SinkOptions) -> None:
-    """Refuse the identity of a batch write that was used before; it blocks.
+    """Refuse the identity of a batch write if it was used before; this blocks.
 
-    It checks the marker of task 0, which every write has; each task later checks its own. If only
-    the executors have the credentials, nothing is checked here, and each task checks that of task 0
-    too.
+    The marker of task 0 is checked here, because every write has one; each task later checks its
+    own. If only the executors have the credentials, nothing is checked here, and each task checks
+    the marker of task 0 too.
 
     Raises:
         IdentityUsedError: there is a marker.
@@ -356,13 +356,13 @@ def write_rows(
     """Do everything that a task does; it blocks.
 
     Args:
-        options: the sink's.
+        options: the options of the sink.
         chunks: the rows, as Spark computes them.
-        task: which rows they are; None for at-least-once.
+        task: the identity of the rows; None for at-least-once.
 
     Raises:
         SinkTaskError: a row was not acknowledged.
-        MarkerError: it is not safe to write.
+        MarkerError: writing could lose or repeat rows.
         ConfigError: a credential that an option names does not exist.
         KafkaError: the cluster cannot be reached, or a row cannot be sent as it is. If an ACL is
             missing that the mode needs, a note names it.
@@ -376,7 +376,7 @@ def write_rows(
 
 
 def _note_acl(error: KafkaError, options: SinkOptions) -> None:
-    """Add a note with the missing ACL, if that is why it failed."""
+    """Add a note that names the missing ACL, if the error is one of authorization."""
     cause: BaseException | None = error
     while cause is not None:
         for kind, needed in _ACLS.items():
@@ -410,7 +410,7 @@ def _written(
 
 
 def _begun(chunks: Iterable[Sequence[SinkRow]]) -> Iterable[Sequence[SinkRow]]:
-    """Return the chunks once the first of them is computed; it raises what computing it raised."""
+    """Compute the first chunk, and return all chunks; raise what computing the first one raises."""
     rest = iter(chunks)
     return chain(list(islice(rest, 1)), rest)
 

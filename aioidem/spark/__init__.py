@@ -13,9 +13,9 @@ Invariants:
   that needs them says so in one line if they are missing.
 - Executors import aioidem by name, so it must be installed wherever Spark's Python workers run.
 
-Rejected: a distribution of its own (two versions to pin instead of one); `foreachPartition` with a
-producer inside, as people write by hand (it has no hook for a commit, and it is easy to forget to
-flush).
+Rejected: a separate distribution (users would have to pin two versions); `foreachPartition` with a
+producer inside, which is often written by hand (it has no hook for a commit, and the flush is
+easily forgotten).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def register(spark: SparkSession) -> None:
     the session hides in plans, the event log and the UI (`spark.sql.redaction.options.regex`).
 
     Args:
-        spark: the session whose `write.format("aioidem")` and `writeStream` will know it.
+        spark: the session in which `format("aioidem")` can be used afterwards.
 
     Raises:
         SparkUnavailableError: the extra `spark` is not installed.
@@ -54,15 +54,15 @@ def register(spark: SparkSession) -> None:
 def end_open_transactions(
     spark: SparkSession, checkpoint: str, options: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """End the transactions that a killed query left open; call it before the query starts again.
+    """End the transactions that a killed query left open; call this before you start it again.
 
-    Until then readers of committed data would wait for them to time out. It blocks.
+    Readers of committed data would otherwise wait until the transactions time out. The call blocks.
 
     Args:
-        spark: reads the checkpoint, wherever it is.
+        spark: the session that reads the checkpoint.
         checkpoint: the query's `checkpointLocation`.
-        options: those of the query's sink. Values that are only named (`env:NAME`, `file:PATH`) are
-            looked up on the driver, which connects to the cluster.
+        options: the options of the query's sink. Values `env:NAME` and `file:PATH` are looked up on
+            the driver, which connects to the cluster.
 
     Returns:
         The transactional ids whose transactions were open; none if the query never ran.
