@@ -1,8 +1,9 @@
-"""Accusations: verdicts on a broker's memory that wait for metadata (see `retention`).
+"""Accusations: verdicts that a broker retains fewer batches than it says, pending confirmation.
 
-A leader that was deposed in between may have forgotten batches without having said anything untrue.
-Metadata that is asked for after the verdict tells: if leader and epoch are the same still, the
-verdict stands.
+`retention` reaches such a verdict from a partition's answers. A leader that was deposed meanwhile
+may have forgotten batches without having said anything untrue. Therefore each verdict waits for
+metadata that is requested after it, and stands only if the partition still has the same leader in
+the same leader epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Accusation", "Accusations"]
 
 
 class Accusation(NamedTuple):
-    """A partition's answers show that its leader remembers fewer batches than it says."""
+    """The verdict that a partition's leader retains fewer batches than it says."""
 
     topic: str
     partition: int
@@ -25,7 +26,11 @@ class Accusation(NamedTuple):
     at: float
 
     def text(self, limit: int | None) -> str:
-        """Say to an operator what was found; `limit`: batches that are sent ahead from now on."""
+        """Return the message for an operator.
+
+        Args:
+            limit: the largest window that is used with this broker from now on, in batches.
+        """
         disproof = self.disproof
         return (
             f"broker {self.route.leader_id} says that it retains {disproof.said} batches per "
@@ -37,7 +42,7 @@ class Accusation(NamedTuple):
 
 
 class Accusations:
-    """Verdicts that wait for metadata."""
+    """The accusations that wait for metadata requested after them."""
 
     __slots__ = ("_waiting",)
 
@@ -45,15 +50,19 @@ class Accusations:
         self._waiting: list[Accusation] = []
 
     def add(self, accusation: Accusation) -> None:
-        """Keep a verdict until metadata has come that is asked for from now on."""
+        """Keep an accusation until an answer to a later Metadata request has come."""
         self._waiting.append(accusation)
 
     def clear(self) -> None:
-        """Drop all of them: the cluster is left."""
+        """Drop all accusations: the producer moves to another cluster."""
         self._waiting.clear()
 
     def take_due(self, asked_at: float) -> list[Accusation]:
-        """Return those that are older than metadata which was asked for at a time."""
+        """Take out the accusations that are not newer than a Metadata request.
+
+        Args:
+            asked_at: when that request was sent, in seconds on the engine's clock.
+        """
         due = [each for each in self._waiting if each.at <= asked_at]
         self._waiting = [each for each in self._waiting if each.at > asked_at]
         return due

@@ -1,7 +1,7 @@
-"""Assigning: topics whose records get their partitions, some at a time.
+"""Assigning: the topics whose waiting records can now get a partition, a slice of them per poll.
 
-When metadata names the partitions of a topic, records that waited for it become due. To assign tens
-of thousands of them at once would block the event loop, so each poll takes a slice.
+When metadata names the partitions of a topic, the records that waited for it become due. Assigning
+tens of thousands of records at once would block the event loop, so each poll assigns one slice.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aioidem._engine.unassigned import Unassigned
 __all__ = ["SLICE", "Assigning"]
 
 SLICE: Final = 1_000
-"""Records assigned in one piece: about 3 ms with keys of 20 bytes."""
+"""Records assigned in one poll; a slice takes about 3 ms with keys of 20 bytes."""
 
 
 class Assigning:
-    """The topics that have records which are due."""
+    """A queue of the topics that have records due for a partition."""
 
     __slots__ = ("_topics",)
 
@@ -31,13 +31,13 @@ class Assigning:
         return bool(self._topics) and any(topic.unassigned.due for topic in self._topics)
 
     def add(self, topic: TopicState) -> None:
-        """Make the records of a topic due: metadata has named its partitions."""
+        """Make the waiting records of a topic due: metadata has named its partitions."""
         topic.unassigned.make_due()
         if topic.unassigned.due and topic not in self._topics:
             self._topics.append(topic)
 
     def take(self, most: int) -> Iterator[tuple[TopicState, Unassigned]]:
-        """Take out records that are due, and their topics: so many at most."""
+        """Take out at most `most` records that are due, each with its topic."""
         topics = self._topics
         while topics and most > 0:
             due = topics[0].unassigned.due

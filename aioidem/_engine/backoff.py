@@ -1,8 +1,8 @@
-"""Exponential back-off with jitter (KIP-580), as a pure function of how often something failed.
+"""Exponential back-off with jitter (KIP-580), as a pure function of the number of failures.
 
-Java's shape: base x 2^failures, capped, times a factor drawn from [0.8, 1.2]. The jitter is what
-keeps a fleet of producers from reconnecting in step after a broker restart. Randomness is an
-argument so that a seed replays.
+The formula is Java's: base x 2^failures, capped, times a factor drawn from [0.8, 1.2]. The jitter
+prevents many producers from reconnecting at the same moment after a broker restart. The random
+source is an argument so that a run can be replayed from its seed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _JITTER = 0.2
 
 
 class Backoff:
-    """Delays, in seconds, that grow with each consecutive failure until `reset`."""
+    """Delays in seconds that grow with each consecutive failure until `reset` is called."""
 
     __slots__ = ("_base", "_maximum", "_random", "failures")
 
@@ -26,12 +26,12 @@ class Backoff:
         self.failures = 0
 
     def next_delay(self) -> float:
-        """Count one more failure and say how long to wait before the next attempt."""
-        # 2**30 is far past any cap; the bound keeps the shift from growing for ever.
+        """Count one more failure and return the delay before the next attempt, in seconds."""
+        # 2**30 exceeds any cap; the bound keeps the shifted integer from growing without limit.
         delay = min(self._base * float(1 << min(self.failures, 30)), self._maximum)
         self.failures += 1
         return delay * (1.0 - _JITTER + 2.0 * _JITTER * self._random())
 
     def reset(self) -> None:
-        """Forget the failures: the next delay is the base again."""
+        """Set the number of failures to zero: the next delay is the base again."""
         self.failures = 0

@@ -1,18 +1,19 @@
-"""A sealed batch: its life cycle, and what is known of its bytes in the log.
+"""A sealed batch: its life cycle, and what is known about its bytes in the log.
 
-Two small state machines, each a table. `BatchState` is where the batch is; `Persistence` is what
-every attempt that *ended* has shown. They are apart because they answer different questions: "may
-it be sent now?" and "may it be renumbered, split or called NOT_WRITTEN?".
+There are two small state machines, each a table. `BatchState` says where the batch is;
+`Persistence` says what all attempts that have *ended* show about the log. They are separate because
+they answer different questions: "may the batch be sent now?" and "may it be renumbered, split or
+reported as NOT_WRITTEN?".
 
 Invariants
-- Doubt is sticky: once an attempt may have been appended, no refusal clears it (a broker answered
-  MESSAGE_TOO_LARGE and INVALID_TIMESTAMP for batches it had stored). Only a proof (error NONE)
-  does.
+- Doubt is sticky: once an attempt may have been appended, no refusal clears the doubt (brokers have
+  answered MESSAGE_TOO_LARGE and INVALID_TIMESTAMP for batches that they had stored). Only a proof
+  (error NONE) does.
 - A final state is final. A late answer for a settled batch is dropped before it reaches the tables.
-- Bytes never change while the identity is the same, so a retry is byte-identical.
+- The bytes of a batch never change while its identity is the same, so a retry is byte-identical.
 
-Rejected: one status with in-doubt as a flag beside it. That is how a batch comes to be "failed, but
-unsure".
+Rejected: one status with an in-doubt flag beside it. Such a design permits a batch that is failed
+and in doubt at the same time.
 """
 
 from __future__ import annotations
@@ -36,23 +37,25 @@ __all__ = [
 
 
 class BatchState(Named):
-    """Where a batch is in its life."""
+    """The state of a batch in its life cycle."""
 
     SEALED = "sealed"
-    """Numbered and built, not yet given to a connection."""
+    """The batch is numbered and built, but was not given to a connection yet."""
     IN_FLIGHT = "in flight"
-    """Given to a connection, unanswered."""
+    """The batch was given to a connection, and its answer has not come yet."""
     WAITING = "waiting"
-    """An attempt ended without a verdict; to be sent again."""
+    """An attempt ended without a final outcome; the batch waits to be sent again."""
     ACKED = "acked"
     NOT_WRITTEN = "not written"
     UNKNOWN = "unknown"
     SPLIT = "split"
-    """Its records go on in other batches: smaller ones, or those of a recreated topic."""
+    """The records of the batch are now in other batches: smaller ones, or those of another
+    partition or topic id.
+    """
 
 
 class BatchEvent(Named):
-    """What happens to a batch."""
+    """An event that changes the state of a batch."""
 
     SEND = "send"
     RETRY = "retry"
@@ -76,7 +79,7 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.IN_FLIGHT, _E.GIVE_UP): _S.UNKNOWN,
     (_S.IN_FLIGHT, _E.SPLIT): _S.SPLIT,
     (_S.WAITING, _E.SEND): _S.IN_FLIGHT,
-    # Implicit acknowledgement: a later batch's success proves this one stored.
+    # Implicit acknowledgement: a later batch's success proves that this batch is stored.
     (_S.WAITING, _E.ACK): _S.ACKED,
     (_S.WAITING, _E.REJECT): _S.NOT_WRITTEN,
     (_S.WAITING, _E.GIVE_UP): _S.UNKNOWN,
@@ -89,33 +92,39 @@ _FINAL = frozenset({_S.ACKED, _S.NOT_WRITTEN, _S.UNKNOWN, _S.SPLIT})
 
 
 class Persistence(Named):
-    """What the attempts that ended have shown about the bytes in the log."""
+    """What the attempts that have ended show about the batch's bytes in the log."""
 
     NEVER_SENT = "never sent"
     REJECTED = "rejected"
-    """Every attempt ever written was answered with a code that precedes the append."""
+    """Every attempt that was written was answered with a code that precedes the append."""
     IN_DOUBT = "in doubt"
-    """Some attempt may have been appended."""
+    """An attempt may have been appended."""
     STORED = "stored"
-    """Error NONE, for this batch or, through the open gate, for a later one."""
+    """The batch is in the log: error NONE came for the batch itself, or for a later one that
+    implies it.
+    """
 
 
 class Evidence(Named):
-    """What one ended attempt tells."""
+    """What one ended attempt shows about the log, or why the batch gets new numbers."""
 
     UNSENT = "unsent"
-    """The write never began."""
+    """No byte of the attempt was written to the socket."""
     REFUSED = "refused"
-    """Answered with a code that precedes the append, and base offset -1."""
+    """The attempt was answered with a code that precedes the append, and base offset -1."""
     AMBIGUOUS = "ambiguous"
-    """It may have been appended: connection lost, timed out, two-faced or unknown answer."""
+    """The attempt may have been appended: its connection was lost, the request timed out, or its
+    answer does not say whether the append took place.
+    """
     PROVED = "proved"
-    """Error NONE."""
+    """Error NONE, for the batch itself or for a later one that implies it."""
     FORSAKEN = "forsaken"
-    """Not an answer: `in_doubt="resend"` gives the no-duplicate promise up. It stays in doubt."""
+    """Not an answer: the batch gets new numbers although it is in doubt, because the option
+    `in_doubt="resend"` permits a duplicate. The batch stays in doubt.
+    """
     RENUMBERED = "renumbered"
-    """Not an answer: the records got a new identity, so these are new bytes. In doubt has no such
-    row.
+    """Not an answer: the batch gets new numbers, so its bytes are new. The table has no such row
+    for a batch in doubt.
     """
 
 
@@ -141,9 +150,9 @@ PERSISTENCE_TRANSITIONS: dict[tuple[Persistence, Evidence], Persistence] = {
 
 
 class Attempt:
-    """One sending of a batch, with the view that it was sent under.
+    """One sending of a batch, with the connection, leader and leader epoch that it was sent under.
 
-    Answers carry no leader epoch, so it is kept here.
+    The answer to a Produce request carries no leader epoch for the batch, so it is kept here.
     """
 
     __slots__ = ("earlier_link", "knows_us", "leader_epoch", "leader_id", "link_id", "sent_at")
@@ -162,22 +171,22 @@ class Attempt:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.sent_at = sent_at
-        # Whether the leader had proved, when this was sent, that it holds state for our identity:
-        # by the open gate, or by an OUT_OF_ORDER answer. Only then does a success here prove the
-        # batches below it.
+        # Whether the leader had proved, when this attempt was sent, that it holds state for the
+        # batch's producer id: the first-ack gate was open, or an OUT_OF_ORDER answer had come. Only
+        # then does a success of this attempt prove that the batches below it are stored.
         self.knows_us = knows_us
-        # The one connection on which every earlier attempt was made, or None (`retention`).
+        # The one connection on which every earlier attempt was made, or None (see `retention`).
         self.earlier_link = earlier_link
 
     def disbelieve(self) -> None:
-        """Let a success of this attempt prove nothing of the batches below it."""
+        """Let a success of this attempt prove nothing about the batches below it."""
         self.knows_us = False
 
 
 class Batch:
-    """Records sealed under one identity.
+    """Records of one partition, sealed under one producer id, epoch and base sequence.
 
-    `ordinal` counts batches of the partition in drain order.
+    `ordinal` counts the batches of the partition in the order in which they were drained.
     """
 
     __slots__ = (
@@ -226,16 +235,18 @@ class Batch:
         self.first_attempt: Attempt | None = None
         self.attempts = 0
         self.doubted_at: float | None = None
-        # Set by DUPLICATE_SEQUENCE_NUMBER: the leader has it, but has not said that it is
-        # committed.
+        # Set by the answer DUPLICATE_SEQUENCE_NUMBER: the leader has the batch in its log, but has
+        # not said that it is committed.
         self.appended = False
-        # In doubt for more than a refusal by a code that no table names: an attempt was never
-        # answered, or by what is also said after an append. Then a copy may turn up yet.
+        # Whether a copy of the batch may still be appended later: an attempt was not answered, or
+        # was answered with a code that brokers also return after the append. A code that no table
+        # names leaves the batch in doubt but does not set this.
         self.astray = False
-        # Set under `in_doubt="resend"` only: it may get a new identity although it is in doubt, and
-        # another one after that if no attempt was made under the first.
+        # Set only with the option `in_doubt="resend"`: the batch may get a new identity although it
+        # is in doubt, and another one after that as long as no attempt was made under the first.
         self.forsaken = False
-        # Set when it was refused for its size, and never appended: it goes on in parts.
+        # Set when the batch was refused for its size and was never appended: its records are sent
+        # in smaller batches.
         self.oversized = False
 
     def move(self, event: BatchEvent) -> None:
@@ -247,11 +258,11 @@ class Batch:
         self.state = transition(BATCH_TRANSITIONS, self.state, event, self)
 
     def learn(self, evidence: Evidence, now: float) -> None:
-        """Note what an ended attempt told.
+        """Record what an ended attempt shows about the log.
 
         Raises:
-            InternalError: the table has no such row: anything after a proof, new numbers for a
-            batch in doubt.
+            InternalError: the table has no such row. That is so for everything but a proof after a
+            proof, and for new numbers for a batch in doubt that was not forsaken.
         """
         self.persistence = transition(PERSISTENCE_TRANSITIONS, self.persistence, evidence, self)
         if self.persistence is Persistence.IN_DOUBT and self.doubted_at is None:
@@ -271,33 +282,33 @@ class Batch:
         self.attempts += 1
 
     def go_astray(self) -> None:
-        """Take note that a copy may turn up yet."""
+        """Note that a copy of the batch may still be appended later."""
         self.astray = True
 
     def find_appended(self) -> None:
-        """Take note that the leader has it, and has not said that it is committed."""
+        """Note that the leader has the batch in its log, and has not said that it is committed."""
         self.appended = True
 
     def forsake(self) -> None:
-        """Let it get another identity although it is in doubt (`in_doubt="resend"`)."""
+        """Permit another identity for this batch in doubt (option `in_doubt="resend"`)."""
         self.forsaken = True
 
     def refuse_size(self) -> None:
-        """Keep it to be sent again in parts: it was refused for its size, and never appended."""
+        """Keep the batch until it is split: it was refused for its size, and never appended."""
         self.oversized = True
         self.move(BatchEvent.RETRY)
 
     def shift(self, places: int) -> None:
-        """Move back in drain order: a batch in front of it was split."""
+        """Raise the ordinal by `places`: an earlier batch was replaced by several parts."""
         self.ordinal += places
 
     def renumber(self, identity: ProducerIdentity, base: int, data: bytes, ordinal: int) -> None:
-        """Take another identity, with the bytes restamped for it.
+        """Give the batch another identity, with its bytes restamped for that identity.
 
-        Never done to a batch in doubt, unless it was forsaken; then it stays in doubt.
+        A batch in doubt is renumbered only if it was forsaken; it then stays in doubt.
 
         Raises:
-            InternalError: the batch is in doubt, in flight or settled.
+            InternalError: the batch is in doubt and was not forsaken, in flight, or settled.
         """
         self.learn(Evidence.FORSAKEN if self.forsaken else Evidence.RENUMBERED, 0.0)
         self.move(BatchEvent.RENUMBER)
@@ -306,22 +317,22 @@ class Batch:
 
     @property
     def due(self) -> bool:
-        """Whether it waits to be sent."""
+        """Whether the batch waits to be sent."""
         return self.state is BatchState.SEALED or self.state is BatchState.WAITING
 
     @property
     def settled(self) -> bool:
-        """Whether its life is over."""
+        """Whether the batch has reached a final state."""
         return self.state in _FINAL
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an attempt that ended may have been appended."""
+        """Whether an attempt that has ended may have been appended, without a proof either way."""
         return self.persistence is Persistence.IN_DOUBT
 
     @property
     def wire_last(self) -> int:
-        """The last record's sequence as the broker sees it."""
+        """The sequence number of the last record, as the broker sees it (modulo 2^31)."""
         return wire_sequence(self.base + self.count - 1)
 
     @property

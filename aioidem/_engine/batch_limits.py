@@ -1,18 +1,19 @@
-"""How large a batch of a topic one broker is known to take.
+"""BatchLimits: how large a batch of each topic one broker is known to accept.
 
-A batch that was refused for its size, and whose refusal was lost, is in doubt: it is never split,
-every copy of it is refused, and it ends UNKNOWN. So a batch larger than `batch.size` is sent only
-where its size is known to be taken: told by the topic's config (DescribeConfigs), or acknowledged
-before. Who may not ask (DESCRIBE_CONFIGS on the topic) has batches of `batch.size`.
+A batch that is refused for its size, and whose refusal is lost, is in doubt: it is never split,
+every copy of it is refused, and it ends UNKNOWN. Therefore a batch larger than `batch_size` is sent
+only where the broker is known to accept its size: the topic's config says so (DescribeConfigs), or
+a batch of that size was acknowledged before. Without the permission DESCRIBE_CONFIGS on the topic,
+batches stay at `batch_size`.
 
-What is known hangs on the connection, as windows do: another leader may have another
-`message.max.bytes`, and the config may have changed while there was no connection. It is asked for
-when a batch could grow, after a refusal that it does not explain, and again after
-`metadata.max.age`.
+The limits are kept per connection, as windows are: another leader may have another
+`message.max.bytes`, and the config may have changed while there was no connection. The config is
+requested when a batch could grow, after a refusal that the known limit does not explain, and again
+after `metadata_max_age`.
 
-Rejected: trying a larger batch and keeping what was acknowledged. The first of each size would be
-the one in doubt. Rejected: `max.message.bytes` as Kafka has it by default, for a topic that nobody
-tells of: the topics that are refused are those that are configured otherwise.
+Rejected: trying a larger batch and keeping the size that was acknowledged. The first batch of each
+size could end in doubt. Rejected: assuming Kafka's default of `max.message.bytes` for a topic whose
+config cannot be read: the topics that refuse batches are those with another value.
 """
 
 from __future__ import annotations
@@ -21,32 +22,36 @@ __all__ = ["BatchLimit", "BatchLimits"]
 
 
 class BatchLimit:
-    """What is known for one topic on one connection."""
+    """The known size limit of one topic's batches on one connection."""
 
     __slots__ = ("_answered", "_asked_at", "_asking", "_refused", "acknowledged", "told")
 
     def __init__(self) -> None:
-        # The topic's own limit in bytes, None while it was not told.
+        # The limit that the topic's config names, in bytes; None while it is not known.
         self.told: int | None = None
-        # The largest batch acknowledged here, in bytes.
+        # The largest batch of the topic that was acknowledged on this connection, in bytes.
         self.acknowledged = 0
         self._asked_at: float | None = None
         self._asking = False
         self._answered = True
-        # Whether a refusal came that what was told does not explain.
+        # Whether a batch was refused for its size although the known limit permits it.
         self._refused = False
 
     def known(self, batch_size: int) -> int:
-        """Return the most bytes known to be taken; `batch_size` is the caller's promise."""
+        """Return the largest size that is known to be accepted, in bytes.
+
+        Args:
+            batch_size: the option of that name, in bytes, which the user promises to be accepted.
+        """
         return max(batch_size, self.acknowledged) if self.told is None else self.told
 
     def wants(self, now: float, max_age: float, *, growth: bool) -> bool:
-        """Whether the topic's config should be asked for now.
+        """Return whether the topic's config should be requested now.
 
         Args:
-            now: the time, seconds.
-            max_age: seconds after which an answer, or its refusal, is old.
-            growth: whether a batch could grow if the limit allows it.
+            now: the time, in seconds.
+            max_age: seconds after which the topic's config is requested again.
+            growth: whether a batch could be larger if the limit permits it.
         """
         if self._asking or not (growth or self._refused):
             return False
@@ -54,15 +59,15 @@ class BatchLimit:
 
     @property
     def awaited(self) -> bool:
-        """Whether to wait for the answer: something was refused, and would be refused again."""
+        """Whether batches wait for the answer: one was refused, and would be refused again."""
         return self._asking and self._refused
 
     def ask(self, now: float) -> None:
-        """Note that the question is on its way."""
+        """Note that the request for the topic's config is being sent."""
         self._asked_at, self._asking = now, True
 
     def tell(self, told: int | None) -> None:
-        """Handle the answer; None: the broker does not say."""
+        """Record the limit that the broker names, in bytes; None if it names none."""
         self.told, self._asking, self._refused = told, False, False
         self._answered = told is not None
 
@@ -78,21 +83,21 @@ class BatchLimit:
             return
         self._refused = True
         if self._answered:
-            self._asked_at = None  # it was lowered meanwhile, or never asked for
+            self._asked_at = None  # the limit was lowered meanwhile, or was never requested
 
 
 class BatchLimits:
-    """The limits of one connection, by topic."""
+    """The size limits of all topics on one connection."""
 
     __slots__ = ("_by_topic", "may_ask")
 
     def __init__(self) -> None:
         self._by_topic: dict[str, BatchLimit] = {}
-        # False where the connection before ended over this question.
+        # False if the broker's previous connection ended while this question was unanswered.
         self.may_ask = True
 
     def of(self, topic: str) -> BatchLimit:
-        """Return what is known of a topic; it is made on first use."""
+        """Return the limit of a topic; it is created on first use."""
         limit = self._by_topic.get(topic)
         if limit is None:
             limit = self._by_topic[topic] = BatchLimit()

@@ -1,11 +1,12 @@
-"""BrokerInquiries: what brokers are asked about themselves and their topics.
+"""BrokerInquiries: the DescribeConfigs requests to brokers, and the facts learned from the answers.
 
-- May the broker be spoken to in Produce v14 (`discovery`)?
-- When does it forget producers (KIP-854), and over which range does it deduplicate (KIP-758)?
-  Brokers may differ: the shortest memory and the narrowest range count for all.
+- Does the broker support Produce v14 as KIP-1269 defines it (`discovery`)?
+- After what time does the broker forget a producer (KIP-854), and over which range of sequences
+  does it deduplicate (KIP-758)? Brokers may differ; the shortest time and the narrowest range apply
+  to all partitions.
 - How large may a batch of a topic be (`batch_limits`)?
 
-Each is one DescribeConfigs, asked once per connection or when it is due.
+Each question is one DescribeConfigs request, sent once per connection or when it is due.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _UNTOLD_WARNING = (
 
 
 class BrokerInquiries:
-    """Questions to brokers about themselves, and what is known from the answers.
+    """The questions to brokers about their configuration, and what the answers say.
 
     Args:
         config: validated options.
-        partitions: are bound by the range of sequences that brokers name.
-        requests: where questions go.
-        outcomes: take events and notes.
+        partitions: their span is limited to the range of sequences that brokers name.
+        requests: the ledger by which requests are sent.
+        outcomes: receives events and notes for the operator.
     """
 
     __slots__ = (
@@ -68,19 +69,19 @@ class BrokerInquiries:
         self._expirations: dict[int, float] = {}
         self._sequence_caps: dict[int, int] = {}
         self._warned_untold = False
-        # Seconds after which a broker forgets a producer.
+        # Seconds after which a broker forgets a producer: the shortest time of any broker.
         self.expiration = config.producer_id_expiration or DEFAULT_EXPIRATION
         if config.producer_id_expiration is not None:
             self._warn_of_short_memory()
 
     def ask(self, link: Link, state: PartitionState, now: float) -> None:
-        """Ask the leader of a partition whatever it is to be asked now."""
+        """Send the leader of a partition the questions that are due now."""
         self._discover(link, state, now)
         self._ask_about_itself(link, now)
         self._ask_limit(link, state, now)
 
     def _discover(self, link: Link, state: PartitionState, now: float) -> None:
-        """Find out whether the broker may be spoken to in Produce v14, when that is due."""
+        """Ask whether the broker supports Produce v14, if that is due, and report the findings."""
         discovery = link.discovery
         if discovery.due(now) and link.admits(now) and discovery.begin():
             token = self._requests.register(link, RequestKind.DESCRIBE_CONFIGS, now)
@@ -90,7 +91,7 @@ class BrokerInquiries:
             (self._outcomes.event if finding.warning else self._outcomes.note)(finding.text)
 
     def _ask_about_itself(self, link: Link, now: float) -> None:
-        """Ask once per connection when this broker forgets producers (KIP-854)."""
+        """Ask once per connection after what time this broker forgets producers (KIP-854)."""
         config = self._config
         if (
             link.asked_broker
@@ -118,7 +119,7 @@ class BrokerInquiries:
             self._requests.add(DescribeTopicLimit(link.link_id, token, state.topic))
 
     def awaits_memory(self, link: Link) -> bool:
-        """Whether a broker has yet to say when it forgets producers."""
+        """Return whether the broker has yet to answer after what time it forgets producers."""
         return link.node_id not in self._expirations and any(
             request.kind is RequestKind.BROKER_CONFIG for request in link.outstanding.values()
         )
@@ -126,18 +127,24 @@ class BrokerInquiries:
     # -- answers
 
     def on_topic_config(self, link: Link, topic: str, answer: TopicConfig, now: float) -> None:
-        """Note whether a broker names the config that comes with Produce v14."""
+        """Note whether a broker has the topic config that belongs to Produce v14 (KIP-1269)."""
         link.discovery.described(answer.error_code, named=answer.names_window, topic=topic, now=now)
 
     def on_topic_limit(self, link: Link, limit: BatchLimit, told: int | None) -> None:
-        """Note how large a batch of a topic may be, in bytes; None: the broker does not say."""
+        """Record how large a batch of a topic may be.
+
+        Args:
+            link: the connection on which the answer came.
+            limit: the limits of the topic on that connection.
+            told: the limit in bytes; None if the broker names none.
+        """
         limit.tell(told)
         if told is None and self._config.late_sealing and not self._warned_untold:
             self._warned_untold = True
             self._outcomes.event(_UNTOLD_WARNING.format(link=link, size=self._config.batch_size))
 
     def on_broker_config(self, node_id: int, facts: BrokerFacts) -> None:
-        """Note when a broker forgets producers, and its range of sequences."""
+        """Record after what time a broker forgets producers, and its range of sequences."""
         if facts.expiration is not None and self._config.producer_id_expiration is None:
             told = self._expirations
             told[node_id] = facts.expiration
@@ -158,7 +165,7 @@ class BrokerInquiries:
             )
 
     def forget_cluster(self) -> None:
-        """Drop what was said: the brokers of another cluster are asked anew."""
+        """Forget the answers: the brokers of another cluster are asked again."""
         self._expirations.clear()
         self._sequence_caps.clear()
         self._partitions.assume_sequence_range()

@@ -1,20 +1,21 @@
-"""One table: what a produce error code says of the batch, and what to do about it.
+"""One table: what a Produce error code says about the batch, and what to do about it.
 
-`precedes_append` is a whitelist: a code is on it only if every broker path that returns it comes
-before the append (read in ReplicaManager.appendRecords and ProducerStateManager of 4.3.1). Anything
-else leaves the batch in doubt, unknown codes included. An unknown code is no reason to send the
-batch until its deadline, though: unless it may pass (`unlisted.py`), it is a refusal for good of a
-batch in doubt, which the ladder looks for in the leader's log before it ends UNKNOWN. The code may
-say that the leader has lost our state: the leader is asked about one batch at a time, and no
-success implies another, until NONE or OUT_OF_ORDER shows that state again.
+`precedes_append` is a whitelist: a code is on it only if every path in the broker that returns the
+code comes before the append (as read in ReplicaManager.appendRecords and ProducerStateManager of
+Kafka 4.3.1). Every other code leaves the batch in doubt, unknown codes included. An unknown code is
+no reason to resend the batch until its deadline, though. Unless the code may pass by itself
+(`unlisted.py`), it counts as a permanent refusal of a batch in doubt: the ladder searches the
+leader's log for the batch before it ends UNKNOWN. Because such a code may mean that the leader has
+lost the producer's state, the leader is then probed with one batch at a time, and no success
+implies another batch, until NONE or OUT_OF_ORDER shows that it holds that state.
 
 Two-faced codes (NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID) come before
 the append with base offset -1, and *after* it with the base offset kept: a leader that appends,
-parks the request for its followers and then loses leadership answers so. That is the normal answer
-of a leader move under load.
+waits for its followers and then loses its leadership answers so. That is the normal answer when a
+leader moves under load.
 
-Rejected: `retriable` flags on exception classes. They say what may be tried again, not what may
-already be written.
+Rejected: `retriable` flags on exception classes. They say whether a request may be repeated, not
+whether its batch may already be in the log.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ RETRIABLE_TOPIC_ERRORS = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-"""What a broker says of a topic or partition, in answers other than Produce, that may pass."""
+"""Errors of a topic or partition that may pass by themselves, in answers other than Produce."""
 
 
 class Action(enum.Enum):
-    """What the engine does with the batch."""
+    """What the engine does with a batch that got an answer."""
 
     ACK = "ack"
     RETRY = "retry"
     SPLIT = "split"
     FAIL = "fail"
-    """This batch is refused for good; the producer and the other batches go on."""
+    """This batch is permanently refused; the producer and its other batches go on."""
     OUT_OF_ORDER = "out of order"
     DUPLICATE = "duplicate"
     NO_STATE = "no state"
-    """The leader says that it does not know our producer id."""
+    """The leader says that it does not know the producer id."""
     FENCED = "fenced"
     FATAL = "fatal"
-    """No later send of this producer can succeed."""
+    """No later batch of this producer can succeed."""
 
 
 class Disposition(NamedTuple):
-    """One row of the table, with the two-faced codes decided."""
+    """What one answer means for its batch: a row of the table, with its base offset considered."""
 
     action: Action
     precedes_append: bool
@@ -77,17 +78,17 @@ class _Row(NamedTuple):
 
 
 _TABLE: dict[int, _Row] = {
-    # Any exception, perhaps after the append. Java fails the batch; here a
-    # resend does no harm, and tells whether it was appended.
+    # The broker met an exception, perhaps after the append. Java fails the batch; here the batch is
+    # resent, which does no harm and shows whether it was appended.
     ErrorCode.unknown_server_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
     ErrorCode.none: _Row(Action.ACK, precedes_append=False),
-    ErrorCode.corrupt_message: _Row(Action.RETRY),  # damaged on the way; Java retries it too
+    ErrorCode.corrupt_message: _Row(Action.RETRY),  # damaged in transit; Java retries it too
     ErrorCode.unknown_topic_or_partition: _Row(Action.RETRY, refresh=True, two_faced=True),
     ErrorCode.leader_not_available: _Row(Action.RETRY, refresh=True),
     ErrorCode.not_leader_or_follower: _Row(Action.RETRY, refresh=True, two_faced=True),
     ErrorCode.request_timed_out: _Row(
         Action.RETRY, precedes_append=False
-    ),  # appended, not replicated in time
+    ),  # appended, but not replicated in time
     ErrorCode.message_too_large: _Row(Action.SPLIT),  # KIP-126
     # The leader asks the transaction's coordinator before it appends (KIP-890).
     ErrorCode.coordinator_load_in_progress: _Row(Action.RETRY),
@@ -112,7 +113,7 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.invalid_producer_id_mapping: _Row(Action.FENCED),  # see `classify_call`
     ErrorCode.concurrent_transactions: _Row(
         Action.RETRY
-    ),  # the last one is still being finished (KIP-890)
+    ),  # the previous transaction is still being completed (KIP-890)
     ErrorCode.transactional_id_authorization_failed: _Row(Action.FATAL),
     ErrorCode.kafka_storage_error: _Row(Action.RETRY, precedes_append=False, refresh=True),
     ErrorCode.unknown_producer_id: _Row(Action.NO_STATE),  # brokers before 2.5 (KIP-360)
@@ -128,7 +129,7 @@ _TABLE: dict[int, _Row] = {
     ErrorCode.rebootstrap_required: _Row(Action.RETRY, refresh=True),  # KIP-1102
 }
 
-# Of a code that no row names it is not known whether it comes before the append.
+# For a code without a row it is not known whether it comes before the append.
 _MAY_PASS = _Row(Action.RETRY, precedes_append=False, refresh=True)
 _ANYTHING_ELSE = _Row(Action.FAIL, precedes_append=False, refresh=True)
 
@@ -140,15 +141,15 @@ def classify(
     trust_base_offset: bool = True,
     message: str | None = None,
 ) -> Disposition:
-    """Decide what an answer means.
+    """Return what an answer to Produce means for its batch.
 
     Args:
         error_code: the partition's error code.
-        base_offset: its base offset; >= 0 beside a two-faced code means "appended here, fate
-        unknown".
-        trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes are then
-        always ambiguous.
-        message: what the broker wrote beside a code that no row names (KIP-467).
+        base_offset: the partition's base offset; >= 0 beside a two-faced code means that the batch
+        was appended here, and may or may not survive the change of leader.
+        trust_base_offset: False for brokers that are not Apache Kafka: two-faced codes then always
+        leave the batch in doubt.
+        message: the broker's error message, used only for a code without a row (KIP-467).
     """
     row = _TABLE.get(error_code)
     if row is None:

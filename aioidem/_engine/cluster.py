@@ -1,15 +1,15 @@
-"""Who leads what: the engine's view of the cluster.
+"""ClusterView: the brokers, topics and partition leaders that the engine knows.
 
-Metadata answers are merged into it by `metadata_merge`.
+`metadata_merge` merges Metadata answers into the view.
 
 Invariants
 - A partition never goes back to an older leader epoch of the same topic id: metadata from a broker
-  that lags must not move it (KIP-320; librdkafka's "stale metadata" bug).
-- A topic that is missing from an answer keeps its view. Sequence state must survive a topic that
-  vanishes for a while, and the view is what finds that state again.
-- Only a changed topic id replaces a topic: that is a deleted and recreated one (KIP-516).
+  that lags behind must not move it (KIP-320; librdkafka's "stale metadata" bug).
+- A topic that is missing from an answer keeps its view: its sequence state must survive if the
+  topic is missing for a while.
+- Only a changed topic id replaces a topic: the topic was deleted and recreated (KIP-516).
 
-Rejected: replacing the whole view with every answer, which forgets all three.
+Rejected: replacing the whole view with every answer, which violates all three invariants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["NO_LEADER", "ClusterView", "PartitionView", "TopicView"]
 
 
 class ClusterView:
-    """Brokers, topics and leaders of one cluster as last heard of.
+    """Brokers, topics and partition leaders of one cluster, by the latest answers.
 
     Answers of another cluster are not merged (see `cluster_change`).
     """
@@ -36,17 +36,21 @@ class ClusterView:
         self.topics: dict[str, TopicView] = {}
 
     def learn_id(self, cluster_id: str | None) -> None:
-        """Note which cluster this is; None: its brokers name none."""
+        """Record the cluster id; None if the cluster's brokers name none."""
         self.cluster_id = cluster_id
 
     def forget(self, cluster_id: str | None) -> None:
-        """Drop what is known, for another cluster."""
+        """Forget all that is known, because the producer moves to the cluster with the given id."""
         self.cluster_id = cluster_id
         self.brokers = {}
         self.topics = {}
 
     def hint(self, topic: str, partition: int, leader_id: int, leader_epoch: int) -> bool:
-        """Take a leader named in a Produce answer (KIP-951). Whether it was news."""
+        """Record a leader that a Produce answer names (KIP-951).
+
+        Returns:
+            Whether the leader epoch is newer than the known one, so that the leader was recorded.
+        """
         known = self.topics.get(topic)
         view = None if known is None else known.view(partition)
         if known is None or view is None or leader_id < 0 or leader_epoch <= view.leader_epoch:
@@ -62,14 +66,14 @@ class ClusterView:
             self.brokers.setdefault(broker.node_id, broker)
 
     def leader_of(self, topic: str, partition: int) -> PartitionView | None:
-        """Return the partition's view, or None when the partition is not known."""
+        """Return the leader of a partition as known now; None if the partition is not known."""
         known = self.topics.get(topic)
         return None if known is None else known.view(partition)
 
     def partitions(self, topic: str) -> Mapping[int, int] | None:
-        """Return the leaders of a topic's partitions; None when the topic is not known.
+        """Return the leaders of a topic's partitions, by partition; None if the topic is not known.
 
-        `NO_LEADER` stands for a partition that has none.
+        The value for a partition without a leader is `NO_LEADER`.
         """
         known = self.topics.get(topic)
         return None if known is None or not known.leaders else known.leaders

@@ -1,19 +1,20 @@
-"""Which cluster the producer writes to, and what leaving it for another one means.
+"""Which cluster the producer writes to, and what it means to leave it for another cluster.
 
-A producer id, its sequences, leader epochs, topic ids and offsets mean something in one cluster
-only: the next cluster hands the same producer ids to other producers. So nothing that bears or
-needs the identity goes over a connection before that connection has named its cluster, and nothing
-learned from one cluster is used in another.
+A producer id, its sequences, leader epochs, topic ids and offsets have a meaning in one cluster
+only: the next cluster gives the same producer ids to other producers. Therefore no request that
+carries or requests an identity goes over a connection before that connection has named its cluster,
+and nothing learned from one cluster is used in another.
 
-A connection that leads to another cluster than the known one is closed (KIP-1242 calls it
-misrouted: an address was given to somebody else). The producer moves only on the word of a
-bootstrap address, which is what the user configured, and only when no connection to the known
-cluster is left; so it does not go to and fro between two clusters behind one name.
+A connection that leads to another cluster than the known one is misrouted (KIP-1242): its address
+now belongs to another cluster's broker. The connection is closed. The producer moves only if a
+bootstrap address, which the user configured, leads to another cluster, and only when no connection
+to the known cluster is left. So it does not alternate between two clusters behind one name.
 
-A broker that names no cluster id is taken to be of the known cluster: there is nothing to compare.
+A broker that names no cluster id is assumed to be in the known cluster: there is nothing to
+compare.
 
-Rejected: to believe the periodic Metadata answer alone. It can come from one connection while
-others, opened a moment ago to addresses that moved, lead elsewhere already.
+Rejected: relying on the periodic Metadata answer alone. It comes from one connection, while others
+that were just opened, to addresses that moved, may already lead to another cluster.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["carried_records", "changed", "id_is_shared", "misrouted"]
 
 
 def changed(was: str, to: str, address: str, silent_for: float) -> errors.ClusterChangedError:
-    """Make the error for the records that cannot be carried to the other cluster.
+    """Return the error for the records that cannot be carried to the other cluster.
 
     Args:
-        was: id of the cluster that is left.
+        was: id of the cluster that the producer leaves.
         to: id of the cluster that the producer moves to.
-        address: the bootstrap server that leads there.
-        silent_for: seconds since the cluster that is left was last heard of.
+        address: the bootstrap server that leads to the new cluster.
+        silent_for: seconds since the last byte from the old cluster.
     """
     return errors.ClusterChangedError(
         f"the cluster changed from {printable(was)} to {printable(to)}, where bootstrap server "
@@ -44,7 +45,14 @@ def changed(was: str, to: str, address: str, silent_for: float) -> errors.Cluste
 
 
 def misrouted(node: str, address: str, home: str, to: str) -> errors.KafkaConnectionError:
-    """Make the error for closing a connection that leads to another cluster."""
+    """Return the error with which a connection to another cluster is closed.
+
+    Args:
+        node: which broker or bootstrap server the connection was opened to, for the message.
+        address: its host and port.
+        home: id of the cluster that the producer writes to.
+        to: id of the cluster that the connection leads to.
+    """
     return errors.KafkaConnectionError(
         f"the connection to {node} at {address} leads to cluster {printable(to)}; this producer "
         f"writes to {printable(home)}, so nothing is sent there"
@@ -54,9 +62,10 @@ def misrouted(node: str, address: str, home: str, to: str) -> errors.KafkaConnec
 def id_is_shared(
     refusal: errors.KafkaError, partition: PartitionState, producer_id: int
 ) -> errors.KafkaError:
-    """Make the error for INVALID_PRODUCER_EPOCH: another producer writes under our producer id.
+    """Return the error for INVALID_PRODUCER_EPOCH: another client uses the same producer id.
 
-    A producer without a transactional id raises its epochs by itself, so nobody else should.
+    Only a producer itself raises the epoch of an id that it has without a transactional id. So the
+    code shows that another client writes under this id.
     """
     return type(refusal)(
         f"{partition.topic}-{partition.partition}: another producer writes under producer id "
@@ -65,9 +74,9 @@ def id_is_shared(
 
 
 def carried_records(states: Iterable[PartitionState]) -> list[PendingRecord]:
-    """Take back every record that was never appended, in order within a partition.
+    """Take back every record that was never appended, in order within each partition.
 
-    They go to the partitions that there are now; `UnassignedRecords.put_in_order` restores the
-    order between partitions.
+    The records get a partition again, of those that exist then. `UnassignedRecords.put_in_order`
+    restores the call order across partitions.
     """
     return [record for state in states for record in (*state.reclaim(), *state.queue.empty())]

@@ -1,13 +1,14 @@
-"""Which broker to be connected to, and which connection to use: nodes and links, without a socket.
+"""Connections: which brokers to be connected to, and which connection to use, without a socket.
 
-Connections to leaders are opened when something is to be sent there. For questions that any broker
-can answer the least busy one serves; when there is none, or only attempts at addresses that failed
-before, an address is drawn among those that failed least, bootstrap addresses always included, so
-that a cluster whose brokers all moved is found again (KIP-899). A failed or lost connection makes
-its address wait for an exponential back-off with jitter.
+A connection to a leader is opened when there is something to send to it. A request that any broker
+can answer goes to the connection with the fewest outstanding requests. If there is none, or if
+connections are only being opened to addresses that failed before, one address is drawn among those
+that failed least. Bootstrap addresses are always included, so that the cluster is found again even
+if all its brokers have moved (KIP-899). After a failed or lost connection its address waits for an
+exponential back-off with jitter.
 
-Invariants: one link per node at a time; a link that is dropped hands back what it owed, exactly
-once.
+Invariants: there is one link per node at a time; when a link is dropped, its outstanding requests
+are returned exactly once.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from aioidem._protocol.metadata import BrokerAddress
 __all__ = ["Connections"]
 
 _MOST_NODES = 1000
-"""Nodes kept though metadata names them no more. Without a bound, a broker that invents new ones
-with each answer would fill the memory.
+"""The number of nodes from which on those that metadata no longer names are dropped. Without a
+bound, a broker that invents new nodes in each answer would fill the memory.
 """
 
 _REFUSALS = 5
-"""Authentications refused one after the other, at any brokers, after which values will not do."""
+"""Consecutive refused authentications, at any brokers, after which a fixed password is taken as
+wrong.
+"""
 
 
 class Connections:
-    """The nodes of the cluster and the links to them."""
+    """The broker addresses (nodes) of the cluster, and the connections (links) to them."""
 
     __slots__ = ("_config", "_next_link_id", "_random", "_refused", "links", "nodes")
 
@@ -53,7 +56,7 @@ class Connections:
         self.nodes[node_id] = Node(node_id, host, port, self._config, self._random)
 
     def learn(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Record addresses from metadata, which are all that are known now."""
+        """Record the addresses of all brokers that metadata names now."""
         brokers = list(brokers)
         if len(self.nodes) > _MOST_NODES:
             self._forget({broker.node_id for broker in brokers})
@@ -62,15 +65,15 @@ class Connections:
             if node is None:
                 self._add(broker.node_id, broker.host, broker.port)
             elif (node.host, node.port) != (broker.host, broker.port):
-                # The open connection lives on until it fails; the next one goes to the new address.
+                # An open connection stays until it fails; the next one goes to the new address.
                 node.host, node.port = broker.host, broker.port
                 node.retry_at = 0.0
 
     def _forget(self, but: set[int]) -> None:
         """Drop the nodes that metadata does not name any more.
 
-        It is done only when they are many: usually they are few, and what is known of them helps
-        when they come back.
+        This is done only when there are very many. Usually there are few, and what is known about
+        them is useful when they come back.
         """
         self.nodes = {
             node_id: node
@@ -81,12 +84,12 @@ class Connections:
     # -- choosing -----------------------------------------------------------------------------
 
     def any(self, now: float, out: list[steps.Step], *, identified: bool = True) -> Link | None:
-        """Return a link for a question that any broker can answer, or ask to open one.
+        """Return a connection for a request that any broker can answer; open one if there is none.
 
         Args:
             now: seconds.
-            out: gets the step that opens a link.
-            identified: whether the link must have named its cluster.
+            out: receives the step that opens a connection.
+            identified: whether the connection must have named its cluster.
         """
         ready = [
             link
@@ -94,7 +97,8 @@ class Connections:
             if link.admits(now) and (link.identified or not identified)
         ]
         if ready:
-            # Brokers proper before bootstrap addresses: those are closed once there is a choice.
+            # Brokers from metadata come before bootstrap addresses, whose connections are closed
+            # once there is another.
             return min(
                 ready,
                 key=lambda link: (
@@ -108,10 +112,10 @@ class Connections:
         return None
 
     def _in_vain(self, link: Link) -> bool:
-        """Whether a link is being opened to an address that failed when it was last tried.
+        """Return whether a link is being opened to an address whose last attempt failed.
 
-        The host may never come back, and an attempt at it is always under way while there are
-        records for it.
+        Such a host may never come back, and while records wait for it an attempt to connect is
+        always under way.
         """
         failures = self.nodes[link.node_id].backoff.failures
         return link.state is LinkState.CONNECTING and failures > 0
@@ -127,7 +131,7 @@ class Connections:
         self._open(best[int(self._random() * len(best)) % len(best)], now, out)
 
     def to(self, node_id: int, now: float, out: list[steps.Step]) -> Link | None:
-        """Return the ready link to a broker, or ask to open one if back-off allows."""
+        """Return the ready connection to a broker; if it has none, open one as back-off allows."""
         node = self.nodes.get(node_id)
         if node is None:
             return None
@@ -155,18 +159,26 @@ class Connections:
     # -- life ---------------------------------------------------------------------------------
 
     def opened(self, link: Link, produce_version: int, now: float) -> None:
-        """Note that a link is up.
+        """Note that a connection is up.
 
-        `produce_version` is the highest that is spoken on both sides.
+        Args:
+            link: the connection.
+            produce_version: the highest Produce version that client and broker both support.
+            now: seconds.
         """
         link.opened(min(produce_version, PRODUCE_WITH_WINDOW - 1), now)
         self._refused = 0
         link.discovery.opened(produce_version)
 
     def identified(self, link: Link, cluster_id: str | None, *, at_home: bool) -> None:
-        """Note which cluster a link leads to; None: the broker names none.
+        """Record which cluster a connection leads to.
 
-        Only from then on it is known to lead where it should.
+        Only a connection to the known cluster resets the back-off of its address.
+
+        Args:
+            link: the connection.
+            cluster_id: the cluster that its broker names; None if it names none.
+            at_home: whether that is the cluster that the producer writes to.
         """
         link.identify(cluster_id)
         node = self.nodes[link.node_id]
@@ -175,7 +187,11 @@ class Connections:
             node.last_error = node.misrouted_to = None
 
     def strangers(self, home: str | None) -> list[Link]:
-        """Links that lead to another cluster than the known one."""
+        """Return the connections that lead to another cluster than the known one.
+
+        Args:
+            home: id of the known cluster.
+        """
         return [
             link
             for link in self.links.values()
@@ -183,14 +199,14 @@ class Connections:
         ]
 
     def at_home(self, home: str | None) -> bool:
-        """Whether a link to the known cluster is left."""
+        """Return whether any connection leads to the known cluster, whose id is `home`."""
         return any(
             link.identified and (link.cluster_id is None or link.cluster_id == home)
             for link in self.links.values()
         )
 
     def bootstrap_only(self) -> list[Link]:
-        """Return the links to bootstrap addresses, if no other links are left."""
+        """Return the ready connections if all of them lead to bootstrap addresses, else none."""
         links = [link for link in self.links.values() if link.state is LinkState.READY]
         return links if all(link.node_id < 0 for link in links) else []
 
@@ -199,7 +215,7 @@ class Connections:
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
     def overdue(self, now: float) -> list[Leaving]:
-        """Links to close because their oldest request has timed out."""
+        """Return the connections to close because their oldest request has timed out."""
         timeout, longest = self._config.request_timeout, self._config.delivery_timeout
         due = [
             link
@@ -212,7 +228,11 @@ class Connections:
         return [Leaving(link, reason, errors.KafkaConnectionError(reason)) for link in due]
 
     def spare(self, now: float) -> list[Leaving]:
-        """Links to close: bootstrap ones once a broker proper is connected, and idle ones."""
+        """Return the connections to close because they are not needed.
+
+        These are the idle ones, and those to bootstrap addresses once a broker from metadata is
+        connected.
+        """
         idle_after = self._config.connections_max_idle
         quiet = [
             link
@@ -233,7 +253,13 @@ class Connections:
         ]
 
     def drop(self, link: Link, error: Exception | None, now: float) -> list[Outstanding]:
-        """Remove a link that is lost; return the requests that it owes answers to, oldest first."""
+        """Remove a connection that ended, and return its outstanding requests, oldest first.
+
+        Args:
+            link: the connection.
+            error: why it ended; None if it was closed without an error.
+            now: seconds.
+        """
         never_up = link.state is LinkState.CONNECTING
         link.move(LinkEvent.LOST)
         del self.links[link.link_id]
@@ -244,7 +270,8 @@ class Connections:
             node.last_error = error
             node.retry_at = now + node.backoff.next_delay()
         if isinstance(error, errors.AuthenticationFailedError):
-            # Certificates are read anew each time: what they are refused for may heal.
+            # Certificates are read again for each connection, so a refused one may have been
+            # replaced.
             self._refused += not isinstance(error, errors.SslAuthenticationError)
         if not never_up:
             owed = link.outstanding.values()
@@ -257,10 +284,11 @@ class Connections:
         return list(link.outstanding.values())
 
     def shut_out(self, error: Exception | None) -> errors.AuthenticationFailedError | None:
-        """Return the refusal that the cluster will not take back, if it is one.
+        """Return the error if the brokers refuse the producer's credentials for good, else None.
 
-        None while any broker accepts our credentials, or may yet: where they come from a callable
-        or a ticket they may be others the next time, and so may certificates, which are read anew.
+        The result is None while a connection is up, before five refusals in a row, and for
+        credentials that may differ the next time: those from a callable or a ticket, and
+        certificates, which are read again for each connection.
         """
         up = any(link.state is LinkState.READY for link in self.links.values())
         if up or self._refused < _REFUSALS or self._config.sasl_password is None:
@@ -270,13 +298,17 @@ class Connections:
         return error if isinstance(error, errors.AuthenticationFailedError) else None
 
     def bootstrap_failure(self) -> errors.KafkaError | None:
-        """Why no broker can be reached, once every bootstrap address was tried in vain."""
+        """Return why no broker can be reached; None until every bootstrap address has failed.
+
+        A refused authentication or a configuration error is returned at once.
+        """
         failures = [node.last_error for node in self.nodes.values() if node.node_id < 0]
         for each in failures:
-            # The others were given, or will be given, the same credentials and certificates.
+            # All bootstrap servers get the same credentials and certificates, so one refusal is
+            # enough.
             if isinstance(each, errors.AuthenticationFailedError | errors.ConfigError):
-                # A copy, without the frames it went through; its cause keeps the frames of a
-                # user's callable.
+                # The copy does not have the traceback of the original; the cause is kept, with the
+                # frames of a user's callable.
                 failure = copy.copy(each)
                 failure.__cause__ = each.__cause__
                 return failure
@@ -285,9 +317,9 @@ class Connections:
         return self._none_answers([each for each in failures if each is not None])
 
     def _none_answers(self, failures: Sequence[Exception]) -> errors.KafkaError:
-        """Make one error for all bootstrap addresses, with the reason of each.
+        """Return one error for all bootstrap addresses, with the reason of each.
 
-        Its ``__cause__`` has what the operating system said.
+        Its ``__cause__`` holds the errors of the operating system.
         """
         tried = ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
         reasons = "; ".join(str(each.args[0] if each.args else each) for each in failures)
@@ -301,7 +333,7 @@ class Connections:
         return failure
 
     def wakes(self, now: float) -> Iterator[float]:
-        """When something here is due by itself."""
+        """Yield the times at which a connection or an address needs attention, in seconds."""
         for link in self.links.values():
             at = link.timeout_at(self._config.request_timeout, self._config.delivery_timeout)
             if at is not None:
