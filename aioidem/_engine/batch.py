@@ -79,7 +79,8 @@ BATCH_TRANSITIONS: dict[tuple[BatchState, BatchEvent], BatchState] = {
     (_S.IN_FLIGHT, _E.GIVE_UP): _S.UNKNOWN,
     (_S.IN_FLIGHT, _E.SPLIT): _S.SPLIT,
     (_S.WAITING, _E.SEND): _S.IN_FLIGHT,
-    # Implicit acknowledgement: a later batch's success proves that this batch is stored.
+    # A later batch's success proves that this batch is stored (implicit acknowledgement), or it was
+    # read back from the log.
     (_S.WAITING, _E.ACK): _S.ACKED,
     (_S.WAITING, _E.REJECT): _S.NOT_WRITTEN,
     (_S.WAITING, _E.GIVE_UP): _S.UNKNOWN,
@@ -100,8 +101,8 @@ class Persistence(Named):
     IN_DOUBT = "in doubt"
     """An attempt may have been appended."""
     STORED = "stored"
-    """The batch is in the log: error NONE came for the batch itself, or for a later one that
-    implies it.
+    """The batch is in the log: error NONE came for the batch itself or for a later one that implies
+    it, or the batch was read back from the log.
     """
 
 
@@ -117,7 +118,9 @@ class Evidence(Named):
     answer does not say whether the append took place.
     """
     PROVED = "proved"
-    """Error NONE, for the batch itself or for a later one that implies it."""
+    """Error NONE, for the batch itself or for a later one that implies it; or the batch was read
+    back from the log.
+    """
     FORSAKEN = "forsaken"
     """Not an answer: the batch gets new numbers although it is in doubt, because the option
     `in_doubt="resend"` permits a duplicate. The batch stays in doubt.
@@ -337,7 +340,7 @@ class Batch:
 
     @property
     def wire_base(self) -> int:
-        """The first sequence as the broker sees it; -1 without idempotence."""
+        """The wire sequence number of the first record (modulo 2^31); -1 without idempotence."""
         return -1 if self.identity is None else wire_sequence(self.base)
 
     def __repr__(self) -> str:

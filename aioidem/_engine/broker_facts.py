@@ -106,7 +106,7 @@ class BrokerInquiries:
             self._requests.add(DescribeBrokerConfig(link.link_id, token, link.node_id))
 
     def _ask_limit(self, link: Link, state: PartitionState, now: float) -> None:
-        """Ask how large a batch of a topic may be, where one could grow or was refused."""
+        """Ask how large a batch of a topic may be, if one could grow or was found too large."""
         limit = link.limits.of(state.topic)
         growth = self._config.late_sealing and state.queue.blocked
         if (

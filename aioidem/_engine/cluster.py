@@ -61,7 +61,7 @@ class ClusterView:
         return True
 
     def add_brokers(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Record the endpoints that come beside leader hints."""
+        """Record the brokers whose addresses a Produce answer names with new leaders (KIP-951)."""
         for broker in brokers:
             self.brokers.setdefault(broker.node_id, broker)
 

@@ -211,7 +211,7 @@ class Connections:
         return links if all(link.node_id < 0 for link in links) else []
 
     def forget_cluster(self) -> None:
-        """Forget the brokers of a cluster that is left; bootstrap addresses stay."""
+        """Forget the brokers of the cluster that is left, but not the bootstrap addresses."""
         self.nodes = {n: node for n, node in self.nodes.items() if n < 0}
 
     def overdue(self, now: float) -> list[Leaving]:

@@ -1,8 +1,8 @@
-"""Coordination: the producer's side of a transaction, between records and coordinators.
+"""Coordination: the producer's side of a transaction, between its records and its coordinators.
 
-`Transactions` decides what is to be asked next. Here its calls become steps, its coordinators
-connections, and its fate is shared by the records: what fails is settled, and a fatal error ends
-the producer.
+`Transactions` decides what to request next. This module turns its calls into steps, finds the
+connections to its coordinators, and applies the state of the transaction to the records: records of
+a failed transaction are settled, and a fatal error ends the producer.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ __all__ = ["Coordination"]
 
 
 class Coordination:
-    """Calls to coordinators, and what the transaction means for records.
+    """Sends the transaction's calls to coordinators, and settles its records when it fails.
 
     Args:
         config: validated options.
-        transactions: decide what is asked; of a kind that asks nothing without a transactional id.
-        identity: what coordinators granted.
-        identity_request: keeps why no identity is to be had.
-        cluster: the brokers that are known.
-        connections: to coordinators.
-        metadata: nothing is asked before the cluster is known.
-        partitions: whose gates close when a transaction begins.
-        accumulator: whose records share the transaction's fate.
-        requests: where calls go.
-        effects: end the producer.
+        transactions: decides what is requested from coordinators.
+        identity: the producer's identities, which the coordinator grants.
+        identity_request: keeps the reason why the producer has no identity.
+        cluster: the view of the cluster, for its brokers.
+        connections: all connections, among them those to coordinators.
+        metadata: says whether the cluster is known; before that no call is made.
+        partitions: their first-ack gates close when a transaction begins.
+        accumulator: its records are settled when the transaction fails or is aborted.
+        requests: the ledger by which calls are sent.
+        effects: ends the producer after a fatal error.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Coordination:
         self._accumulator = accumulator
         self._requests = requests
         self._effects = effects
-        # The level of `transaction.version` that the cluster has finalised.
+        # The level of the feature `transaction.version` that the cluster has finalised.
         self._finalised = 0
 
     # -- the caller's side -------------------------------------------------------------------------
@@ -89,32 +89,47 @@ class Coordination:
         self._finalised = finalised
 
     def init(self) -> None:
-        """Ask for an identity, anew if it was refused."""
+        """Request an identity; after a refusal, request it again."""
         self._transactions.init()
         self._identity_request.report(None)
 
     def begin(self) -> None:
-        """Begin one, in the protocol that the cluster has finalised.
+        """Begin a transaction, in the protocol version that the cluster has finalised.
 
-        Raises as `Transactions.begin` does.
+        Raises:
+            KafkaError: as `Transactions.begin`.
         """
         self._transactions.begin(self._finalised)
         self._partitions.begin_transaction(gated=self._transactions.gated)
 
     def commit(self) -> Outcome:
-        """Deliver what is queued, then commit. Returns and raises as `Transactions.commit` does."""
+        """Begin to commit: first deliver the queued records, then end the transaction.
+
+        Returns:
+            The outcome to wait for, as `Transactions.commit`.
+
+        Raises:
+            KafkaError: as `Transactions.commit`.
+        """
         outcome = self._transactions.commit()
         self._accumulator.begin_flush()
         return outcome
 
     def abort(self) -> Outcome:
-        """Settle what is queued, then abort. Returns and raises as `Transactions.abort` does."""
+        """Begin to abort: first settle the queued records, then end the transaction.
+
+        Returns:
+            The outcome to wait for, as `Transactions.abort`.
+
+        Raises:
+            KafkaError: as `Transactions.abort`.
+        """
         outcome = self._transactions.abort()
         self.follow()
         return outcome
 
     def follow(self) -> None:
-        """Let records and the producer share the transaction's fate."""
+        """Apply the state of the transaction to its records and to the producer."""
         transactions = self._transactions
         match transactions.state:
             case TransactionState.FATAL if transactions.cause is not None:
@@ -139,7 +154,7 @@ class Coordination:
     # -- calls -------------------------------------------------------------------------------------
 
     def call(self, now: float) -> None:
-        """Ask a coordinator what the transaction needs next, if anything."""
+        """Send a coordinator the call that the transaction needs next, if there is one."""
         transactions = self._transactions
         if self._metadata.refreshed_at is None:
             return
@@ -163,7 +178,7 @@ class Coordination:
         if call.kind is CallKind.FIND or node_id is None:
             return self._requests.any_link(now)
         if node_id not in self._connections.nodes:
-            call.coordinator.forget()  # it is sought anew
+            call.coordinator.forget()  # FindCoordinator is sent again
         link = self._requests.link_to(node_id, now)
         return link if link is not None and link.identified else None
 
@@ -195,7 +210,7 @@ class Coordination:
     # -- answers -----------------------------------------------------------------------------------
 
     def on_coordinator(self, link: Link, answer: CoordinatorAnswer, now: float) -> None:
-        """Note which broker is the coordinator, as any broker says."""
+        """Record which broker the coordinator is, as FindCoordinator answers."""
         link.throttle(answer.throttle_ms, now)
         code, node_id = answer.error_code, answer.node_id
         if code == ErrorCode.none and node_id >= 0:
@@ -205,7 +220,7 @@ class Coordination:
         self.follow()
 
     def on_identity(self, link: Link, answer: ProducerIdAnswer, now: float) -> None:
-        """Note the producer id and epoch that the coordinator grants, or its refusal."""
+        """Record the producer id and epoch that the coordinator grants, or its refusal."""
         link.throttle(answer.throttle_ms, now)
         self._transactions.on_init(
             answer.error_code, answer.producer_id, answer.producer_epoch, now
@@ -213,25 +228,25 @@ class Coordination:
         self.follow()
 
     def on_partitions_added(self, link: Link, answer: AddPartitionsAnswer, now: float) -> None:
-        """Note which partitions take part in the transaction (v1)."""
+        """Record which partitions were added to the transaction (transactions v1)."""
         link.throttle(answer.throttle_ms, now)
         self._transactions.on_partitions_added(answer.error_codes, now)
         self.follow()
 
     def on_group_added(self, link: Link, answer: AddOffsetsAnswer, now: float) -> None:
-        """Note whether a group's offsets may take part in the transaction (v1)."""
+        """Record whether a group's offsets may be added to the transaction (transactions v1)."""
         link.throttle(answer.throttle_ms, now)
         self._transactions.on_group_added(answer.error_code, now)
         self.follow()
 
     def on_offsets_committed(self, link: Link, answer: TxnOffsetCommitAnswer, now: float) -> None:
-        """Note which offsets of a group are part of the transaction."""
+        """Record which offsets of a group are part of the transaction now."""
         link.throttle(answer.throttle_ms, now)
         self._transactions.on_offsets_committed(answer.error_codes, now)
         self.follow()
 
     def on_ended(self, link: Link, answer: EndTxnAnswer, now: float) -> None:
-        """Note whether the transaction has ended, and the epoch that comes with its end (v2)."""
+        """Record whether the transaction has ended, and the next epoch (transactions v2)."""
         link.throttle(answer.throttle_ms, now)
         self._transactions.on_ended(
             answer.error_code, answer.producer_id, answer.producer_epoch, now
@@ -239,6 +254,6 @@ class Coordination:
         self.follow()
 
     def on_unsupported(self, error: errors.KafkaError) -> None:
-        """Handle that the broker does not support the next request; nothing was written."""
+        """End the transaction's life: the broker does not support a call, which was not sent."""
         self._transactions.on_unsupported(error)
         self.follow()

@@ -1,9 +1,10 @@
-"""Coordinators: which broker keeps a transactional id or a group, and what its answers mean.
+"""Coordinator: the broker that keeps a transactional id or a group, and what its error codes mean.
 
-`classify_call` is the table for what coordinators refuse, as `classify` is for what leaders refuse.
-A code that no row names is abortable where a transaction can be aborted. Elsewhere it is asked
-again if it may pass (`unlisted.py`), and otherwise told to the caller; for the end of a transaction
-that is fatal, and UNKNOWN: it is never guessed.
+`classify_call` is the table of error codes from coordinators, as `classify` is for leaders. A code
+without a row makes the transaction abortable, if the call is one inside a transaction. After
+FindCoordinator and EndTxn such a code is retried if it may pass by itself (`unlisted.py`).
+Otherwise FindCoordinator and InitProducerId are refused with an error for the caller, and EndTxn
+ends the producer with the outcome UNKNOWN: the outcome of a transaction is never guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["CallKind", "Coordinator", "Verdict", "classify_call", "is_listed"]
 
 
 class CallKind(enum.Enum):
-    """What is asked of a coordinator, or about one."""
+    """The kinds of request to a coordinator, or about one."""
 
     FIND = "FindCoordinator"
     INIT = "InitProducerId"
@@ -34,10 +35,11 @@ class Verdict(enum.Enum):
 
     RETRY = "retry"
     MOVED = "moved"
-    """Ask for the coordinator anew, then again."""
+    """Find the coordinator again, then repeat the call."""
     ABORTABLE = "abortable"
     REFUSED = "refused"
-    """FindCoordinator and InitProducerId: the caller is told, and may try again later."""
+    """FindCoordinator and InitProducerId only: the caller gets the error, and may try again later.
+    """
     WRONG_STATE = "wrong state"
     FATAL = "fatal"
 
@@ -49,10 +51,11 @@ _COMMON: dict[int, Verdict] = {
     ErrorCode.coordinator_load_in_progress: Verdict.RETRY,
     ErrorCode.coordinator_not_available: Verdict.MOVED,
     ErrorCode.not_coordinator: Verdict.MOVED,
-    ErrorCode.unsupported_version: Verdict.FATAL,  # v2 spoken to a cluster of v1
-    # The id expired, is out of epochs, or somebody else has it.
+    ErrorCode.unsupported_version: Verdict.FATAL,  # v2 request to a cluster of v1
+    # The coordinator dropped the producer id after its expiration, its epochs are used up, or
+    # another producer has it.
     ErrorCode.invalid_producer_id_mapping: Verdict.ABORTABLE,
-    ErrorCode.concurrent_transactions: Verdict.RETRY,  # the last one is still being finished
+    ErrorCode.concurrent_transactions: Verdict.RETRY,  # the previous one is being completed
     ErrorCode.transactional_id_authorization_failed: Verdict.FATAL,
     ErrorCode.producer_fenced: Verdict.FATAL,
 }
@@ -63,10 +66,11 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     (
         CallKind.INIT,
         ErrorCode.invalid_producer_epoch,
-    ): Verdict.FATAL,  # PRODUCER_FENCED, of old brokers
+    ): Verdict.FATAL,  # old brokers' PRODUCER_FENCED
     (CallKind.INIT, ErrorCode.transactional_id_authorization_failed): Verdict.REFUSED,
-    # Within a transaction an old epoch may be a transaction that timed out (KIP-588): whether it
-    # was that or a twin, EndTxn tells.
+    # While a transaction is open, an old epoch can also mean that the transaction timed out
+    # (KIP-588). The answer to EndTxn shows whether it did, or whether another producer has the
+    # transactional id.
     (CallKind.END, ErrorCode.invalid_producer_epoch): Verdict.FATAL,
     (CallKind.END, ErrorCode.invalid_txn_state): Verdict.WRONG_STATE,
     (CallKind.END, ErrorCode.invalid_producer_id_mapping): Verdict.FATAL,
@@ -74,10 +78,10 @@ _BY_KIND: dict[tuple[CallKind, int], Verdict] = {
     (CallKind.END, ErrorCode.invalid_request): Verdict.FATAL,
     (CallKind.ADD_PARTITIONS, ErrorCode.invalid_txn_state): Verdict.FATAL,
     (CallKind.ADD_OFFSETS, ErrorCode.invalid_txn_state): Verdict.FATAL,
-    # The broker that checks may not have heard of the topic yet.
+    # The broker that checks the topic may not have learned of it yet.
     (CallKind.ADD_PARTITIONS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
     (CallKind.COMMIT_OFFSETS, ErrorCode.unknown_topic_or_partition): Verdict.RETRY,
-    # For the sake of another partition, whose code decides.
+    # This partition was not added because another one was refused; the code of that one decides.
     (CallKind.ADD_PARTITIONS, ErrorCode.operation_not_attempted): Verdict.RETRY,
 }
 
@@ -89,17 +93,17 @@ _ANYTHING_ELSE: dict[CallKind, Verdict] = {
     CallKind.COMMIT_OFFSETS: Verdict.ABORTABLE,
     CallKind.END: Verdict.FATAL,
 }
-# Where nothing but the caller's deadline ends the asking.
+# The calls for which a code without a row is retried, until the caller's deadline, if it may pass.
 _ASKED_AGAIN = frozenset({CallKind.FIND, CallKind.END})
 
 
 def is_listed(kind: CallKind, error_code: int) -> bool:
-    """Say whether it is known what a coordinator means by this code."""
+    """Return whether the tables have a row for this error code."""
     return (kind, error_code) in _BY_KIND or error_code in _COMMON
 
 
 def classify_call(kind: CallKind, error_code: int) -> Verdict:
-    """Decide what a coordinator's error code means."""
+    """Return what a coordinator's error code means."""
     verdict = _BY_KIND.get((kind, error_code)) or _COMMON.get(error_code)
     if verdict is None and kind in _ASKED_AGAIN and may_pass(error_code):
         verdict = Verdict.RETRY
@@ -107,7 +111,7 @@ def classify_call(kind: CallKind, error_code: int) -> Verdict:
 
 
 class Coordinator:
-    """Where one key is kept, as far as we know."""
+    """The broker that coordinates one transactional id or group, as far as it is known."""
 
     __slots__ = ("key", "kind", "node_id")
 
@@ -117,7 +121,7 @@ class Coordinator:
         self.node_id: int | None = None
 
     def forget(self) -> None:
-        """Let it be sought anew."""
+        """Forget the broker, so that FindCoordinator is sent before the next call."""
         self.node_id = None
 
     def __repr__(self) -> str:

@@ -1,11 +1,12 @@
 """ProducerCore: the parts of the engine, and the order in which they act.
 
-`poll(now)` answers "what should be done now?" as a list of `Step`s and sets `wake_at`, the latest
-moment to ask again. `on_answer` takes in what a broker answered to a step, the other `on_*` methods
-what happened to connections. Whoever drives the engine resolves `take_settled()` and logs
-`take_events()` outside of it, so that a user's callback can never run in the middle of a decision.
+`poll(now)` returns what should be done now as a list of `Step`s, and sets `wake_at`, the time by
+which it must be called again. `on_answer` receives a broker's answer to a step; the other `on_*`
+methods receive what happened to connections. The driver takes the outcomes (`take_settled`) and the
+messages for the operator (`take_events`) outside of the engine, so that a user's callback never
+runs in the middle of a decision.
 
-A record's way: `RecordAccumulator.append` queues it; `RecordAccumulator.drain` puts it into a
+The way of a record: `RecordAccumulator.append` queues it; `RecordAccumulator.drain` puts it into a
 batch, which `ProduceRequests.send` puts into a request; `ProduceRequests.on_answer` gives the
 partition's answer to its `PartitionState`, which reports the outcome to `Outcomes`.
 """
@@ -53,7 +54,7 @@ class ProducerCore:
 
     Args:
         config: validated options.
-        random: uniform numbers from [0, 1); the only source of chance.
+        random: returns uniform numbers from [0, 1); the engine's only random source.
     """
 
     def __init__(self, config: ProducerConfig, *, random: Callable[[], float]) -> None:
@@ -62,7 +63,7 @@ class ProducerCore:
 
         self.config = config
         self.wake_at: float | None = None
-        # What is known, and the ground on which all parts stand.
+        # Parts that hold state, and do not call the parts below.
         self.budget = ByteBudget(config.buffer_memory)
         self.cluster = ClusterView()
         self.connections = Connections(config, random)
@@ -76,9 +77,9 @@ class ProducerCore:
         self._effects = Effects(
             self.outcomes, self.metadata, self.identity, self.transactions, accusations
         )
-        # What acts, in the order in which one needs another.
+        # Parts that act, each after the parts that it uses.
         self._partitions = Partitions(config, random, self.cluster, self.connections, self._effects)
-        # For looking at only: the state of each partition, and the connection it is written on.
+        # For observers only: the state of each partition, and the connection that it uses.
         self.partitions, self.link_of = self._partitions.live, self._partitions.link_of
         self.accumulator = RecordAccumulator(
             config,
@@ -173,8 +174,11 @@ class ProducerCore:
 
         Args:
             now: seconds on a monotonic clock.
-            wall_ms: milliseconds since the epoch, by the clock that stamps records. Without it
-                nothing is taken to be too old for a broker to remember (KIP-854).
+            wall_ms: milliseconds since the Unix epoch, by the clock that stamps records. Without it
+            the engine assumes that no broker has forgotten the producer (KIP-854).
+
+        Returns:
+            The steps to perform, in this order.
         """
         todo = self._requests.begin_poll()
         self._doubt.see_clock(wall_ms, now)
@@ -201,16 +205,16 @@ class ProducerCore:
         self._identity_request.ask(now)
         self.coordination.call(now)
         self.produce.send(active, now)
-        self.coordination.call(now)  # for partitions that are to be added first
+        self.coordination.call(now)  # to add partitions that `send` found missing
         for leaving in self.connections.spare(now):
             self._lost.leave(leaving, now)
         self.wake_at = min(self._wakes(active, now), default=None)
         return todo
 
     def close(self, now: float) -> list[steps.Step]:
-        """End everything now, and return the steps that close every connection.
+        """Settle every record now, and return the steps that close every connection.
 
-        What is unsettled becomes NOT_WRITTEN or UNKNOWN.
+        Records without an outcome become NOT_WRITTEN or UNKNOWN.
         """
         todo = self._requests.begin_poll()
         self.accumulator.close()
@@ -225,7 +229,7 @@ class ProducerCore:
         return todo
 
     def _wakes(self, active: list[PartitionState], now: float) -> Iterator[float]:
-        """When a poll could do something that it could not do now."""
+        """Yield the times at which a poll could do something that it cannot do now, in seconds."""
         yield from self.connections.wakes(now)
         retries = (
             self.metadata.due_at(),
@@ -252,21 +256,21 @@ class ProducerCore:
         """Handle the answer to a step.
 
         Args:
-            step: what was asked.
+            step: the request.
             answer: the broker's answer as plain data, of the type that belongs to the step.
             now: seconds.
-            merge: of a long Metadata answer, what `merge_of` gave for it.
+            merge: for a long Metadata answer, the result of `merge_of`.
 
         Returns:
-            An error when it can not be an answer to this request: the driver closes the connection,
-            and the engine has accounted for that.
+            An error if this cannot be an answer to the request. The driver then closes the
+            connection, whose end the engine has already accounted for.
 
         Raises:
             ProtocolError: the answer is malformed; the driver closes the connection.
         """
         answered = self._requests.answered(step.link_id, step.token, now)
         if answered is None:
-            return None  # its connection is gone, and what it owed is accounted for
+            return None  # its connection has ended, and its requests are accounted for
         link, request = answered
         match step:
             case steps.SendProduce():
@@ -307,16 +311,16 @@ class ProducerCore:
         return None
 
     def merge_of(self, step: steps.Request, answer: Any) -> MetadataMerge | None:
-        """Begin the merge of a long Metadata answer; None for the answers to other steps.
+        """Begin the merge of a long Metadata answer; return None for the answers to other steps.
 
-        It is to be done in pieces before `on_answer` is called.
+        The driver merges the answer in pieces before it calls `on_answer`.
         """
         if isinstance(step, steps.FetchMetadata):
             return self._metadata_requests.merge_of(answer)
         return None
 
     def on_unsupported(self, step: steps.Request, error: errors.KafkaError, now: float) -> None:
-        """Note that a broker offers no version of an API that we speak; nothing was written."""
+        """Handle that a broker supports no usable version of an API: the request was not sent."""
         withdrawn = self._requests.withdrawn(step.link_id, step.token)
         if withdrawn is None:
             return
@@ -347,10 +351,11 @@ class ProducerCore:
         """Note that a connection is up.
 
         Args:
-            link_id: of the `OpenLink` step.
-            produce_version: the highest that the broker and we both speak.
+            link_id: the id in the `OpenLink` step.
+            produce_version: the highest Produce version that client and broker both support.
             now: seconds.
-            transaction_version: what the cluster has finalised, as this broker knows it.
+            transaction_version: the finalised level of `transaction.version`, as this broker names
+            it.
         """
         self.coordination.see_version(transaction_version)
         link = self.connections.links.get(link_id)
@@ -360,11 +365,11 @@ class ProducerCore:
     def on_link_lost(
         self, link_id: int, error: Exception | None, now: float, unwritten: Collection[int] = ()
     ) -> None:
-        """Note that a connection ended, or never came up.
+        """Note that a connection ended, or could not be opened.
 
         Args:
-            link_id: of the `OpenLink` step.
-            error: why; None where the broker just closed it.
+            link_id: the id in the `OpenLink` step.
+            error: why it ended; None if the broker closed it without an error.
             now: seconds.
             unwritten: tokens of the requests of which no byte was written.
         """
@@ -377,18 +382,18 @@ class ProducerCore:
                 self._effects.fatal(refusal)
 
     def on_progress(self, link_id: int, now: float) -> None:
-        """Note that bytes moved on a connection, either way."""
+        """Note that bytes were read from or written to a connection."""
         link = self.connections.links.get(link_id)
         if link is not None:
             link.progress(now)
 
     def on_undecodable(self, link_id: int, version: int, error: Exception, now: float) -> None:
-        """Note that an answer to Produce could not be decoded; the driver closes the connection.
+        """Account for a Produce answer that cannot be decoded; the driver closes the connection.
 
         Args:
-            link_id: where it came.
-            version: of the request.
-            error: what is wrong with it.
+            link_id: the id in the `OpenLink` step.
+            version: the Produce version of the request.
+            error: why the answer cannot be decoded.
             now: seconds.
         """
         link = self.connections.links.get(link_id)
@@ -399,7 +404,7 @@ class ProducerCore:
         self._lost.drop(link, error, now)
 
     def fatal(self, error: errors.KafkaError) -> None:
-        """End the producer for good; what is unsettled is settled in the next poll."""
+        """End the producer for good; the next poll settles the records without an outcome."""
         self._effects.fatal(error)
 
     # -- what is seen from outside -----------------------------------------------------------------
@@ -411,7 +416,7 @@ class ProducerCore:
 
     @property
     def identity_error(self) -> errors.KafkaError | None:
-        """Why no producer id is to be had; None while one may be."""
+        """Why the cluster refuses to grant a producer id; None if it does not."""
         return self._identity_request.error
 
     @property
@@ -421,24 +426,24 @@ class ProducerCore:
 
     @property
     def epoch_bumps(self) -> int:
-        """How often another producer epoch, or id, was begun."""
+        """How often the producer changed its epoch or its producer id."""
         return self.identity.bumps
 
     @property
     def expiration(self) -> float:
-        """Seconds after which brokers forget a producer, as far as is known (KIP-854)."""
+        """Seconds after which brokers forget a producer, as far as they have named it (KIP-854)."""
         return self._inquiries.expiration
 
     @property
     def unsettled(self) -> int:
-        """Records that have no outcome yet."""
+        """The number of records that have no outcome yet."""
         return self.accumulator.unsettled
 
     @property
     def knows_cluster(self) -> bool:
-        """Whether metadata has been answered."""
+        """Whether a Metadata request has been answered."""
         return self.metadata.refreshed_at is not None
 
     def bootstrap_failure(self) -> errors.KafkaError | None:
-        """Why no broker can be reached, once every bootstrap address was tried in vain."""
+        """Return why no broker can be reached; None until every bootstrap address has failed."""
         return None if self.knows_cluster else self.connections.bootstrap_failure()

@@ -1,30 +1,33 @@
-"""Whether a broker is spoken to in Produce v14, whose answers name the window (KIP-1269).
+"""Discovery: whether Produce v14, whose answers name the window, is used with a broker (KIP-1269).
 
-There is one `Discovery` per node, and it outlives the node's connections. It says in which version
-the present connection may be spoken to, whether the broker must be asked first, and why a window
-stays at 5 where it does.
+There is one `Discovery` per node, and it outlives the node's connections. It says which Produce
+version may be used on the present connection, whether the broker must be asked for its config
+first, and why a window stays at 5.
 
-What ends v14 ends it for a time, never for good:
+After each of these v14 is not used for some time, never for good:
 
-- DescribeConfigs was refused (no right to it). It is asked again on the same connection, behind
-  the batches, after a back-off; and at once on the next connection.
-- v14 was refused, or answered in a way that cannot be decoded. v13 for a back-off, across
+- DescribeConfigs was refused because the permission is missing. The question is sent again on the
+  same connection after a back-off, while batches go on in v13; and at once on the next connection.
+- v14 was refused, or answered in a way that cannot be decoded. v13 is used for a back-off, across
   connections; then v14 is tried again on whatever connection there is.
-- Two connections in a row ended before they answered the question, or the first request in v14. A
-  broker that hangs up on v14 looks so, and so does a bad network. The same back-off.
+- Two connections in a row ended before the broker answered the question, or the first request in
+  v14. A broker that closes the connection upon v14 looks the same as a bad network. v13 is used for
+  a back-off here too.
 
-A broker that has ever answered in v14 does not hang up on it: connections that end unanswered are
-then the network's fault and count for nothing. If two of them left the question for the config
-unanswered, the next connection is not asked, or the question itself could hold up every batch.
+A broker that has once answered in v14 does not close a connection because of it. If connections to
+such a broker end without an answer, the network is at fault, and v14 stays in use. But if two in a
+row ended so, the question about the config is not sent on the next connection, because it could
+hold up every batch.
 
-Back-offs start at a second and double, to 5 minutes, or to 15 seconds where `window_discovery` is
-"on" (its user knows that the brokers have KIP-1269). The first answer in v14 resets them.
+Back-offs start at one second and double, up to 5 minutes, or up to 15 seconds if `window_discovery`
+is "on" (the user says that the brokers have KIP-1269). The first answer in v14 resets them.
 
-Invariants: nothing is sent in v14 unless the state is SPEAKING or HEARD; batches wait for an answer
-only in ASKING, the first question of a connection; each change that a user should know is told
+Invariants: v14 is used only in the states SPEAKING and HEARD; batches wait for an answer only in
+ASKING, which is the first question of a connection; each change that a user should know is reported
 once.
 
-Rejected: remembering a refusal until the process ends. Two unlucky connections were enough for it.
+Rejected: remembering a refusal until the process ends. Two connections lost by chance were enough
+to rule out v14.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ __all__ = [
 ]
 
 PRODUCE_WITH_WINDOW = 14
-"""The Produce version that names the broker's window (KIP-1269)."""
+"""The first Produce version whose answers name the broker's window (KIP-1269)."""
 
 _CONFIG = "producer.state.batches.to.retain"
 _NOT_GRANTED = frozenset(
@@ -62,27 +65,27 @@ _LONGEST_WAIT_WHEN_ON = 15.0
 
 
 class DiscoveryState(enum.Enum):
-    """What is known of a broker's support for Produce v14."""
+    """What is known about a broker's support for Produce v14."""
 
     APART = "not connected"
     UNASKED = "not asked yet"
     ASKING = "being asked"
-    """Its first question on this connection: batches wait for the answer."""
+    """The first question of this connection is unanswered; batches wait for the answer."""
     SPEAKING = "spoken to in v14"
-    """And not answered in v14 yet, on this connection."""
+    """Produce is sent in v14, and no answer in v14 has come on this connection yet."""
     HEARD = "answers in v14"
     ABSENT = "not offered"
-    """v14 is not offered, not wanted, or not KIP-1269's, on this connection."""
+    """On this connection v14 is not offered, is switched off, or is not that of KIP-1269."""
     NOT_GRANTED = "not granted"
-    """DescribeConfigs was refused; it is asked again."""
+    """DescribeConfigs was refused; it is requested again after a back-off."""
     ASKING_AGAIN = "being asked again"
-    """In v13 meanwhile: no batch waits."""
+    """A later question of this connection is unanswered; batches go on in v13."""
     HELD_BACK = "held back"
-    """v14 was refused, or not answered, too often; it is tried again."""
+    """v14 was refused, or too often not answered; it is tried again after a back-off."""
 
 
 class DiscoveryEvent(enum.Enum):
-    """What moves it."""
+    """An event that changes a broker's `DiscoveryState`."""
 
     OPENED = "opened"
     OPENED_WITHOUT = "opened without v14"
@@ -123,7 +126,7 @@ DISCOVERY_TRANSITIONS: dict[tuple[DiscoveryState, DiscoveryEvent], DiscoveryStat
     (_S.ASKING_AGAIN, _E.LOST): _S.APART,
     (_S.HELD_BACK, _E.OPENED): _S.HELD_BACK,
     (_S.HELD_BACK, _E.OPENED_WITHOUT): _S.ABSENT,
-    # Of requests that were sent in v14 before one of them was refused.
+    # Answers to requests that were sent in v14 before another one was refused.
     (_S.HELD_BACK, _E.ANSWERED): _S.HELD_BACK,
     (_S.HELD_BACK, _E.REFUSED): _S.HELD_BACK,
     (_S.HELD_BACK, _E.ASK): _S.ASKING_AGAIN,
@@ -136,15 +139,15 @@ _SPOKEN = frozenset({_S.SPEAKING, _S.HEARD})
 
 
 class Finding(NamedTuple):
-    """Something about a broker's window that a user should know."""
+    """A fact about a broker's window that a user should know."""
 
     text: str
     warning: bool
-    """Whether something is to be done about it; what brokers of today do is no warning."""
+    """Whether the user should act on it; the normal behaviour of present brokers is no warning."""
 
 
 class Discovery:
-    """What is known of one broker and Produce v14, across its connections."""
+    """Whether Produce v14 is used with one broker, across its connections."""
 
     __slots__ = (
         "_again_at",
@@ -171,8 +174,8 @@ class Discovery:
         self._hold = Backoff(_FIRST_WAIT, longest, random)
         self._grant = Backoff(_FIRST_WAIT, longest, random)
         self._again_at = 0.0
-        # Whether it has ever answered in v14, and how many connections in a row have left our
-        # question or our first v14 request unanswered.
+        # Whether the broker has ever answered in v14, and how many connections in a row ended while
+        # the question or the first v14 request was unanswered.
         self._proven = False
         self._unanswered = 0
         self._finding: Finding | None = None
@@ -185,33 +188,33 @@ class Discovery:
 
     @property
     def speaks(self) -> bool:
-        """Whether Produce goes out in v14."""
+        """Whether Produce requests are sent in v14."""
         return self.state in _SPOKEN
 
     @property
     def holds_up(self) -> bool:
-        """Whether batches wait for the answer about the config.
+        """Whether batches wait for the answer about the broker's config.
 
-        If they were sent in v13 meanwhile, the first one would be acknowledged without naming the
-        window: one more round trip at 5.
+        If the first batch were sent in v13 meanwhile, its acknowledgement would not name the
+        window, which would stay at 5 for one more round trip.
         """
         return self.state is DiscoveryState.ASKING
 
     def again_at(self) -> float | None:
-        """When the broker is asked or tried again; None where nothing is waited for."""
+        """Return when a question or v14 is tried again, in seconds; None without a back-off."""
         waits = (DiscoveryState.NOT_GRANTED, DiscoveryState.HELD_BACK)
         return self._again_at if self.state in waits else None
 
     def due(self, now: float) -> bool:
-        """Whether `begin` has something to do."""
+        """Return whether `begin` has something to do."""
         again_at = self.again_at()
         return self.state is DiscoveryState.UNASKED or (again_at is not None and now >= again_at)
 
     def begin(self) -> bool:
-        """Ask about the config, or speak v14 at once where that needs no question.
+        """Move on to asking about the config, or to v14 at once if no question is needed.
 
         Returns:
-            Whether the question is to be asked now.
+            Whether the caller must send the question now.
         """
         unheard = self._proven and self._unanswered >= _STRIKES
         ask = self.state is DiscoveryState.NOT_GRANTED or (self._ask and not unheard)
@@ -228,9 +231,10 @@ class Discovery:
     # -- what happens ----------------------------------------------------------------------------
 
     def opened(self, produce_version: int) -> None:
-        """Note that a connection is up.
+        """Note that a connection to the broker is up.
 
-        `produce_version` is the highest that is spoken on both sides.
+        Args:
+            produce_version: the highest Produce version that client and broker both support.
         """
         if not self._wanted:
             self._move(DiscoveryEvent.OPENED_WITHOUT)
@@ -246,7 +250,14 @@ class Discovery:
         self._tell(f"window 5: {self.reason} (KIP-1269)", warning=False)
 
     def described(self, error_code: int, *, named: bool, topic: str, now: float) -> None:
-        """DescribeConfigs of a topic was answered."""
+        """Handle the answer to DescribeConfigs of a topic.
+
+        Args:
+            error_code: of the answer.
+            named: whether the answer has the topic config that belongs to KIP-1269.
+            topic: the topic, for messages.
+            now: seconds.
+        """
         if self.state not in _ASKING:
             return
         if named:
@@ -273,14 +284,14 @@ class Discovery:
         )
 
     def unsupported(self) -> None:
-        """Note that the broker offers no DescribeConfigs at all."""
+        """Note that the broker does not offer DescribeConfigs."""
         if self.state in _ASKING:
             self._absent(DiscoveryEvent.NOT_NAMED, "does not offer DescribeConfigs")
 
     def answered(self) -> None:
         """Note that a request in v14 was answered in v14."""
         if self.state is DiscoveryState.HEARD:
-            return  # the first answer on this connection has said it all
+            return  # only the first answer on a connection changes anything
         self._proven = True
         self._unanswered = 0
         self._hold.reset()
@@ -291,7 +302,12 @@ class Discovery:
             self._tell(f"{self.reason}, which names its window (KIP-1269)", warning=False)
 
     def refused(self, why: str, now: float) -> None:
-        """v14 was refused, or its answer cannot be decoded."""
+        """Note that v14 was refused, or that an answer in v14 cannot be decoded.
+
+        Args:
+            why: the reason, for messages.
+            now: seconds.
+        """
         if self.speaks:
             self._hold_back(why, now)
 
@@ -307,9 +323,11 @@ class Discovery:
         )
 
     def lost(self, *, v14_unanswered: bool, now: float) -> None:
-        """Note that the connection is lost.
+        """Note that the connection to the broker ended.
 
-        `v14_unanswered`: whether it owed answers to requests in v14.
+        Args:
+            v14_unanswered: whether requests in v14 were outstanding on it.
+            now: seconds.
         """
         if self.state is DiscoveryState.APART:
             return
@@ -326,13 +344,19 @@ class Discovery:
     # -- what a user reads -------------------------------------------------------------------------
 
     def _tell(self, text: str, *, warning: bool, told: str | None = None) -> None:
-        """Keep it for `take_finding`, unless it is what was told last."""
+        """Keep a text for `take_finding`, unless the last one had the same key.
+
+        Args:
+            text: what the user reads.
+            warning: whether the user should act on it.
+            told: the key, for texts that differ in a number only; the text itself by default.
+        """
         key = told or text
         if key != self._told:
             self._told = key
             self._finding = Finding(text, warning)
 
     def take_finding(self) -> Finding | None:
-        """Return what changed since the last call, if a user should know it."""
+        """Take out what a user should know of the changes since the last call; None if nothing."""
         finding, self._finding = self._finding, None
         return finding

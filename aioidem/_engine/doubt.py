@@ -1,10 +1,10 @@
-"""DoubtResolution: how doubt is settled when resending alone does not.
+"""DoubtResolution: how batches in doubt are resolved when resending them is not enough.
 
-Each poll lets every partition take the decisions that had to wait until nothing of it is
-outstanding, and asks its leader what it wants to know: what the leader holds of our producer id
-(DescribeProducers, KIP-664), or what its log holds (Fetch), where a resend could be appended twice
-(KIP-854). A deposed leader that owes answers and is silent is closed, because its successor gets
-nothing before.
+In each poll every partition takes the decisions that had to wait until none of its batches was
+outstanding, and its leader gets the question that the partition has: what the leader knows of the
+producer id (DescribeProducers, KIP-664), or, where a resend could be appended twice (KIP-854), what
+its log holds (Fetch). A deposed leader that has outstanding requests and is silent is disconnected,
+because nothing is sent to its successor before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from aioidem.errors import KafkaConnectionError
 __all__ = ["DoubtResolution"]
 
 _OLD_LEADER_SILENCE = 2.0
-"""Seconds without a byte from a deposed leader after which its successor is not kept waiting."""
+"""Seconds without a byte after which a deposed leader is disconnected, for the sake of its
+successor.
+"""
 
 _SUSPECT_WARNING = (
     "{partition.topic}-{partition.partition}: record timestamps are more than half of the brokers' "
@@ -42,16 +44,16 @@ _SUSPECT_WARNING = (
 
 
 class DoubtResolution:
-    """What partitions do about their batches in doubt.
+    """Asks leaders about batches in doubt, and disconnects deposed leaders that are silent.
 
     Args:
         config: validated options.
-        cluster: who leads what.
-        connections: whose links batches are written on.
-        inquiries: when brokers forget producers.
-        requests: where questions go.
-        outcomes: take events.
-        effects: what partitions report to.
+        cluster: the view of the cluster, for leaders.
+        connections: the connections on which batches are sent.
+        inquiries: knows after what time brokers forget producers.
+        requests: the ledger by which questions are sent.
+        outcomes: receives events for the operator.
+        effects: receives what changes beyond a partition.
     """
 
     def __init__(
@@ -71,23 +73,23 @@ class DoubtResolution:
         self._requests = requests
         self._outcomes = outcomes
         self._effects = effects
-        # Milliseconds by which the clock that stamps records is ahead of the engine's; None: there
-        # is no such clock, and nothing is taken to be too old for a broker to remember.
+        # Milliseconds by which the clock that stamps records is ahead of the engine's clock. None:
+        # the former is not known, and no broker is assumed to have forgotten the producer.
         self._wall_ahead: float | None = None
         self._warned_suspect = False
         self._next_pages: list[tuple[PartitionState, Link, int]] = []
 
     def see_clock(self, wall_ms: float | None, now: float) -> None:
-        """Record the time by the clock that stamps records, in milliseconds since the epoch."""
+        """Record the time by the clock that stamps records, in milliseconds since 1970."""
         if wall_ms is not None:
-            # A clock that is set back stamps records that are old by a broker: the most advanced
-            # one that was ever seen counts.
+            # A clock that was set back gives records timestamps that are old for a broker, whose
+            # clock is right. So the largest difference ever seen counts.
             ahead = wall_ms - now * 1000.0
             if self._wall_ahead is None or ahead > self._wall_ahead:
                 self._wall_ahead = ahead
 
     def prepare(self, state: PartitionState, now: float) -> None:
-        """Let a partition take the decisions that waited, and ask its leader what it wants."""
+        """Let a partition take the decisions that waited, and send its question to its leader."""
         route = state.route
         link = None if route is None else self._links.get(route.link_id)
         if self._wall_ahead is not None:
@@ -107,7 +109,7 @@ class DoubtResolution:
             self._ask_leader(state, link, now)
 
     def _ask_leader(self, state: PartitionState, link: Link, now: float) -> None:
-        """Put the question that a partition has to its leader, if it has one."""
+        """Send a partition's question to its leader, if the partition has one."""
         if state.wants_producers and link.admits(now):
             state.recovery.ask()
             token = self._requests.register(link, RequestKind.DESCRIBE_PRODUCERS, now, state)
@@ -122,7 +124,7 @@ class DoubtResolution:
     # -- reading the log back
 
     def read_on(self, now: float) -> None:
-        """Ask for the pages that follow those which were read since the last poll."""
+        """Request the pages of the log that follow those received since the last poll."""
         if not self._next_pages:
             return
         pages, self._next_pages = self._next_pages, []
@@ -139,10 +141,10 @@ class DoubtResolution:
     def on_read_back(
         self, link: Link, state: PartitionState, answer: ReadBackAnswer, now: float
     ) -> None:
-        """Handle a page of the log.
+        """Handle a page of a partition's log.
 
         Raises:
-            ProtocolError: its batches are malformed; the driver closes the connection.
+            ProtocolError: the batches of the page are malformed; the driver closes the connection.
         """
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
@@ -162,7 +164,7 @@ class DoubtResolution:
             self._next_pages.append((state, link, following))
 
     def forget_cluster(self) -> None:
-        """Read no further: the log is another cluster's."""
+        """Stop reading logs: the producer moves to another cluster."""
         self._next_pages.clear()
 
     # -- DescribeProducers
@@ -170,7 +172,7 @@ class DoubtResolution:
     def on_producers(
         self, link: Link, state: PartitionState, answer: ProducersAnswer, now: float
     ) -> None:
-        """Note what a leader knows of our producer id; after a refusal it is not asked again."""
+        """Record what a leader knows of the producer id; after a refusal for good, ask no more."""
         link.throttle(answer.throttle_ms, now)
         if answer.error_code:
             link.note_producers(worth_asking=answer.error_code in RETRIABLE_TOPIC_ERRORS)
@@ -183,7 +185,7 @@ class DoubtResolution:
     # -- deposed leaders
 
     def silent_leaders(self, states: Iterable[PartitionState], now: float) -> Iterator[Leaving]:
-        """Name the deposed leaders that owe answers, are silent, and hold up their successors."""
+        """Yield the connections to deposed leaders that are silent and hold up their successors."""
         for state in states:
             link, at = self._silent_at(state)
             if link is not None and at is not None and now >= at:
@@ -202,5 +204,9 @@ class DoubtResolution:
         return link, since + max(3.0 * (link.rtt or 0.0), _OLD_LEADER_SILENCE)
 
     def awaits(self, state: PartitionState) -> float | None:
-        """When the leader that a partition waits for has been silent for too long, if for one."""
+        """Return when a deposed leader that a partition waits for has been silent for too long.
+
+        Returns:
+            The time in seconds; None if the partition waits for no deposed leader.
+        """
         return self._silent_at(state)[1]

@@ -1,8 +1,8 @@
-"""Effects: what a partition's answers change beyond the partition.
+"""Effects: what the answers to one partition's batches change beyond the partition.
 
-Partitions report here and never call upwards: everything that an answer touches outside of its
-partition (the outcome, the need for metadata, the epoch, the open transaction, the producer's end)
-is one method of this class.
+Partitions report here and never call parts above them. Everything that an answer touches outside of
+its partition (the outcome of records, the need for metadata, the epoch, the open transaction, the
+end of the producer) is one method of this class.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["Effects"]
 
 
 class Effects:
-    """What the partitions of one producer report.
+    """The one object to which all partitions of a producer report.
 
     Args:
-        outcomes: take the outcomes of records, and events.
-        metadata: is asked for when a view turns out to be stale.
-        identity: whose epoch is raised where numbers were given up.
-        transactions: fail with what is reported.
-        accusations: keep verdicts on brokers' memories.
+        outcomes: receives the outcomes of records, and events for the operator.
+        metadata: is requested when the view of the cluster turns out to be stale.
+        identity: its epoch is raised when sequence numbers were given up.
+        transactions: the open transaction fails with what is reported.
+        accusations: keeps verdicts that a broker retains fewer batches than it says.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Effects:
         transactions: Transactions,
         accusations: Accusations,
     ) -> None:
-        # Reports the outcome of records.
+        # Called to report the outcome of records.
         self.settle = outcomes.settle
         self._outcomes = outcomes
         self._metadata = metadata
@@ -59,44 +59,49 @@ class Effects:
         self.fatal_error: errors.KafkaError | None = None
 
     def refresh_metadata(self) -> None:
-        """Ask for metadata at the next chance: the view of the cluster is stale."""
+        """Have metadata requested at the next opportunity: the view of the cluster is stale."""
         self._metadata.want()
 
     def bump(self, where: str, identity: ProducerIdentity | None) -> None:
-        """Ask for another epoch: numbers of a partition were given up under this identity.
+        """Request another epoch: a partition gave up sequence numbers under this identity.
 
-        One incident, one bump: a partition still on an older epoch only has to adopt the newer one.
-        With a transactional id the coordinator brings it, at the end of the transaction, which can
-        only be aborted.
+        One incident bumps the epoch once: a partition that is still on an older epoch only adopts
+        the newer one. With a transactional id the transaction can only be aborted, and the
+        coordinator grants the next epoch when it has ended.
+
+        Args:
+            where: the partition, for messages.
+            identity: the identity under which the numbers were given up.
         """
         if not self._transactions.numbers_given_up() and identity == self._identity.current:
             self._identity.bump()
             self._outcomes.event(f"{where}: producer epoch bumped")
 
     def data_loss(self, where: str, reason: str) -> None:
-        """Report that a broker lost what it had acknowledged, or our state."""
+        """Report that a broker lost acknowledged records, or the state of this producer."""
         self._outcomes.counters.data_loss_events += 1
-        # What was lost may be of the open transaction, which must not be committed in part.
+        # The lost records may belong to the open transaction, which must not be committed in part.
         self._transactions.fail(errors.OutOfOrderSequenceNumber(f"data loss: {reason}"))
         self._outcomes.event(f"{where}: data loss: {reason}")
 
     def fatal(self, error: errors.KafkaError) -> None:
-        """End the producer for good; what is unsettled is settled in the next poll."""
+        """End the producer for good; the next poll settles the records without an outcome."""
         self._transactions.die(error)
         if self.fatal_error is None:
             self.fatal_error = self._transactions.cause or error
 
     def fail_transaction(self, where: str, error: errors.KafkaError) -> None:
-        """Let the open transaction be aborted: it can not be committed any more."""
+        """Make the open transaction abortable: it cannot be committed any more."""
         self._transactions.fail(error)
         self._outcomes.event(f"{where}: the transaction must be aborted: {error}")
 
     def disprove(
         self, topic: str, partition: int, route: Route | None, disproof: Disproof, now: float
     ) -> None:
-        """Accuse a leader of remembering fewer batches than it says.
+        """Keep the verdict that a leader retains fewer batches than it says, and request metadata.
 
-        Unless it was deposed in between: that is what metadata from now on will tell.
+        That metadata shows whether the leader was deposed meanwhile, which would explain its
+        answers.
         """
         if route is not None:
             self._accusations.add(Accusation(topic, partition, route, disproof, now))

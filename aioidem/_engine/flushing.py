@@ -1,4 +1,4 @@
-"""FlushCount: what became of the records that one flush waits for."""
+"""FlushCount: the outcomes of the records that one flush waits for, as numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ __all__ = ["FlushCount"]
 
 
 class FlushCount:
-    """Counts the outcomes of records up to a generation, from now on.
+    """Counts the outcomes of the records that one flush waits for.
 
     Args:
-        generation: see `ProducerCore.begin_flush`.
+        generation: the generation that the flush closed (see `RecordAccumulator.begin_flush`);
+        records of this one and of earlier ones are counted.
     """
 
     __slots__ = ("_by_status", "generation")
@@ -22,14 +23,14 @@ class FlushCount:
         self._by_status = dict.fromkeys(DeliveryStatus, 0)
 
     def add(self, settlement: Settlement) -> None:
-        """Count the records in that this flush waits for."""
+        """Count the records of a settlement that this flush waits for."""
         self._by_status[settlement.status] += sum(
             record.generation <= self.generation for record in settlement.records
         )
 
     @property
     def counts(self) -> DeliveryCounts:
-        """What there is so far."""
+        """The numbers of outcomes so far."""
         by_status = self._by_status
         return DeliveryCounts(
             by_status[DeliveryStatus.ACKED],

@@ -1,13 +1,14 @@
-"""How many bytes a connection moves per second, measured from acknowledgements.
+"""Goodput: how many bytes per second a connection moves, measured from acknowledgements.
 
-The delivery-rate sample of BBR: bytes acknowledged between a request's send and its answer, over
-that time. It holds for pipelined requests, where size / RTT of one request would undercount by the
-number in flight. The estimate is the largest of the last few samples: samples taken while there was
-little to send say little.
+A sample is the delivery rate of BBR: the bytes acknowledged between the sending of a request and
+its answer, divided by that time. It is right for pipelined requests, where the size of one request
+divided by its round-trip time would be too low by a factor of the number in flight. The estimate is
+the largest of the last eight samples, because samples taken while there was little to send are too
+low.
 
-Late sealing asks it how large a batch may grow: only while the bytes in flight move in well under
-the request timeout. Without that bound a thin link would never finish one grown batch: timeout,
-resend, timeout, for ever.
+Late sealing uses the estimate to decide how large a batch may grow: only while the bytes in flight
+move in well under the request timeout. Without that bound a slow link would never finish a grown
+batch: it would time out and be resent, again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SAMPLES = 8
 
 
 class Goodput:
-    """Bytes per second acknowledged on one connection; None until something was."""
+    """The bytes per second that were acknowledged on one connection."""
 
     __slots__ = ("_samples", "delivered")
 
@@ -31,9 +32,13 @@ class Goodput:
     def acknowledge(
         self, nbytes: int, *, sent_at: float, delivered_at_send: int, now: float
     ) -> None:
-        """Note that a request of `nbytes` was answered.
+        """Note that a request was answered.
 
-        `delivered_at_send` is what `delivered` was when the request left.
+        Args:
+            nbytes: size of the request's batches.
+            sent_at: when it was sent, in seconds.
+            delivered_at_send: the value of `delivered` at that time, in bytes.
+            now: seconds.
         """
         self.delivered += nbytes
         elapsed = now - sent_at
@@ -42,5 +47,5 @@ class Goodput:
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second."""
+        """The largest of the last samples, in bytes per second; None before the first one."""
         return max(self._samples) if self._samples else None

@@ -1,6 +1,6 @@
-"""HomeCluster: leaving connections that lead elsewhere, and moving where the bootstrap leads.
+"""HomeCluster: closing connections to other clusters, and moving to the bootstrap's new cluster.
 
-The rules are in `cluster_change`; here they are applied to the connections of one producer.
+`cluster_change` has the rules; this module applies them to the connections of one producer.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class HomeCluster:
 
     Args:
         config: validated options.
-        cluster: the view of it.
-        connections: of which some may lead elsewhere.
-        partitions: end with the cluster.
-        accumulator: whose records may go along.
-        identity: is given up with the cluster.
-        identity_request: begins anew.
-        inquiries: begin anew.
-        doubt: ends with the cluster.
-        accusations: end with the cluster.
-        outcomes: take events.
-        effects: end the producer, or ask for metadata.
+        cluster: the view of the cluster.
+        connections: the connections, some of which may lead to another cluster.
+        partitions: the partitions, which are forgotten at a move.
+        accumulator: its records are carried to the new cluster if they were never appended.
+        identity: the producer's identity, which is given up at a move.
+        identity_request: requests an identity from the new cluster.
+        inquiries: what brokers said about themselves, which is forgotten at a move.
+        doubt: the reading of logs, which ends at a move.
+        accusations: verdicts on brokers, which are dropped at a move.
+        outcomes: receives events for the operator.
+        effects: ends the producer, or requests metadata.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class HomeCluster:
         self._heard_at = 0.0
 
     def lost(self, link: Link) -> None:
-        """Take note of when the cluster was last heard of: a connection to it is lost."""
+        """Record when the last byte came from the cluster: a connection to it ended."""
         if link.identified:
             self._heard_at = max(self._heard_at, link.last_progress)
 
     def leave_strangers(self, now: float) -> Iterator[Leaving]:
-        """Name the connections that lead to another cluster, or move there with the bootstrap.
+        """Yield the connections that lead to another cluster, or move to that cluster.
 
-        Each is to be dropped before the next one is asked for.
+        The caller drops each connection before it asks for the next one.
         """
         home = self._cluster.cluster_id
         for link in self._connections.strangers(home):
             if link.closed:
-                continue  # dropped with the one before it
+                continue  # dropped with the previous one
             if home is None or link.cluster_id is None or self._effects.fatal_error is not None:
                 return
             node = self._connections.nodes[link.node_id]
@@ -101,13 +101,16 @@ class HomeCluster:
             yield Leaving(link, str(error.args[0]), error)
             self._effects.refresh_metadata()
             for older in self._connections.bootstrap_only():
-                # It was opened before addresses moved, perhaps: where does its name lead now?
+                # This connection may have been opened before the addresses moved. It is closed so
+                # that the bootstrap name is resolved again.
                 yield Leaving(older, "the brokers it names are not where it says", None)
 
     def _move(self, link: Link, was: str, to: str, address: str, now: float) -> Iterator[Leaving]:
-        """Move to the cluster that the bootstrap leads to now.
+        """Move to the cluster that the bootstrap address leads to now, or end the producer.
 
-        The old one is forgotten. What was never written is taken along, if the user wants that.
+        Everything known about the old cluster is forgotten. Records that were never appended are
+        carried along, unless the option `on_cluster_change` is "fail" or there is a transactional
+        id: then the producer ends.
         """
         for other in [each for each in self._connections.links.values() if each is not link]:
             yield Leaving(other, "it leads to a cluster that is left", None)

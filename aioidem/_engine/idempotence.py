@@ -1,19 +1,19 @@
-"""Producer identity (id, epoch) and the sequence ledger of one partition.
+"""The producer's identity (producer id and epoch), and the sequence ledger of one partition.
 
-Sequences are an unbounded counter here and become Kafka's int32 only on the wire (modulo 2^31:
-after 2147483647 comes 0). Ordering and arithmetic on the wrapped value is where other clients break
-at the wrap, so nothing in the engine ever compares wire values.
+Sequences are unbounded counters here and become Kafka's int32 only on the wire (modulo 2^31: 0
+follows 2147483647). Other clients fail at the wrap because they order or compute with the wrapped
+value, so the engine never orders wire values.
 
-The identity life cycle is a table: ABSENT -> REQUESTED -> READY, back to ABSENT when the epochs of
-a producer id are used up (a plain idempotent producer bumps its epoch by itself, KIP-360; past
-32767 it needs a new id) or when the id turns out to be somebody else's: INVALID_PRODUCER_EPOCH says
-so, because nobody but us raises the epoch of an id that is ours, and so does another cluster. A
-transactional producer has each of its identities from the coordinator, and never bumps one by
-itself.
+The life cycle of the identity is a table: ABSENT -> REQUESTED -> READY. It goes back to ABSENT when
+the epochs of a producer id are used up (an idempotent producer without a transactional id raises
+its epoch by itself, KIP-360; after 32767 it needs a new id), or when the id turns out to belong to
+another producer: after INVALID_PRODUCER_EPOCH, because only this producer would raise the epoch of
+its own id, and after a move to another cluster. A transactional producer gets each of its
+identities from the coordinator, and never raises an epoch by itself.
 
-Rejected: a "transaction manager" that owns both ideas; there are no transactions in a plain
-idempotent producer, and peers end up testing `txn_manager is not None` to ask whether idempotence
-is on.
+Rejected: one "transaction manager" for transactions and idempotence. An idempotent producer without
+transactions has no use for it, and clients that have one test `txn_manager is not None` to find out
+whether idempotence is on.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def wire_sequence(counter: int) -> int:
 
 
 class ProducerIdentity(NamedTuple):
-    """What a broker deduplicates by, together with the partition and the sequence."""
+    """A producer id and an epoch, by which a broker deduplicates each partition's sequences."""
 
     producer_id: int
     epoch: int
 
 
 class IdentityState(enum.Enum):
-    """Whether we have a producer id."""
+    """Whether the producer has an identity."""
 
     ABSENT = "absent"
     REQUESTED = "requested"
@@ -60,7 +60,7 @@ class IdentityState(enum.Enum):
 
 
 class IdentityEvent(enum.Enum):
-    """What happens to it."""
+    """An event that changes the `IdentityState`."""
 
     ASK = "ask"
     GRANT = "grant"
@@ -85,11 +85,11 @@ IDENTITY_TRANSITIONS: dict[tuple[IdentityState, IdentityEvent], IdentityState] =
 
 
 class IdentityLedger:
-    """The producer's current identity and how it came by it. One per producer.
+    """The current identity of one producer, and the state of its life cycle.
 
-    Partitions keep the identity they last adopted in their own `SequenceLedger`; a bump here
-    reaches each of them only when nothing of it is outstanding or in doubt, because the first
-    append under e+1 fences e.
+    Each partition keeps the identity that it last adopted in its own `SequenceLedger`. It adopts a
+    newer one only when none of its batches is outstanding or in doubt, because the first append
+    under epoch e+1 fences epoch e.
     """
 
     __slots__ = ("bumps", "current", "state")
@@ -103,39 +103,40 @@ class IdentityLedger:
         self.state = transition(IDENTITY_TRANSITIONS, self.state, event, "producer identity")
 
     def ask(self) -> None:
-        """Note that an InitProducerId request is on its way."""
+        """Note that an InitProducerId request is being sent."""
         self._move(IdentityEvent.ASK)
 
     def refuse(self) -> None:
-        """Note that it was answered with a retriable error, or that its connection was lost."""
+        """Note that InitProducerId was answered without an identity, or not answered."""
         self._move(IdentityEvent.REFUSE)
 
     def grant(self, producer_id: int, epoch: int) -> ProducerIdentity:
-        """Record the identity that the broker granted."""
+        """Record the identity that the broker granted, and return it."""
         self._move(IdentityEvent.GRANT)
         self.current = ProducerIdentity(producer_id, epoch)
         return self.current
 
     def renew(self, producer_id: int, epoch: int) -> None:
-        """Record the identity that the transaction coordinator granted, be it the first one."""
+        """Record an identity that the transaction coordinator granted, the first or a later one."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.RENEW)
         self.current = ProducerIdentity(producer_id, epoch)
 
     def disown(self) -> None:
-        """Give the producer id up: it is another producer's, in this cluster at least."""
+        """Give up the producer id: in this cluster it belongs to another producer."""
         self.bumps += self.current is not None
         self._move(IdentityEvent.DISOWN)
         self.current = None
 
     def bump(self) -> None:
-        """Raise the epoch by one, or drop the id when its epochs are used up.
+        """Raise the epoch by one, or give up the producer id if its epochs are used up.
 
-        KIP-360: a producer without a transactional id may do so by itself.
+        A producer without a transactional id may do so by itself (KIP-360).
         """
         identity = self.current
         if identity is None:
-            # An exhausted id is being replaced already; its successor serves this incident too.
+            # An id whose epochs are used up is being replaced already; the new id serves this
+            # incident too.
             return
         self.bumps += 1
         if identity.epoch >= MAX_EPOCH:
@@ -147,9 +148,9 @@ class IdentityLedger:
 
 
 class SequenceLedger:
-    """Which identity a partition writes under, and its next sequence.
+    """The identity that one partition writes under, and its next sequence number.
 
-    Numbers are taken at drain, never at append.
+    Numbers are taken when a batch is sealed, not when a record is appended to the queue.
     """
 
     __slots__ = ("identity", "next")
@@ -159,12 +160,12 @@ class SequenceLedger:
         self.next = 0
 
     def take(self, count: int) -> int:
-        """Reserve `count` consecutive numbers; the first of them, unbounded."""
+        """Reserve `count` consecutive numbers, and return the first one (unbounded)."""
         base = self.next
         self.next += count
         return base
 
     def adopt(self, identity: ProducerIdentity) -> None:
-        """Start again at 0 under another identity."""
+        """Change to another identity, and start again at sequence 0."""
         self.identity = identity
         self.next = 0

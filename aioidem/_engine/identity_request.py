@@ -1,7 +1,7 @@
-"""IdentityRequest: asking the cluster for a producer id, without a transactional id.
+"""IdentityRequest: requesting a producer id from any broker, for producers without transactions.
 
-Any broker gives one. A refusal is not fatal (KAFKA-13668): the grant may come back, so it is asked
-for again after a back-off; but what waits now is ended at once.
+A refusal is not fatal (KAFKA-13668): the permission may be granted later, so the id is requested
+again after a back-off. But the records that wait at that moment end at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aioidem._protocol.producer_id import ProducerIdAnswer
 __all__ = ["IdentityRequest"]
 
 _PASSING = frozenset({ErrorCode.none, ErrorCode.unknown_server_error})
-"""A success without an id, and an error that names no reason: asked again."""
+"""A success without an id, and an error without a stated reason: the id is requested again."""
 
 _REFUSED = frozenset(
     {
@@ -44,14 +44,14 @@ _NEEDED: dict[int, str] = {
 
 
 class IdentityRequest:
-    """Asks for a producer id when there is none.
+    """Requests a producer id from the cluster when the producer has none.
 
     Args:
         config: validated options.
-        identity: gets what is granted.
-        metadata: a producer id is asked for once the cluster is known.
-        requests: where the question goes.
-        backoff: between attempts.
+        identity: receives the identity that is granted.
+        metadata: says whether the cluster is known; before that no id is requested.
+        requests: the ledger by which the request is sent.
+        backoff: the delays between attempts.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class IdentityRequest:
         requests: RequestLedger,
         backoff: Backoff,
     ) -> None:
-        # With a transactional id its coordinator grants each identity.
+        # With a transactional id the coordinator grants each identity.
         self._wanted = config.enable_idempotence and config.transactional_id is None
         self._transactional_id = config.transactional_id
         self._identity = identity
@@ -81,11 +81,11 @@ class IdentityRequest:
         self._requests = requests
         self._backoff = backoff
         self._not_before = 0.0
-        # Why the cluster refuses to give one; None while it does not.
+        # Why the cluster refuses to grant a producer id; None if it does not.
         self.error: errors.KafkaError | None = None
 
     def ask(self, now: float) -> None:
-        """Ask for a producer id, if one is wanted now."""
+        """Send InitProducerId, if the producer needs an id now and a broker is connected."""
         if (
             not self._wanted
             or self._identity.state is not IdentityState.ABSENT
@@ -103,10 +103,10 @@ class IdentityRequest:
     def on_answer(
         self, link: Link, answer: ProducerIdAnswer, now: float
     ) -> errors.KafkaError | None:
-        """Note what the broker says; a success without an id counts as a failure.
+        """Handle the answer to InitProducerId; a success without an id counts as a failure.
 
         Returns:
-            Why everything that waits is to be ended; None when it may go on waiting.
+            The error with which all waiting records end; None if they may go on waiting.
         """
         link.throttle(answer.throttle_ms, now)
         code = answer.error_code
@@ -123,16 +123,16 @@ class IdentityRequest:
         return None
 
     def failed(self, now: float) -> None:
-        """Ask again after a back-off: it was refused, or never answered."""
+        """Have the id requested again after a back-off: no answer came, or none with an id."""
         self._identity.refuse()
         self._not_before = now + self._backoff.next_delay()
 
     def report(self, error: errors.KafkaError | None) -> None:
-        """Keep why no identity is to be had, None while one may be."""
+        """Set the reason why no identity can be obtained; None if one may be."""
         self.error = error
 
     def forget_cluster(self) -> None:
-        """Begin anew: another cluster has other producer ids."""
+        """Drop the refusal and the back-off: the producer moves to another cluster."""
         self.error = None
         self._not_before = 0.0
 

@@ -1,8 +1,8 @@
-"""One step through a life cycle's table; every state machine of the engine takes its steps here.
+"""The one function by which all state machines of the engine change their state.
 
-A table maps (state, event) to the following state. A pair it does not have is a defect of ours, not
-something a broker or a caller can cause, so it is an `InternalError`, never an `assert` (which
-`python -O` removes).
+A table maps (state, event) to the following state. A pair that the table does not have is a defect
+of the engine, not something that a broker or a caller can cause, so it raises an `InternalError`.
+It is not an `assert`, because `python -O` removes those.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ __all__ = ["Named", "transition"]
 
 
 class Named(enum.Enum):
-    """A state or an event, hashed as an object.
+    """A state or an event, hashed by its identity as an object.
 
-    Each is one object, and the hash of `enum.Enum` is a function in Python: every step hashes two.
+    Each member is a single object, so this is correct. The hash of `enum.Enum` is a function
+    written in Python, and every step of a state machine hashes two members.
     """
 
     __hash__ = object.__hash__
@@ -30,10 +31,11 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 def transition(table: Mapping[tuple[S, E], S], state: S, event: E, subject: object) -> S:
-    """Return the state that follows.
+    """Return the state that follows `state` upon `event`.
 
     Raises:
-        InternalError: the table has no such step; it names the subject, the event and the state.
+        InternalError: the table has no such step; the message names the subject, the event and the
+        state.
     """
     try:
         return table[state, event]

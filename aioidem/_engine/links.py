@@ -1,19 +1,20 @@
-"""Connections as the engine sees them.
+"""Links and nodes: connections and broker addresses, as the engine sees them.
 
 There is one `Link` per connection ever opened, and one `Node` per broker address.
 
-A link is a life cycle (a table) and a list of requests outstanding, oldest first, because Kafka
-answers one connection in order. Everything that is true only of one connection hangs on it: the
-Produce version in use, throttling, goodput, RTT. What is learned of Produce v14 outlives it
-(`discovery`).
+A link has a life cycle (a table) and a list of outstanding requests, oldest first, because Kafka
+answers the requests of one connection in order. Everything that is true only of one connection is
+kept in its link: the Produce version in use, throttling, goodput, round-trip time. What is learned
+about Produce v14 is kept in the node, and so outlives the link (`discovery`).
 
-Invariants: link ids are never reused, so an answer or an event of a closed connection can not be
-taken for one of its successor. A link that is gone has nothing outstanding: whatever was is in
-doubt.
+Invariants: link ids are never reused, so an answer or an event of a closed connection is never
+taken for one of its successor. A closed link has no outstanding requests: batches in requests that
+were outstanding when it closed are in doubt, unless no byte of the request was written.
 
-Request timeout: a connection is given up when its oldest request has been outstanding for
-`request.timeout` with not a byte moved either way meanwhile, throttle time apart (KIP-219: the
-broker mutes us, closing would only dodge the quota and leave zombie requests behind).
+Request timeout: a connection is closed when its oldest request has been outstanding for
+`request_timeout`, and no byte has moved in either direction during that time. Throttle time does
+not count (KIP-219): the broker delays the client on purpose, and closing the connection would only
+evade the quota and leave requests behind that the broker still serves.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ __all__ = [
 ]
 
 MAX_THROTTLE = 300.0
-"""Seconds; a throttle_time beyond it is taken as this much."""
+"""The longest throttle time that is obeyed, in seconds; a longer one is cut to this."""
 
 
 class LinkState(enum.Enum):
-    """Where a connection is in its life."""
+    """The state of a connection."""
 
     CONNECTING = "connecting"
     READY = "ready"
@@ -55,7 +56,7 @@ class LinkState(enum.Enum):
 
 
 class LinkEvent(enum.Enum):
-    """What happens to it."""
+    """An event that changes the state of a connection."""
 
     OPENED = "opened"
     LOST = "lost"
@@ -69,7 +70,7 @@ LINK_TRANSITIONS: dict[tuple[LinkState, LinkEvent], LinkState] = {
 
 
 class Link:
-    """One connection."""
+    """One connection to a broker: its state, its outstanding requests, and what it has shown."""
 
     __slots__ = (
         "answered_at",
@@ -110,8 +111,8 @@ class Link:
         self.state = LinkState.CONNECTING
         self.window = ConnectionWindow(max_in_flight)
         self.outstanding: OrderedDict[int, Outstanding] = OrderedDict()
-        # The Produce version below v14 that both sides speak; what the node knows of v14 and is
-        # believed to remember.
+        # The highest Produce version below v14 that both sides support; then the node's state of
+        # Produce v14, and the number of batches that the node is believed to retain.
         self.plain_version = 0
         self.discovery = discovery
         self.memory = memory
@@ -120,56 +121,63 @@ class Link:
         self.goodput = Goodput()
         self.bytes_in_flight = 0
         self.rtt: float | None = None
-        # When a Produce request was last answered here; None until one was.
+        # When a Produce request was last answered on this connection, in seconds; None before the
+        # first answer.
         self.answered_at: float | None = None
         self.last_throttle = 0.0
         self.asked_broker = False
-        # Which cluster it leads to (None: the broker names none), once `identified`. Before that
-        # nothing goes here that bears a producer id, or asks for one.
+        # The cluster that the connection leads to (None: its broker names none), valid once
+        # `identified` is True. Before that no request that carries or requests a producer id is
+        # sent on it.
         self.asked_cluster = self.identified = False
         self.cluster_id: str | None = None
-        # Whether DescribeProducers and Fetch are worth asking here: until one was refused.
+        # Whether DescribeProducers and Fetch may be sent on this connection; False after a refusal.
         self.knows_producers = True
         self.may_read = True
         self.limits = BatchLimits()
 
     @property
     def produce_version(self) -> int:
-        """The Produce version to write in now."""
+        """The Produce version to use for the next request."""
         return PRODUCE_WITH_WINDOW if self.discovery.speaks else self.plain_version
 
     @property
     def closed(self) -> bool:
-        """Whether its life is over."""
+        """Whether the connection has ended."""
         return self.state is LinkState.CLOSED
 
     def note_asked_broker(self) -> None:
-        """Take note that the broker was asked about itself."""
+        """Note that the broker was asked for its config."""
         self.asked_broker = True
 
     def note_asked_cluster(self) -> None:
-        """Take note that the broker was asked which cluster it belongs to."""
+        """Note that the broker was asked which cluster it belongs to."""
         self.asked_cluster = True
 
     def note_producers(self, *, worth_asking: bool) -> None:
-        """Say whether DescribeProducers is worth asking here."""
+        """Set whether DescribeProducers is worth sending on this connection."""
         self.knows_producers = worth_asking
 
     def refuse_reading(self) -> None:
-        """Take note that Fetch was refused here."""
+        """Note that Fetch was refused on this connection."""
         self.may_read = False
 
     def progress(self, now: float) -> None:
-        """Take note that bytes moved, either way."""
+        """Note that bytes moved on the connection, in either direction."""
         self.last_progress = now
 
     def identify(self, cluster_id: str | None) -> None:
-        """Note which cluster it leads to; None: the broker names none."""
+        """Record which cluster the connection leads to; None if its broker names none."""
         self.identified = self.asked_cluster = True
         self.cluster_id = cluster_id
 
     def opened(self, plain_version: int, now: float) -> None:
-        """Begin to be used; `plain_version`: of Produce below v14, that both sides speak."""
+        """Note that the connection is up.
+
+        Args:
+            plain_version: the highest Produce version below v14 that both sides support.
+            now: seconds.
+        """
         self.move(LinkEvent.OPENED)
         self.last_progress = now
         self.plain_version = plain_version
@@ -183,13 +191,13 @@ class Link:
         self.state = transition(LINK_TRANSITIONS, self.state, event, f"link {self.link_id}")
 
     def admits(self, now: float) -> bool:
-        """Whether one more request may be written now."""
+        """Return whether one more request may be written now."""
         return (
             self.state is LinkState.READY and self.window.admits() and now >= self.throttled_until
         )
 
     def add(self, request: Outstanding) -> None:
-        """Note that a request was given to the connection."""
+        """Record a request that is given to the connection."""
         request.delivered_at_send = self.goodput.delivered
         self.outstanding[request.token] = request
         self.window.outstanding += 1
@@ -198,7 +206,7 @@ class Link:
             self.last_progress = max(self.last_progress, request.sent_at)
 
     def take(self, token: int, now: float) -> Outstanding | None:
-        """Take out a request that was answered; None if it is not outstanding here."""
+        """Take out a request that was answered; return None if it is not outstanding here."""
         request = self.outstanding.pop(token, None)
         if request is None:
             return None
@@ -229,9 +237,9 @@ class Link:
         self.bytes_in_flight -= request.nbytes
 
     def throttle(self, throttle_ms: int, now: float) -> None:
-        """Honour throttle_time (KIP-219): nothing new is sent until it is over.
+        """Obey a throttle time (KIP-219): no new request is sent until it has passed.
 
-        The timeout of what is outstanding is that much longer.
+        The timeout of the outstanding requests is extended by as much.
         """
         self.last_throttle = min(max(throttle_ms, 0) / 1000.0, MAX_THROTTLE)
         if throttle_ms > 0:
@@ -240,10 +248,14 @@ class Link:
             )
 
     def timeout_at(self, request_timeout: float, longest: float) -> float | None:
-        """When the oldest outstanding request times out, or None.
+        """Return when the oldest outstanding request times out; None if there is none.
 
-        Moving bytes put it off, but not for ever: a peer that drips one byte at a time has
-        `longest` seconds in all.
+        Each byte that moves extends the timeout, but not without end: a broker that sends single
+        bytes has `longest` seconds in all.
+
+        Args:
+            request_timeout: seconds without a byte.
+            longest: seconds from the sending of the request, whatever bytes move.
         """
         if not self.outstanding:
             return None
@@ -253,7 +265,7 @@ class Link:
 
 
 class Leaving(NamedTuple):
-    """A connection that is to be closed: the reason, and the error where it is one."""
+    """A connection to be closed, the reason for the log, and the error if the cause is one."""
 
     link: Link
     reason: str
@@ -261,7 +273,7 @@ class Leaving(NamedTuple):
 
 
 class Node:
-    """One broker address: its current link, if any, and when to try again."""
+    """One broker address, with its current connection, its back-off and facts about the broker."""
 
     __slots__ = (
         "backoff",
@@ -295,15 +307,17 @@ class Node:
         self.memory = BrokerMemory(random)
         self.retry_at = 0.0
         self.last_error: Exception | None = None
-        # The other cluster that its address was last seen to lead to.
+        # The other cluster that the address was last seen to lead to; None if to none.
         self.misrouted_to: str | None = None
-        # Its last connection ended over DescribeProducers: an answer above the frame cap, or none
-        # at all. The next one does without that hint, or doubt would never be resolved.
+        # Whether the last connection ended while DescribeProducers was unanswered (an answer larger
+        # than the frame limit, or none). The next connection does not send that question, which is
+        # only a hint: otherwise batches in doubt might never be resolved.
         self.question_lost = False
-        # Likewise over the question for a topic's limit.
+        # Whether the last connection ended while the question for a topic's size limit was
+        # unanswered.
         self.limit_lost = False
 
     def misrouted(self, cluster_id: str) -> bool:
-        """Take note that its address leads to another cluster; whether that is news."""
+        """Record that the address leads to another cluster; return whether that is new."""
         news, self.misrouted_to = self.misrouted_to != cluster_id, cluster_id
         return news

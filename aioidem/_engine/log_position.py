@@ -1,8 +1,8 @@
-"""LogPosition: how far the log of a partition is known to reach, by the answers to our batches.
+"""LogPosition: how far the log of a partition is known to reach, from the answers to its batches.
 
 The offset of a later batch is above that of an earlier one, as long as the leader keeps what it has
-acknowledged. An offset that is not shows that the log has lost its end (an unclean election, a
-deleted disk), and is reported once: what is missing below that batch belongs to the same loss.
+acknowledged. If it is not, the log has lost its end (an unclean election, a deleted disk). Such a
+loss is reported once: batches missing below that batch belong to the same loss.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ __all__ = ["LogPosition"]
 
 
 class LogPosition:
-    """The newest batch of one partition that is known to be stored, and the last offset."""
+    """The newest batch and the last offset of one partition that are known to be stored."""
 
     __slots__ = ("_lost_before", "offset", "ordinal")
 
     def __init__(self) -> None:
-        # Of the last record that is known to be stored; -1 while none is.
+        # The offset of the last record that is known to be stored; -1 if none is.
         self.offset = -1
-        # Of the newest batch that is known to be stored; -1 while none is, under this identity.
+        # The ordinal of the newest batch that is known to be stored under this identity; -1 if none
+        # is.
         self.ordinal = -1
-        # Of the newest batch whose offset showed a loss.
+        # The ordinal of the newest batch whose offset showed a loss; -1 if none did.
         self._lost_before = -1
 
     def contradicts(self, batch: Batch, base_offset: int) -> bool:
-        """Whether the offset of a batch shows that the log has lost what was stored before it."""
+        """Return whether a batch's offset shows that the log lost records stored before it."""
         return batch.ordinal > self.ordinal and 0 <= base_offset <= self.offset
 
     def accept_loss(self, batch: Batch, base_offset: int) -> None:
-        """Take the log to end with this batch: the loss before it is reported once."""
+        """Set the end of the log to this batch, so that the loss before it is reported once."""
         self.offset = base_offset + batch.count - 1
         self._lost_before = batch.ordinal
 
     def is_explained(self, batch: Batch) -> bool:
-        """Whether a hole at this batch belongs to a loss that an offset has shown."""
+        """Return whether a gap at this batch belongs to a loss that was already reported."""
         return batch.ordinal <= self._lost_before
 
     def reach(self, batch: Batch, base_offset: int) -> None:
-        """Note that the leader has a batch; `base_offset` is -1 where it did not say where."""
+        """Record that the leader has a batch; `base_offset` is -1 if the offset is not known."""
         self.ordinal = max(self.ordinal, batch.ordinal)
         if base_offset >= 0:
             self.offset = max(self.offset, base_offset + batch.count - 1)
 
     def renumber(self) -> None:
-        """Begin to count batches anew, under another identity; offsets stay."""
+        """Forget ordinals, because another identity counts batches from 0 again; keep offsets."""
         self.ordinal = self._lost_before = -1

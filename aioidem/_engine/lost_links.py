@@ -1,8 +1,8 @@
-"""LostLinks: connections that end, and what becomes of the requests that they owed answers to.
+"""LostLinks: what happens to the outstanding requests of a connection that ends.
 
-A connection ends because the engine leaves it, because the driver lost it, or because its answers
-are none. What was written on it may have been served, so a Produce request is in doubt; a question
-is asked again, at the next chance or after a back-off.
+A connection ends because the engine closes it, because the driver lost it, or because its answers
+are invalid. A Produce request that was written on it may have been served, so its batches are in
+doubt. Any other request is sent again, at the next opportunity or after a back-off.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["LostLinks"]
 
 
 class LostLinks:
-    """Accounts for connections that end.
+    """Accounts for connections that end, and for their outstanding requests.
 
     Args:
-        connections: drop the connection, and know what it owed.
-        requests: where the step goes that closes it.
-        home: notes when the cluster was last heard of.
-        transactions: note that a call was lost, or its coordinator's connection.
+        connections: from which the connection and its outstanding requests are removed.
+        requests: the ledger that takes the step to close the connection.
+        home: records when the last byte came from the cluster.
+        transactions: note that a call, or the connection to a coordinator, was lost.
         produce: notes which batches are in doubt.
-        metadata: is asked for again.
-        identity_request: asks again.
+        metadata: is requested again.
+        identity_request: requests an identity again.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class LostLinks:
         self._identity_request = identity_request
 
     def leave(self, leaving: Leaving, now: float) -> None:
-        """Close a connection, and account for it."""
+        """Close a connection, and account for its outstanding requests."""
         self._requests.close(leaving.link, leaving.reason)
         self.drop(leaving.link, leaving.error, now)
 
@@ -75,11 +75,11 @@ class LostLinks:
         now: float,
         unwritten: Collection[int] = (),
     ) -> None:
-        """Account for a connection that is lost.
+        """Account for a connection that has ended.
 
         Args:
             link: the connection.
-            error: why; None where it just ended.
+            error: why it ended; None if it was closed without an error.
             now: seconds.
             unwritten: tokens of the requests of which no byte was written.
         """
@@ -89,11 +89,11 @@ class LostLinks:
             self.lose(request, written=request.token not in unwritten, now=now)
 
     def lose(self, request: Outstanding, *, written: bool, now: float) -> None:
-        """Account for a request that gets no answer.
+        """Account for a request that will get no answer.
 
         Args:
-            request: what was asked.
-            written: whether the broker may have it.
+            request: the request.
+            written: whether the broker may have received it.
             now: seconds.
         """
         match request.kind:
@@ -112,4 +112,4 @@ class LostLinks:
             case RequestKind.COORDINATION:
                 self._transactions.on_lost(now, written=written)
             case _:
-                pass  # asked again on the next connection, if `Connections.drop` lets it
+                pass  # sent again on the next connection, unless `Connections.drop` prevents it

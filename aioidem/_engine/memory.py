@@ -1,13 +1,14 @@
-"""ByteBudget: the memory that unsettled records may take (`buffer_memory`).
+"""ByteBudget: the memory that records without an outcome may take (`buffer_memory`).
 
-The budget covers a record from append until it is settled. Callers that find no room queue as
-waiters, FIFO; a release wakes the one at the head if it fits and touches no other, so N waiting
-senders cost O(1) each, not O(N) per release (aiokafka's quadratic wake-ups). While a caller waits
-none overtakes it, and one who was granted room waits until it has claimed it: between its wake-up
-and its turn another task may call (and trio runs those it woke in any order).
+The budget covers a record from its append until it is settled. Callers that find no room wait in a
+FIFO queue. A release of bytes wakes only the waiter at the head, if its record fits, so N waiting
+senders cost O(1) each, not O(N) per release (as in aiokafka, whose cost is quadratic). No caller
+overtakes one that waits. A waiter that was granted room keeps its place until it has claimed the
+room: another task may call between its wake-up and its turn (and trio runs woken tasks in any
+order).
 
-Rejected: a pool of batch.size buffers as in Java. Python frees bytes by itself, and whole-buffer
-allocation is what makes Java's budget smaller than it says.
+Rejected: a pool of `batch_size` buffers as in Java. Python frees bytes by itself, and because a
+pool allocates whole buffers, Java's budget holds fewer records than its name says.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ __all__ = ["ByteBudget", "MemoryWaiter"]
 
 
 class MemoryWaiter:
-    """Someone who waits for room.
+    """A caller that waits for room in the budget.
 
-    `wake` is called once, when `granted` became True or the budget was closed. Whoever is granted
-    room claims it when its record is queued, or abandons it.
+    `wake` is called once, when `granted` becomes True or the budget is closed. A caller that was
+    granted room claims it when its record is queued, or abandons it.
     """
 
     __slots__ = ("abandoned", "granted", "size", "wake")
@@ -35,7 +36,7 @@ class MemoryWaiter:
 
 
 class ByteBudget:
-    """`buffer.memory`: bytes of unsettled records, with FIFO waiters."""
+    """The bytes of records without an outcome (`buffer_memory`), with FIFO waiters."""
 
     __slots__ = ("_granted", "_waiters", "capacity", "used", "waiting")
 
@@ -44,24 +45,24 @@ class ByteBudget:
         self.used = 0
         self.waiting = 0
         self._waiters: deque[MemoryWaiter] = deque()
-        # The one waiter who has room and has not claimed it.
+        # The one waiter that was granted room and has not claimed it yet.
         self._granted: MemoryWaiter | None = None
 
     def try_take(self, size: int) -> bool:
-        """Take `size` bytes now if there is room and no caller waits."""
+        """Take `size` bytes now if there is room and no caller waits; return whether it did."""
         if self.waiting or not self.fits(size):
             return False
         self.used += size
         return True
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for `size` bytes, if no caller waits."""
-        # A record larger than the whole budget may pass when it is alone; max.request.size has
-        # refused it before.
+        """Return whether there is room for `size` bytes, not counting callers that wait."""
+        # A record larger than the whole budget is admitted if no other record is in it. The option
+        # `max_request_size` limits the size of such a record before.
         return self.used + size <= self.capacity or self.used == 0
 
     def wait(self, size: int, wake: Callable[[], None]) -> MemoryWaiter:
-        """Queue for `size` bytes."""
+        """Queue a caller for `size` bytes, and return its place in the queue."""
         waiter = MemoryWaiter(size, wake)
         self._waiters.append(waiter)
         self.waiting += 1
@@ -69,14 +70,14 @@ class ByteBudget:
         return waiter
 
     def claim(self, waiter: MemoryWaiter) -> None:
-        """Let the next in line have its turn: the granted bytes are being used now."""
+        """Grant room to the next waiter: this one has put its record into the granted bytes."""
         if self._granted is waiter:
             self._granted = None
             self.waiting -= 1
             self._grant()
 
     def abandon(self, waiter: MemoryWaiter) -> None:
-        """Leave the queue (timeout, cancellation); gives back what was granted meanwhile."""
+        """Leave the queue (timeout, cancellation), and give back bytes granted meanwhile."""
         if waiter.abandoned:
             return
         waiter.abandoned = True
@@ -88,7 +89,7 @@ class ByteBudget:
         self._grant()
 
     def release(self, size: int) -> None:
-        """Give bytes back and grant room to the waiter at the head if it fits now."""
+        """Give bytes back, and grant room to the waiter at the head if its record fits now."""
         self.used -= size
         if self._waiters:
             self._grant()
@@ -107,7 +108,7 @@ class ByteBudget:
                 head.wake()
 
     def wake_all(self) -> Iterator[MemoryWaiter]:
-        """Empty the queue without granting anything: the producer is closing."""
+        """Wake all waiters without granting room, and yield them: the producer is closing."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.abandoned:

@@ -1,9 +1,10 @@
-"""When to ask for metadata: the refresh policy, apart from the view it feeds.
+"""MetadataRefresher: when metadata is requested, apart from the view of the cluster it updates.
 
-Asked: when a topic is wanted that is not known, when an answer or a lost connection says that the
-view is stale, and when the view is older than `metadata.max.age`. One request at a time; after a
-failure or a useless answer the next waits for an exponential back-off, so that a cluster without
-leaders is not hammered.
+Metadata is requested when a topic is wanted that is not known, when an answer or a lost connection
+shows that the view is stale, and when the view is older than `metadata_max_age`. One request is
+outstanding at a time. After each answer, and after a failure, the next request waits for a
+back-off, which grows while requests fail or their answers lack something, so that a cluster without
+leaders is not flooded.
 """
 
 from __future__ import annotations
@@ -32,21 +33,23 @@ class MetadataRefresher:
         self._next_at = 0.0
         self.wanted = True
         self.in_flight = False
-        # How many were sent. The n-th answer is about the time before the n-th request was sent.
+        # The number of requests sent, by which requests are numbered. An answer is certainly
+        # younger than an event only if its request was sent after the event, and so has a higher
+        # number than the one noted then.
         self.requests = 0
         self.refreshed_at: float | None = None
 
     def want(self) -> None:
-        """Ask for metadata at the next chance: the view is stale, or lacks something."""
+        """Have metadata requested as soon as back-off allows: the view is stale or incomplete."""
         self.wanted = True
 
     def due(self, now: float) -> bool:
-        """Whether a request should go out now."""
+        """Return whether a request should be sent now."""
         at = self.due_at()
         return at is not None and now >= at
 
     def due_at(self) -> float | None:
-        """When one should; None while one is in flight."""
+        """Return when the next request is due, in seconds; None while one is outstanding."""
         if self.in_flight:
             return None
         if self.wanted or self.refreshed_at is None:
@@ -54,19 +57,25 @@ class MetadataRefresher:
         return max(self._next_at, self.refreshed_at + self._max_age)
 
     def sent(self) -> None:
-        """Note that a request was sent."""
+        """Note that a request is being sent."""
         self.requests += 1
         self.in_flight = True
         self.wanted = False
 
     def failed(self, now: float) -> None:
-        """Its connection was lost, or it was answered with an error."""
+        """Note that the request got no answer, or one of another cluster; back off."""
         self.in_flight = False
         self.wanted = True
         self._next_at = now + self._backoff.next_delay()
 
     def answered(self, now: float, *, enough: bool) -> None:
-        """Handle an answer; `enough` is False when something asked for is still missing."""
+        """Note that an answer was merged.
+
+        Args:
+            now: seconds.
+            enough: False if something that was asked for is still missing, so that metadata is
+            requested again after the back-off.
+        """
         self.in_flight = False
         self.refreshed_at = now
         self._next_at = now + self._backoff.next_delay()

@@ -1,17 +1,17 @@
-"""One Metadata answer on its way into the view of the cluster, some partitions at a time.
+"""MetadataMerge: one Metadata answer on its way into the view, some partitions at a time.
 
-A topic may have hundreds of thousands of partitions, and to merge them at once would block
-the event loop. So `slices` does it in pieces, and `finish` shows the result.
+A topic may have hundreds of thousands of partitions, and merging them at once would block the event
+loop. So `slices` merges them in pieces, and `finish` puts the result into the view.
 
 Invariants:
 
-- Until `finish`, the view has every partition that it had, and no other: a key is hashed over the
-  number of partitions, which must not pass through what a topic never had.
-- What changes before that are the leaders of known partitions, each of which is true by itself.
-- `finish` does little, however long the answer was.
+- Until `finish`, each topic of the view keeps its set of partitions: a key is hashed modulo the
+  number of partitions, which must never have a value that the topic never had.
+- Before `finish` only the leaders of known partitions change; each change is correct by itself.
+- `finish` does little work, however long the answer was.
 
-Rejected: to merge in a thread. The engine has no locks, and every other line of it would have to
-know which of its parts are changing.
+Rejected: merging in a thread. The engine has no locks, and all other code of the engine would have
+to know which data may be changing.
 """
 
 from __future__ import annotations
@@ -32,40 +32,47 @@ SLICE = 2_000
 
 @dataclass(slots=True)
 class MergeResult:
-    """What a merge found out that someone must act on."""
+    """What a merge found that requires action."""
 
     recreated: list[str] = field(default_factory=list)
-    """Topics whose id changed."""
+    """Names of the topics whose topic id changed."""
     failed: dict[str, int] = field(default_factory=dict)
-    """Topics answered with an error code."""
+    """Error codes of the topics that were answered with one, by name."""
     leaderless: bool = False
-    """Some partition we asked about has no leader now."""
+    """Whether any partition of the merged topics has no leader now."""
 
 
 @dataclass(slots=True)
 class _Merging:
-    """One topic: its view, and beside it what the view gets at the end."""
+    """A topic that is being merged: its present view, and a second one that is added at the end."""
 
     update: TopicUpdate
     known: TopicView | None
-    """None: a topic not known so far, or one that was made anew."""
+    """None for a topic that was not known, or that was deleted and recreated."""
     grown: TopicView
 
 
 class MetadataMerge:
-    """One answer, merged into `view`; of the topics in `wanted` alone, None: of all."""
+    """The merge of one Metadata answer into the view of the cluster.
+
+    Args:
+        view: the view to update.
+        update: the answer.
+        wanted: names of the topics to merge; None for all.
+    """
 
     def __init__(
         self, view: ClusterView, update: MetadataUpdate, wanted: Container[str] | None = None
     ) -> None:
         self.update = update
         self._view = view
-        # Those of the cluster that the answer is about: the view may be given another one's.
+        # The topics of the cluster that the answer is about: the view may change to another cluster
+        # meanwhile.
         self._known = view.topics
         self._brokers = update.brokers
         self._merging: list[_Merging] = []
         self._result = MergeResult()
-        # By name: an answer that tells of a topic twice counts as its last word.
+        # By name: if an answer describes a topic twice, the last description counts.
         named = {topic.name: topic for topic in update.topics}
         self.topics = [each for each in named.values() if wanted is None or each.name in wanted]
         """What the answer says of those topics."""
@@ -73,13 +80,13 @@ class MetadataMerge:
 
     @property
     def stale(self) -> bool:
-        """Whether the view is of another cluster now than when this was begun."""
+        """Whether the view has changed to another cluster since this merge began."""
         return self._view.topics is not self._known
 
     def slices(self) -> Iterator[int]:
-        """Merge, and yield after each piece how many partitions were in it.
+        """Merge in pieces, and yield the number of partitions of each piece.
 
-        It may be left off and taken up again.
+        A caller may stop and continue later with the same iterator.
         """
         return self._slices
 
@@ -99,9 +106,9 @@ class MetadataMerge:
                 yield len(places)
 
     def finish(self) -> MergeResult:
-        """Merge what is left, and show it all.
+        """Merge what is left, put the result into the view, and return what it found.
 
-        An answer that names no broker changes no address.
+        If the answer names no broker, the known addresses stay.
         """
         for _ in self._slices:
             pass
@@ -125,7 +132,8 @@ class MetadataMerge:
 def _merge_piece(
     updates: Sequence[PartitionUpdate], places: range, known: TopicView | None, grown: TopicView
 ) -> None:
-    # One at a time: thousands of them at once would call for a garbage collection.
+    # Partitions are merged one by one: creating thousands of objects at once would trigger a
+    # garbage collection.
     if known is None:
         for place in places:
             grown.merge(updates[place])

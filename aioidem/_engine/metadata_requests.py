@@ -1,4 +1,4 @@
-"""MetadataRequests: asking who leads what and which cluster it is, and taking the answer in."""
+"""MetadataRequests: requesting metadata and the cluster id, and handling the answers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class MetadataRequests:
 
     Args:
         config: validated options.
-        cluster: the view.
-        connections: learn addresses, and which cluster a connection leads to.
-        metadata: decides when to ask.
-        accusations: wait for answers.
-        accumulator: whose records wait for partitions.
-        requests: where questions go.
-        identity: gets another epoch where a topic was recreated.
-        outcomes: take events.
-        transactions: are given the topics that were recreated.
+        cluster: the view of the cluster.
+        connections: learn broker addresses, and which cluster a connection leads to.
+        metadata: decides when metadata is requested.
+        accusations: verdicts on brokers that wait for metadata.
+        accumulator: its records wait for partitions.
+        requests: the ledger by which requests are sent.
+        identity: its epoch is raised when a topic was recreated.
+        outcomes: receives events for the operator.
+        transactions: fail if they wrote to a topic that was recreated.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MetadataRequests:
         self._transactions = transactions
 
     def ask(self, now: float) -> None:
-        """Ask for metadata, when that is due."""
+        """Send a Metadata request, if one is due and a broker is connected."""
         if not self._metadata.due(now):
             return
         link = self._requests.any_link(now, identified=False)
@@ -79,7 +79,7 @@ class MetadataRequests:
     def ask_clusters(self, now: float) -> None:
         """Ask once per connection which cluster it leads to.
 
-        Metadata that was asked for there tells it as well.
+        A Metadata request that was sent on the connection has the same purpose.
         """
         for link in self._connections.links.values():
             if not link.asked_cluster and link.admits(now):
@@ -88,7 +88,7 @@ class MetadataRequests:
                 self._requests.add(AskCluster(link.link_id, token))
 
     def on_cluster(self, link: Link, cluster_id: str | None) -> bool:
-        """Note which cluster a connection leads to; whether that is the known one."""
+        """Record which cluster a connection leads to; return whether it is the known one."""
         view = self._cluster
         if view.cluster_id is None:
             view.learn_id(cluster_id)
@@ -97,7 +97,7 @@ class MetadataRequests:
         return at_home
 
     def merge_of(self, update: MetadataUpdate) -> MetadataMerge:
-        """Begin the merge of a long answer, to be done in pieces before `on_metadata`."""
+        """Begin the merge of a long answer; the driver does it in pieces before `on_metadata`."""
         return MetadataMerge(self._cluster, update, self._accumulator.topics)
 
     def on_metadata(
@@ -108,12 +108,20 @@ class MetadataRequests:
         now: float,
         merge: MetadataMerge | None = None,
     ) -> None:
-        """Handle an answer; `merge` is what `merge_of` gave for it."""
+        """Handle the answer to a Metadata request.
+
+        Args:
+            link: the connection on which it came.
+            request: the request.
+            update: the answer.
+            now: seconds.
+            merge: the result of `merge_of`, for a long answer; None if there is none.
+        """
         link.throttle(update.throttle_ms, now)
         if not self.on_cluster(link, update.cluster_id):
             self._metadata.failed(now)
             return
-        # What nobody asked about is not kept: a broker could name new topics with each answer.
+        # Topics that were not requested are not kept: a broker could name new ones in each answer.
         if merge is None or merge.stale:
             merge = self.merge_of(update)
         result = merge.finish()
@@ -139,7 +147,7 @@ class MetadataRequests:
         )
 
     def _convict(self, accusation: Accusation, now: float) -> None:
-        """Judge a leader's memory, if it is the leader still, in the same epoch."""
+        """Limit a broker's window if it still leads the partition in the same leader epoch."""
         _, _, route, disproof, _ = accusation
         view = self._cluster.leader_of(accusation.topic, accusation.partition)
         node = self._connections.nodes.get(route.leader_id)
@@ -148,7 +156,7 @@ class MetadataRequests:
             self._outcomes.event(accusation.text(node.memory.limit))
 
     def _recreate(self, name: str) -> None:
-        """Begin a topic afresh that was deleted and made anew, under another epoch."""
+        """Start a recreated topic afresh, under another producer epoch."""
         before = self._identity.current
         self._outcomes.event(f"{name}: the topic was recreated")
         self._accumulator.recreate(name)
@@ -157,4 +165,4 @@ class MetadataRequests:
             and self._config.enable_idempotence
             and self._identity.current == before
         ):
-            self._identity.bump()  # unless what was given up has brought one already
+            self._identity.bump()  # unless numbers that were given up raised it already

@@ -1,7 +1,7 @@
-"""What stands in the place of `Transactions` and `Coordination` without a transactional id.
+"""NoTransactions and NoCoordination: the null objects of a producer without a transactional id.
 
-It forbids nothing, fails with nothing, and asks nothing of a coordinator. So no other part of the
-engine asks whether there are transactions.
+They permit every write, ignore every failure, and send nothing to a coordinator. So no other part
+of the engine has to ask whether there are transactions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["NoCoordination", "NoTransactions", "transactions_of"]
 def transactions_of(
     config: ProducerConfig, identity: IdentityLedger, backoff: Backoff
 ) -> Transactions:
-    """Return a producer's transactions, which ask for an identity; or what stands in their place.
+    """Return a producer's transactions, or the null object if it has no transactional id.
 
     Args:
         config: validated options.
-        identity: gets what coordinators grant.
-        backoff: between attempts at a call.
+        identity: receives the identities that coordinators grant.
+        backoff: the delays between attempts at a call.
     """
     if config.transactional_id is None:
         return NoTransactions(identity, backoff)
@@ -34,7 +34,7 @@ def transactions_of(
 
 
 class NoTransactions(Transactions):
-    """The transactions of a producer that has none."""
+    """The null object in place of `Transactions`: batches may always be sent, outside of any."""
 
     __slots__ = ()
 
@@ -44,60 +44,60 @@ class NoTransactions(Transactions):
 
     @property
     def may_send(self) -> bool:
-        """Let batches be sent at any time."""
+        """Always True: batches may be sent at any time."""
         return True
 
     @property
     def awaits(self) -> float | None:
-        """Await nothing of a coordinator."""
+        """Always None: no call to a coordinator waits for its time."""
         return None
 
     @property
     def gated(self) -> bool:
-        """Have a first-ack gate: a leader without our state takes any sequence."""
+        """Always True: a leader without the producer's state accepts any sequence."""
         return True
 
     def need_open(self) -> None:
-        """Let every record pass."""
+        """Permit every record, without a check."""
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Let every partition be written to."""
+        """Return True: every partition may be written to."""
         del topic, partition
         return True
 
     def produce_version(self, offered: int) -> int:
-        """Take the highest Produce version that the connection speaks."""
+        """Return the highest Produce version that the connection supports."""
         return offered
 
     def numbers_given_up(self) -> bool:
-        """Return False: no coordinator supplies an epoch; the producer raises its own (KIP-360)."""
+        """Return False: no coordinator grants an epoch, the producer raises its own (KIP-360)."""
         return False
 
     def topic_gone(self, topic: str) -> bool:
-        """Return False: no coordinator supplies another epoch."""
+        """Return False: no coordinator grants another epoch."""
         del topic
         return False
 
     def fail(self, error: errors.KafkaError | None) -> None:
-        """Do nothing: no transaction fails."""
+        """Do nothing: there is no transaction that could fail."""
 
     def die(self, error: errors.KafkaError) -> None:
-        """Do nothing: no transaction ends with the producer."""
+        """Do nothing: there is no transaction that could end with the producer."""
 
     def on_produced(self, error_code: int | None) -> None:
-        """Do nothing: no transaction begins with a write."""
+        """Do nothing: no write begins a transaction."""
 
     def next_call(self, now: float, *, delivered: bool, quiet: bool) -> Call | None:
-        """Ask nothing of a coordinator."""
+        """Return None: no coordinator is called."""
         del now, delivered, quiet
         return None
 
 
 class NoCoordination(Coordination):
-    """The coordination of a producer that has no coordinator: there is none to call."""
+    """The null object in place of `Coordination`: there is no coordinator to call."""
 
     def follow(self) -> None:
-        """Do nothing: no transaction has a fate to share."""
+        """Do nothing: there is no transaction whose state could affect records."""
 
     def call(self, now: float) -> None:
-        """Ask nothing of a coordinator."""
+        """Do nothing: there is no coordinator to call."""

@@ -1,4 +1,4 @@
-"""Outcomes: what became of records, counted and kept until the driver takes it.
+"""Outcomes: the outcomes of records, counted and kept until the driver takes them.
 
 Invariants
 - Each record that was queued is settled once: ACKED, NOT_WRITTEN or UNKNOWN.
@@ -19,11 +19,11 @@ from aioidem.structs import DeliveryStatus
 __all__ = ["Counters", "Outcomes"]
 
 _MOST_TEXTS = 1000
-"""Events, and notes, kept until they are taken: the newest ones."""
+"""The number of events, and of notes, kept until they are taken; older ones are dropped."""
 
 
 class Counters:
-    """What happened so far, in numbers."""
+    """What has happened so far, as numbers."""
 
     __slots__ = (
         "batches_retried",
@@ -48,10 +48,10 @@ class Counters:
 
 
 class Outcomes:
-    """The outcomes of one producer's records, and what an operator should read.
+    """The outcomes of one producer's records, and the messages for its operator.
 
     Args:
-        budget: gets back the memory of settled records.
+        budget: gets the memory of settled records back.
         transactions: fail with a record that is not acknowledged.
     """
 
@@ -71,17 +71,17 @@ class Outcomes:
         self._budget = budget
         self._transactions = transactions
         self.counters = Counters()
-        # How many records were settled so far.
+        # The number of records settled so far.
         self.settled = 0
         self._settled: list[Settlement] = []
-        # By generation, for those that a flush has closed: how many records have no outcome yet.
+        # For each generation that a flush has closed, the number of its records without an outcome.
         self._left: dict[int, int] = {}
         self._flush_counts: list[FlushCount] = []
         self._events: deque[str] = deque(maxlen=_MOST_TEXTS)
         self._notes: deque[str] = deque(maxlen=_MOST_TEXTS)
 
     def settle(self, settlement: Settlement) -> None:
-        """Account for an outcome; the driver passes it on to the sinks."""
+        """Account for the outcome of some records; the driver passes it on to their sinks."""
         records = settlement.records
         count = len(records)
         self.settled += count
@@ -117,55 +117,60 @@ class Outcomes:
     # -- flushes
 
     def close_generation(self, generation: int, unsettled: int) -> None:
-        """Begin to count one generation down; `unsettled`: records of all of them, at this time."""
+        """Begin to count down the records of a generation that have no outcome yet.
+
+        Args:
+            generation: the generation that a flush closes.
+            unsettled: the number of all records without an outcome at this time, of any generation.
+        """
         left = unsettled - sum(self._left.values())
         if left:
             self._left[generation] = left
 
     def flushed(self, generation: int) -> bool:
-        """Whether every record of a closed generation, and of those before, has its outcome."""
+        """Return whether all records of a closed generation, and of earlier ones, are settled."""
         return all(g > generation for g in self._left)
 
     def count_for(self, flush: FlushCount) -> None:
-        """Count outcomes for a flush too, from now on."""
+        """Count outcomes for this flush too, from now on."""
         self._flush_counts.append(flush)
 
     def stop_counting(self, flush: FlushCount) -> None:
-        """Count for that flush no longer."""
+        """Count outcomes for this flush no longer."""
         self._flush_counts.remove(flush)
 
     @property
     def flushes(self) -> int:
-        """For how many flushes outcomes are counted."""
+        """The number of flushes for which outcomes are counted."""
         return len(self._flush_counts)
 
     # -- what an operator reads
 
     def event(self, text: str) -> None:
-        """Tell an operator what he should read."""
+        """Keep a message that an operator should read and may have to act on."""
         self._events.append(text)
 
     def note(self, text: str) -> None:
-        """Tell an operator what he may want to know, and need not act on."""
+        """Keep a message that an operator may want to know, and need not act on."""
         self._notes.append(text)
 
     # -- the driver's side
 
     def take_settled(self) -> list[Settlement]:
-        """Return the outcomes since the last call, in order."""
+        """Take out the outcomes since the last call, in order."""
         settled, self._settled = self._settled, []
         return settled
 
     def peek_settled(self) -> tuple[Settlement, ...]:
-        """Return the outcomes that were not taken yet, in order, and leave them here."""
+        """Return the outcomes that were not taken yet, in order, and keep them."""
         return tuple(self._settled)
 
     def take_events(self) -> list[str]:
-        """Return what an operator should read: data loss, bumps, recreated topics."""
+        """Take out the messages that an operator should read, such as data loss and epoch bumps."""
         return _taken(self._events)
 
     def take_notes(self) -> list[str]:
-        """Return what an operator may want to know: how windows are found."""
+        """Take out the messages that an operator may want to know: how windows are found."""
         return _taken(self._notes)
 
 

@@ -1,9 +1,9 @@
 """PartitionQueue: records of one partition that wait to be sealed.
 
-Records wait as records, not as half-built batches: a batch is cut from the head of the queue when
-it is drained ("late sealing"), so that what piled up while the window was full goes out as one
-batch. The queue is FIFO, and deadlines are append time plus a constant, so only its head can be the
-first to expire.
+Records wait as records, not as half-built batches. A batch is cut from the head of the queue when
+it is drained ("late sealing"), so that records that piled up while the window was full leave as one
+batch. The queue is FIFO, and a deadline is the append time plus a constant, so the record at the
+head expires first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class PartitionQueue:
     def __init__(self) -> None:
         self.records: deque[PendingRecord] = deque()
         self.bytes = 0
-        # Set while the window keeps a ready batch back: what piles up meanwhile may leave as one
-        # batch.
+        # Set while the window holds back a batch that is ready: records that pile up meanwhile may
+        # leave as one larger batch.
         self.blocked = False
-        # A flush or close is waiting: linger no longer.
+        # Set while a flush or close waits for these records: they do not linger any more.
         self.flushing = False
 
     def append(self, record: PendingRecord, now: float) -> None:
@@ -40,19 +40,25 @@ class PartitionQueue:
         self.bytes += record.size
 
     def flush(self) -> None:
-        """Linger no longer for what is queued now."""
+        """End lingering for the records that are queued now."""
         self.flushing = bool(self.records)
 
     def hurry(self) -> None:
-        """Linger no longer: a flush waits for a record that came late to its partition."""
+        """End lingering: a flush waits for a record that got its partition late."""
         self.flushing = True
 
     def hold_back(self) -> None:
-        """Take note that the window keeps a ready batch back."""
+        """Note that the window holds back a batch that is ready."""
         self.blocked = True
 
     def ready(self, now: float, *, linger: float, batch_size: int) -> bool:
-        """Whether the head would make a batch now: full, lingered long enough, or being flushed."""
+        """Return whether a batch is ready: full, lingered for long enough, or being flushed.
+
+        Args:
+            now: seconds.
+            linger: seconds for which the record at the head waits for others.
+            batch_size: the size of a full batch, in bytes.
+        """
         if not self.records:
             return False
         return (
@@ -63,10 +69,11 @@ class PartitionQueue:
         )
 
     def cut(self, limit: int, max_records: int) -> list[PendingRecord]:
-        """Take records from the head, at least one.
+        """Take records from the head for one batch, at least one.
 
-        It stops before `limit` bytes (header included) would be passed, or another `RecordGroup`
-        begins.
+        The cut ends before the batch would exceed `limit` bytes (header included) or `max_records`,
+        or where another `RecordGroup` begins. A group whose size is at most `limit` is not divided
+        for its size.
         """
         room = limit - BATCH_OVERHEAD
         records = self.records
@@ -74,9 +81,9 @@ class PartitionQueue:
         size = taken[0].size
         group = taken[0].group
         whole = group is not None and group.size <= limit
-        # A record's `size` allows for the longest varints. That is near enough until the batch
-        # seems full; then the bound is drawn tighter, or every 17th record would be left for the
-        # next one.
+        # A record's `size` allows for the longest varints. That is precise enough until the batch
+        # seems full. Then a tighter bound is computed; otherwise every 17th record would be left
+        # for the next batch.
         measure: _TightSize | None = None
         while records and len(taken) < max_records:
             following = records[0]
@@ -97,7 +104,12 @@ class PartitionQueue:
         return taken
 
     def put_back(self, records: Sequence[PendingRecord], *, flushing: bool) -> None:
-        """Return what was cut last and did not fit after all; `flushing`: as it was before."""
+        """Return records to the head that were cut last and did not fit.
+
+        Args:
+            records: the records, in order.
+            flushing: the value of `flushing` before the cut.
+        """
         self.records.extendleft(reversed(records))
         self.bytes += sum(record.size for record in records)
         self.flushing = flushing
@@ -115,7 +127,7 @@ class PartitionQueue:
         return expired
 
     def empty(self) -> list[PendingRecord]:
-        """Take out everything."""
+        """Take out all records."""
         taken = list(self.records)
         self.records.clear()
         self.bytes = 0
@@ -124,7 +136,7 @@ class PartitionQueue:
 
 
 class _TightSize:
-    """An upper bound on the bytes of records in one batch, from their number and time span."""
+    """An upper bound on the bytes of some records in one batch, from their number and time span."""
 
     __slots__ = ("_count", "_first", "_largest", "_payload", "_span")
 
@@ -135,17 +147,18 @@ class _TightSize:
             self.add(record)
 
     def add(self, record: PendingRecord) -> None:
-        """Count one more record in."""
+        """Add a record to the bound."""
         self._count += 1
         self._payload += record.size - _LOOSE_OVERHEAD
         self._largest = max(self._largest, record.size)
         self._span = max(self._span, abs(record.timestamp_ms - self._first))
 
     def with_another(self, record: PendingRecord) -> int:
-        """Return the bound with one more record."""
+        """Return the bound with one more record, in bytes, without adding it."""
         count = self._count + 1
         span = max(self._span, abs(record.timestamp_ms - self._first))
-        # The length prefix is as long as the largest record's; all else as at the batch's end.
+        # Every record is counted with the length prefix of the largest record, and with the deltas
+        # of a record at the end of the batch.
         largest = max(self._largest, record.size)
         overhead = record_size(largest, count, -span) - largest
         return self._payload + record.size - _LOOSE_OVERHEAD + count * overhead
