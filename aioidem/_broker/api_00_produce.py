@@ -53,7 +53,7 @@ _FIRST_RETAINING: Final = 14
 
 
 class _Outcome:
-    """The outcome of one partition of the request; acks=all waits for the offset ``awaited``."""
+    """The outcome for one partition of a request; acks=all waits for the offset ``awaited``."""
 
     __slots__ = (
         "awaited",
@@ -186,7 +186,7 @@ def _append(
 
 
 def _admitted(cluster: Cluster, outcome: _Outcome, request: Entity, context: Context) -> Partition:
-    """Return the partition, unless the request must be refused whatever its records are."""
+    """Return the partition, after the checks that do not depend on the records."""
     forced, item = context.pending.forced, outcome.item
     if forced is not None and forced.applies(item.topic, item.index):
         raise RefusedError(forced.code, "said so by the interceptor")
@@ -230,7 +230,7 @@ def _store(
         if refusal.code in (ErrorCode.invalid_txn_state, ErrorCode.not_enough_replicas):
             outcome.message = refusal.message
         raise
-    # Every refusal from here on has it, except for two codes.
+    # From here on an answer contains the log start offset, except for two error codes.
     outcome.log_start_offset = leader.log.start_offset
     if request.acks == -1 and len(partition.isr) < partition.least_in_sync:
         raise RefusedError(ErrorCode.not_enough_replicas, f"in sync: {partition.isr}")
@@ -277,7 +277,10 @@ def _is_duplicate(
     outcome: _Outcome,
     sequence_range: int | None,
 ) -> bool:
-    """Give a duplicate its first answer, with the stored timestamp for LogAppendTime."""
+    """Return whether the batch is a duplicate; if so, answer what the first copy was answered.
+
+    The outcome gets the offset of the stored batch, and with LogAppendTime its timestamp.
+    """
     if header.producer_id < 0:
         return False
     original = leader.producers.check(header, sequence_range=sequence_range)
@@ -290,7 +293,7 @@ def _is_duplicate(
 
 
 def _check_request(item: ProduceItem, request: Entity, version: int) -> None:
-    """Check what Kafka checks before it looks at the log."""
+    """Make the checks that Kafka makes before it reads the log."""
     header = item.header
     if header is None:
         raise item.refused or RefusedError(ErrorCode.invalid_record, "no batch")
@@ -312,7 +315,7 @@ def _check_batch(
         raise RefusedError(ErrorCode.message_too_large, f"{len(data)} bytes, at most {longest}")
     check_crc(data, header)
     if header.codec > _ZSTD:
-        # Kafka fails on it, and answers UNKNOWN_SERVER_ERROR.
+        # An unknown codec raises an exception in Kafka, which answers UNKNOWN_SERVER_ERROR.
         raise RefusedError(ErrorCode.unknown_server_error, f"unknown codec {header.codec}")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise RefusedError(
@@ -359,7 +362,8 @@ def _check_timestamps(
     settings = partition.topic.settings
     oldest = wall_ms - settings.timestamp_before_max_ms
     newest = wall_ms + settings.timestamp_after_max_ms
-    # The header has the first and the newest timestamp only; a lower bound needs all of them.
+    # The header has only the first and the largest timestamp. To check the lower bound, the
+    # timestamps of all records are read.
     if header.max_timestamp_ms <= newest and oldest < 0:
         return
     outside = [
@@ -383,7 +387,7 @@ def _records(data: bytes | memoryview) -> list[ReadRecord]:
 
 
 def _settle(outcome: _Outcome, broker: Broker) -> None:
-    """Stop waiting if the partition is committed far enough, or has another leader."""
+    """Stop waiting for a partition that is committed far enough or has another leader."""
     partition = outcome.partition
     if outcome.awaited < 0 or partition is None:
         return

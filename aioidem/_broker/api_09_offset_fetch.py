@@ -45,7 +45,7 @@ def _group(
     offsets = cluster.groups.committed(group.group_id)
     topics: list[dict[str, Any]] = []
     if code is not ErrorCode.none:
-        # v1 has an error code per partition only.
+        # v1 has no error code for the group, only one per partition.
         if version < _FIRST_WITH_ERROR:
             topics = [_refused(wanted, code) for wanted in group.topics]
     elif group.topics is None:

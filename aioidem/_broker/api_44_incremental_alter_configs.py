@@ -98,14 +98,14 @@ def _check(table: Mapping[str, Definition], name: str, value: str, asked: Broker
     except RefusedError as refusal:
         if not of_broker:
             raise
-        # For brokers, Kafka answers the same refusal with another code.
+        # Kafka answers INVALID_REQUEST for a broker where it answers INVALID_CONFIG for a topic.
         raise RefusedError(ErrorCode.invalid_request, refusal.message) from None
 
 
 def _new_value(table: Mapping[str, Definition], current: Mapping[str, str], change: Entity) -> str:
     value: str | None = change.value
     if change.config_operation not in (_SET, _APPEND, _SUBTRACT):
-        # Kafka fails on it, and answers UNKNOWN_SERVER_ERROR.
+        # An unknown operation raises an exception in Kafka, which answers UNKNOWN_SERVER_ERROR.
         raise RefusedError(
             ErrorCode.unknown_server_error, f"Unknown operation type {change.config_operation}"
         )

@@ -190,9 +190,9 @@ class StoredBatch:
 
     Args:
         data: Bytes of the batch.
-        header: Its header.
-        base_offset: Offset of its first record.
-        leader_epoch: Leader epoch in which it was appended.
+        header: Header of the batch.
+        base_offset: Offset of the batch's first record.
+        leader_epoch: Leader epoch in which the batch was appended.
         appended_ms: The broker's wall clock at the append, in ms since the epoch.
         log_append_time: Whether ``appended_ms`` replaces the records' timestamps.
     """

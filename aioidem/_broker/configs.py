@@ -65,12 +65,12 @@ class Definition:
 
     Attributes:
         name: Kafka's name.
-        type: Number of its type; see `ConfigType`.
-        default: Value where none is set.
+        type: Number of the config's type; see `ConfigType`.
+        default: Value of a config that is not set.
         check: Raises ValueError for a value that is not allowed; the message says what is allowed.
         documentation: Text of DescribeConfigs.
         broker_name: Broker config that is the default of this topic config; None: there is none.
-        read_only: Whether it can only be set when the broker starts.
+        read_only: Whether the config can be set only when the broker starts.
         default_name: Name under which DescribeConfigs lists the default as a synonym; "": it lists
             none; None: ``broker_name``.
     """

@@ -212,7 +212,7 @@ class ClusterControls:
         return self._partition(topic, partition).spans.max_span()
 
     def max_unproven_span(self, topic: str, partition: int = 0) -> int:
-        """Return `max_span` as it is if a batch's success also resolves the batches before it."""
+        """Return `max_span`, counted so that a success also resolves the batches before it."""
         return self._partition(topic, partition).spans.max_unproven_span()
 
     # -- faults -----------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class Group:
         self.instances: dict[str, str] = {}
         self.given: dict[str, Timer] = {}
         self.unsynced: set[str] = set()
-        # Topics that its members read; None: unknown.
+        # The topics that the members read; None if they are unknown.
         self.subscribed: frozenset[str] | None = None
         self.join_timer = Timer(schedule)
         self.sync_timer = Timer(schedule)

@@ -12,7 +12,7 @@ from aioidem._broker.timer import Timer
 __all__ = ["CLIENT_HOST", "Joining", "Member", "Protocols"]
 
 CLIENT_HOST = "/127.0.0.1"
-"""Host that DescribeGroups names for every member."""
+"""The host of every member in the answers to DescribeGroups."""
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """A member's protocols, preferred first: the name of each, and its metadata for the leader."""

@@ -235,7 +235,7 @@ class Rebalances:
             member.joining = promised
             self._prepare_or_complete(group)
         else:
-            # The answer to its last JoinGroup may have been lost.
+            # The answer to the member's last JoinGroup may have been lost.
             promised.keep(_generation(group, member))
 
     def _add(self, group: Group, member_id: str, asked: Joining, promised: Promised) -> None:

@@ -71,8 +71,8 @@ class Partition:
     """One partition.
 
     Args:
-        topic: Its topic.
-        index: Its index.
+        topic: Topic of the partition.
+        index: Index of the partition.
         brokers: Ids of the brokers with a replica, the leader first.
         retain_on: Called as ``retain_on(broker_id, topic)``; returns how many batches per producer
             that broker remembers of a partition of the topic.

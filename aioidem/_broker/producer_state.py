@@ -103,7 +103,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self.transactions = TransactionIndex()
-        # Keyed by producer id; an entry stays until the transaction begins in this partition.
+        # By producer id; an entry is kept until the transaction begins in this partition.
         self._verifying: dict[int, _Verifying] = {}
 
     def __len__(self) -> int:

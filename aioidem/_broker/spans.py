@@ -132,9 +132,9 @@ class PartitionSpans:
         return max((w.maximum for w in self._strict.values()), default=0)
 
     def unproven_span(self) -> int:
-        """Return `span` as it is if a batch's success also resolves the batches below it."""
+        """Return `span`, counted so that a success also resolves the batches below it."""
         return max((len(self._proven[key].order) for key in self._newest.items()), default=0)
 
     def max_unproven_span(self) -> int:
-        """Return `max_span` as it is if a batch's success also resolves the batches below it."""
+        """Return `max_span`, counted so that a success also resolves the batches below it."""
         return max((w.maximum for w in self._proven.values()), default=0)

@@ -24,7 +24,7 @@ class Timer:
         self._schedule = schedule
         self._act: Callable[[], None] | None = None
         self._due: float | None = None
-        # Due time of the one event that counts; `_ring` ignores others.
+        # Due time of the timer's newest event; `_ring` ignores earlier ones.
         self._event: float | None = None
 
     def __repr__(self) -> str:

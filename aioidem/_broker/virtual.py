@@ -67,7 +67,7 @@ def idempotent_batch(
 ) -> bytes:
     """Return a batch as an idempotent producer sends it.
 
-    If ``timestamps_ms`` is given, it has one record for each timestamp, whatever ``count`` is.
+    If ``timestamps_ms`` is given, the batch has one record for each, whatever ``count`` is.
     """
     stamps = [START_MS] * count if timestamps_ms is None else list(timestamps_ms)
     return build_batch(

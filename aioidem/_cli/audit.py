@@ -86,7 +86,7 @@ def plan_audit(
         raise UsageError("--json: not with --follow, which has no end to report")
     remote = "://" in ledger
     if follow and not remote:
-        Path(ledger).mkdir(parents=True, exist_ok=True)  # the load may start later
+        Path(ledger).mkdir(parents=True, exist_ok=True)  # a load that starts later writes there
     if not remote and not Path(ledger).is_dir():
         raise UsageError(f"--ledger: {ledger} is not a folder")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):

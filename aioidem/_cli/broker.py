@@ -123,5 +123,5 @@ async def _serve(plan: BrokerPlan) -> None:
 
 
 def _in_range(flag: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # also true for NaN
+    if not low <= value <= high:  # NaN is not in the range either
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")

@@ -250,7 +250,7 @@ Rtt = Annotated[float, typer.Option(metavar="MS", help="Round trip of its links.
 Port = Annotated[
     int,
     typer.Option(
-        # The name is given, because Typer before 0.28 takes a metavar that equals it for the name.
+        # Without this name, Typer before 0.28 would take the metavar for the name of the flag.
         "--port",
         metavar="PORT",
         help="Port of the first broker, the others follow; 0 for free ones.",

@@ -293,8 +293,8 @@ class Tally:
         """Keep the first failure; later ones are usually consequences of it."""
         if self._failure is None:
             name, text = type(error).__name__, " ".join(str(error).split())
-            # The texts of our own errors and of aiokafka's already begin with the class, others do
-            # not.
+            # The texts of aioidem's and aiokafka's errors begin with the name of the class; other
+            # texts do not.
             self._failure = text if name in text else f"{name}: {text}".removesuffix(": ")
 
     def first_batch_over(self) -> None:

@@ -452,6 +452,6 @@ def _whole(flag: str, value: int | None, default: int, low: int, high: int) -> i
 
 
 def _between(flag: str, value: float, low: float, high: float) -> float:
-    if not low <= value <= high:  # also true for NaN
+    if not low <= value <= high:  # NaN is not in the range either
         raise UsageError(f"{flag}: {value:g} is not from {low:g} to {high:g}")
     return value

@@ -33,7 +33,7 @@ __all__ = [
 
 _FLAGS: Final = ("--producer-props", "--command-property", "--consumer-props", "--spark-conf")
 _SECRET: Final = re.compile(r"password|secret|jaas\.config$|keystore\.key$", re.IGNORECASE)
-# Kafka's names contain a dot, except for two of the producer's.
+# The names of Kafka's properties contain a dot, except for two of the producer.
 _NAME: Final = re.compile(r"acks|retries|[\w-]+(\.[\w-]+)+", re.ASCII)
 _MARK: Final = b"\xef\xbb\xbf"
 _MAX_FILE: Final = 1 << 20
@@ -155,7 +155,7 @@ def spread_values(argv: Sequence[str], flags: Sequence[str] = _FLAGS) -> list[st
         while position < len(argv) and not argv[position].startswith("-"):
             spread += [word, argv[position]]
             position += 1
-        if position == first:  # nothing followed, so the parser refuses it
+        if position == first:  # no value followed: leave it to the parser to refuse the flag
             spread.append(word)
     return spread
 

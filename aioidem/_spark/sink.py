@@ -56,7 +56,7 @@ __all__ = [
     "UnsafePlanError",
 ]
 
-# These names are internal to Spark.
+# The names of these local properties are internal to Spark.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
@@ -139,7 +139,7 @@ class AioidemArrowWriter(DataSourceArrowWriter):
         return _done(write_rows(self._options, chunks, task))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what was written and stays in the topic; called on the driver."""
+        """Log how many tasks had written rows, which stay in the topic; called on the driver."""
         _tell_abort("a write", messages)
 
 
@@ -165,7 +165,7 @@ class AioidemStreamWriter(DataSourceStreamWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
-        """Log what was written and stays in the topic; called on the driver."""
+        """Log how many tasks had written rows, which stay in the topic; called on the driver."""
         _tell_abort(f"batch {batchId}", messages)
 
 
@@ -263,5 +263,5 @@ def _header(header: Any) -> tuple[str, bytes | None]:
 def _seconds(when: datetime | None) -> float | None:
     if when is None:
         return None
-    # A row's timestamp has no zone and is local time; Arrow's has a zone.
+    # The timestamp of a row has no zone and is in local time; that of Arrow has a zone.
     return when.timestamp() if when.tzinfo is None else when.astimezone(UTC).timestamp()

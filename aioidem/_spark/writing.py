@@ -318,7 +318,7 @@ class ExactlyOnceWriter(TaskWriter):
 async def read_marker(
     config: ProducerConfig, task: TaskIdentity, place: TopicPartition, timeout: float
 ) -> Marker | None:
-    """Return a task's marker; None if there is none.
+    """Return a task's marker; None if it has none.
 
     Raises:
         MarkerError: the group's offset is not a marker.
@@ -353,7 +353,7 @@ def write_rows(
     chunks: Iterable[Sequence[SinkRow]],
     task: TaskIdentity | None = None,
 ) -> Written:
-    """Do everything that a task does; it blocks.
+    """Run all steps of a task, and return the result; this blocks.
 
     Args:
         options: the options of the sink.
@@ -392,7 +392,7 @@ def _written(
 ) -> Written:
     chunks = _begun(chunks)
     with start_blocking_portal("asyncio") as portal:
-        # The producer is made and closed in its event loop.
+        # The producer must be made and closed in the event loop in which it runs.
         writer = portal.call(_writer, options, task)
         failed = True
         try:

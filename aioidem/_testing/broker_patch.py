@@ -45,7 +45,7 @@ _U2: Final = Struct(">H")
 _U4: Final = Struct(">I")
 _I2: Final = Struct(">h")
 
-# Bytes of each kind of constant after its tag; Utf8 (1) has its own length.
+# The number of bytes after the tag, by kind of constant; Utf8 (1) contains its length.
 _CONSTANT_SIZES: Final = {
     **dict.fromkeys((3, 4, 9, 10, 11, 12, 17, 18), 4),
     **dict.fromkeys((5, 6), 8),
@@ -72,7 +72,7 @@ _LAST_OPCODE: Final = 0xC9
 _MOST: Final = 32767
 
 Moved = Callable[[int], int]
-"""Offset of an instruction after the change, by its offset before."""
+"""The new offset of each instruction, by its old offset."""
 
 
 class BrokerPatchError(KafkaError):

@@ -298,7 +298,7 @@ class _Direction(ABC):
                 await anyio.sleep_until(item.due)
             await self._relay.proxy.pass_gate()
             if not self._queue or self._queue[0] is not item:
-                continue  # `swallow` emptied the queue meanwhile
+                continue  # `swallow` has emptied the queue
             if item.then == "go on":
                 await self._send(self._take_due())
                 continue

@@ -88,7 +88,7 @@ def parse_value(data: bytes | memoryview | None) -> ValueId | None:
         return None
     try:
         producer, topic = data[_HEAD.size : end].decode(), data[end : end + topic_size].decode()
-    except UnicodeDecodeError:  # the CRC is right, and the name is no text
+    except UnicodeDecodeError:  # the CRC is right, but the name is not UTF-8
         return None
     return ValueId(producer, topic, partition, call)
 
@@ -289,8 +289,9 @@ def _check_order(
         place = places[0]
         if value in expect.may_reorder:
             continue
-        # A record that names its partition is in every log of that partition. Others may have
-        # been meant for another partition while the log before this one was written.
+        # Records that name their partition are in order across all logs of the partition (key
+        # None). For other records the producer may have chosen another partition while an earlier
+        # log was written.
         logs = [place.log] if value.partition < 0 else [place.log, None]
         keys = [(value.producer, place.topic, place.partition, log) for log in logs]
         before = [latest[key] for key in keys if key in latest and latest[key].call > value.call]

@@ -75,7 +75,7 @@ class KafkaStartError(KafkaError):
 def _admin(
     method: Callable[Concatenate[KafkaAdmin, P], T],
 ) -> Callable[Concatenate[KafkaCluster, P], T]:
-    """Return a method of `KafkaCluster` that calls this one of its `KafkaAdmin`."""
+    """Return a method of `KafkaCluster` that calls ``method`` of the cluster's `KafkaAdmin`."""
 
     @functools.wraps(method)
     def call(self: KafkaCluster, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -87,7 +87,7 @@ def _admin(
 def _tool(
     method: Callable[Concatenate[KafkaTools, P], T],
 ) -> Callable[Concatenate[KafkaCluster, P], T]:
-    """Return a method of `KafkaCluster` that calls this one of its `KafkaTools`."""
+    """Return a method of `KafkaCluster` that calls ``method`` of the cluster's `KafkaTools`."""
 
     @functools.wraps(method)
     def call(self: KafkaCluster, /, *arguments: P.args, **options: P.kwargs) -> T:

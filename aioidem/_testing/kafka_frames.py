@@ -134,7 +134,8 @@ def _answered(body: bytes, version: int) -> bool | None:
                 return None
             at = 2 + max(_INT16.unpack_from(body)[0], 0)
     else:
-        # No header has tagged fields so far; if there are any, the request counts as answered.
+        # No known version has tagged fields in this header. If there are some, the request counts
+        # as answered.
         if len(body) < 3:
             return None
         if body[0] != 0:

@@ -349,8 +349,9 @@ class WireMonitor:
         refused = answer.code in self._before_append and answer.base_offset < 0
         if not sent.proved:
             state.gate = False
-            # A permanent refusal of what is in doubt is asked about like OUT_OF_ORDER. An unknown
-            # code, or one that may follow the append, shows nothing of the leader's state.
+            # After a permanent refusal of batches in doubt the producer resends them, as after
+            # OUT_OF_ORDER_SEQUENCE_NUMBER. An unknown code, or one that may follow the append,
+            # shows nothing about the leader's state.
             state.asking |= answer.code in _SHOWS_STATE or (sent.ambiguous and refused)
         identity.disowned |= answer.code == ErrorCode.unknown_producer_id
         if answer.code == ErrorCode.invalid_producer_epoch:
